@@ -80,7 +80,7 @@ ordered_json paper_json(const theory::MeshSetting& of) {
   // The equations are those of a gated MLP.
   const std::optional<paper::Scheme> scheme = setting.model.gated_mlp() ? theory::paper_scheme(layout) : std::nullopt;
   if (!scheme) return nullptr;
-  paper::Setting symbols = paper_symbols(setting, layout);
+  paper::Symbols symbols = paper_symbols(setting, layout);
   symbols.T = layout.tensor();
   symbols.Sigma = layout.sequence();
   symbols.beta_g = symbols.beta_o;

@@ -22,12 +22,12 @@ using paper::Scheme;
 constexpr double kGB = 1e9;
 constexpr int kRanks = 8;
 
-paper::Setting symbols(double sequence) {
-  paper::Setting s;
+paper::Symbols symbols(double sequence) {
+  paper::Symbols s;
   s.S = sequence;
   return s;
 }
-double printed_forward(const paper::Setting& s, Scheme scheme) { return paper::communication(s, scheme, paper::Pass::forward); }
+double printed_forward(const paper::Symbols& s, Scheme scheme) { return paper::communication(s, scheme, paper::Pass::forward); }
 
 /// Returns the peak of the rank that holds most. DP's batch of one sequence is each replica's.
 double counted_peak(const Setting& setting, const Layout& layout) {
@@ -69,7 +69,7 @@ ordered_json figure1() {
 ordered_json figure5() {
   ordered_json rows = ordered_json::array();
   for (const std::size_t S : {8192U, 16384U, 32768U, 65536U, 131072U}) {
-    const paper::Setting s = symbols(static_cast<double>(S));
+    const paper::Symbols s = symbols(static_cast<double>(S));
     for (const PaperScheme& each : paper_schemes()) {
       rows.push_back({{"seq", S},
                       {"scheme", each.label},
@@ -86,7 +86,7 @@ ordered_json figure6() {
   constexpr std::size_t kSequence = 32768;
   ordered_json rows = ordered_json::array();
   for (const std::size_t h : {2048U, 4096U, 5120U, 8192U}) {
-    paper::Setting s = symbols(kSequence);
+    paper::Symbols s = symbols(kSequence);
     s.h = static_cast<double>(h);
     s.n_h = s.h / 128;
     const Setting setting = with_hidden(reference_setting(kSequence), h);
@@ -109,7 +109,7 @@ ordered_json figure7() {
   ordered_json rows = ordered_json::array();
   for (const std::size_t B : {1U, 2U, 4U, 8U}) {
     for (const std::size_t S : {4096U, 8192U, 16384U, 32768U, 65536U, 131072U}) {
-      paper::Setting s = symbols(static_cast<double>(S));
+      paper::Symbols s = symbols(static_cast<double>(S));
       s.B = static_cast<double>(B);
       Setting setting = reference_setting(S);
       setting.batch = B;
@@ -151,7 +151,7 @@ ordered_json break_evens() {
   const double h = real(reference.model.hidden);
   const auto finite = [](double value) { return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr); };
   for (const std::size_t g : {1U, 2U, 4U, 8U}) {
-    paper::Setting s;
+    paper::Symbols s;
     s.g = static_cast<double>(g);
     rows.push_back({{"g", g},
                     {"forward_printed", paper::break_even_factor(s)},
@@ -167,7 +167,7 @@ ordered_json flops_per_token() {
   constexpr std::size_t kSequence = 131072;
   const Setting setting = reference_setting(kSequence);
   const theory::PassFlops flops = theory::step_flops(setting, {}, {}).forward;
-  const paper::Setting s = symbols(kSequence);
+  const paper::Symbols s = symbols(kSequence);
   const double attention = s.L * 4 * s.S * s.h;
   return {{"seq", kSequence},
           {"linear", (flops.attention_linear + flops.mlp) / kSequence},

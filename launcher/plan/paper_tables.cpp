@@ -86,9 +86,9 @@ const std::array<std::string_view, 8> kPaperDifferences = {
     "6.69h, 5.90h), and with bf16 weights and f32 sums never for MHA (g = 2/4/8: 15h, 9.67h, 8.14h).",
 };
 
-paper::Setting paper_symbols(const Setting& setting, const Layout& layout) {
+paper::Symbols paper_symbols(const Setting& setting, const Layout& layout) {
   const ModelConfig& model = setting.model;
-  paper::Setting symbols;
+  paper::Symbols symbols;
   symbols.B = real(setting.batch);
   symbols.S = real(setting.sequence);
   symbols.h = real(model.hidden);
@@ -108,7 +108,7 @@ paper::Setting paper_symbols(const Setting& setting, const Layout& layout) {
 }
 
 std::vector<Equation> paper_equations(const Setting& setting, const Layout& layout) {
-  const paper::Setting s = paper_symbols(setting, layout);
+  const paper::Symbols s = paper_symbols(setting, layout);
   const int D = layout.ranks();
   const auto printed = [&](Scheme scheme, Pass pass) { return paper::communication(s, scheme, pass); };
   // If the model's heads can't be divided this way, nothing can be counted.
@@ -199,7 +199,7 @@ PaperTables::PaperTables(const PlanQuestion& question, const Layout& layout)
       equations_(paper_equations(question.setting, layout)) {}
 
 std::vector<std::string> PaperTables::lines() const {
-  const paper::Setting& s = symbols_;
+  const paper::Symbols& s = symbols_;
   std::vector<std::string> lines = {
       describe(question_),
       fmt::format("D {:g}, T {:g}, Σ {:g}, g {:g}, F {:.4g}; β_P {:g}, β_g {:g}, n_o {:g}, β_o {:g}; counted with β {}, β_a {}",
@@ -227,7 +227,7 @@ std::vector<std::string> PaperTables::lines() const {
 }
 
 ordered_json PaperTables::json() const {
-  const paper::Setting& s = symbols_;
+  const paper::Symbols& s = symbols_;
   ordered_json json;
   json["symbols"] = {{"B", s.B},           {"S", s.S},           {"h", s.h},     {"L", s.L},          {"n_h", s.n_h},
                      {"g", s.g},           {"F", s.F},           {"D", s.D},     {"T", s.T},          {"Sigma", s.Sigma},

@@ -35,7 +35,7 @@ extern const std::array<std::string_view, 8> kPaperDifferences;
 
 /// Returns the paper's symbols for this setting. Gradients and optimizer are as in Appendix C: β_g = β_P, and with bf16 three
 /// optimizer states of 4 bytes.
-paper::Setting paper_symbols(const Setting& setting, const Layout& layout);
+paper::Symbols paper_symbols(const Setting& setting, const Layout& layout);
 
 /// Returns the paper's equations for this setting, each evaluated as printed and as counted here.
 std::vector<Equation> paper_equations(const Setting& setting, const Layout& layout);
@@ -54,7 +54,7 @@ class PaperTables {
 
  private:
   PlanQuestion question_;
-  paper::Setting symbols_;
+  paper::Symbols symbols_;
   std::vector<Equation> equations_;
 };
 

@@ -17,11 +17,11 @@ double passes(Pass pass) {
 
 }  // namespace
 
-double attention_parameters(const Setting& s) { return 2 * (1 + 1 / s.g) * s.h * s.h; }
-double mlp_parameters(const Setting& s) { return 3 * s.F * s.h * s.h; }
-double parameters_per_layer(const Setting& s) { return (2 * (1 + 1 / s.g) + 3 * s.F) * s.h * s.h; }
+double attention_parameters(const Symbols& s) { return 2 * (1 + 1 / s.g) * s.h * s.h; }
+double mlp_parameters(const Symbols& s) { return 3 * s.F * s.h * s.h; }
+double parameters_per_layer(const Symbols& s) { return (2 * (1 + 1 / s.g) + 3 * s.F) * s.h * s.h; }
 
-double activation_memory(const Setting& s, Recompute recompute) {
+double activation_memory(const Symbols& s, Recompute recompute) {
   const double LBSh = s.L * s.BSh();
   switch (recompute) {
     case Recompute::none: return LBSh * (16 * s.beta_P + 2 + (2 * s.beta_P + 1) * s.n_h * s.S / s.h);
@@ -31,7 +31,7 @@ double activation_memory(const Setting& s, Recompute recompute) {
   return 0;
 }
 
-double communication(const Setting& s, Scheme scheme, Pass pass) {
+double communication(const Symbols& s, Scheme scheme, Pass pass) {
   const double n = passes(pass);
   const bool backward = pass != Pass::forward;
   const double rho = s.rho();
@@ -57,7 +57,7 @@ double communication(const Setting& s, Scheme scheme, Pass pass) {
   return 0;
 }
 
-Memory memory(const Setting& s, Scheme scheme, Recompute recompute) {
+Memory memory(const Symbols& s, Scheme scheme, Recompute recompute) {
   double weights_over = 1;
   double activations_over = 1;
   switch (scheme) {
@@ -75,11 +75,11 @@ Memory memory(const Setting& s, Scheme scheme, Recompute recompute) {
           activation_memory(s, recompute) / activations_over};
 }
 
-double attention_flops(const Setting& s) { return 4 * (1 + 1 / s.g) * s.BSh() * s.h + 4 * s.BSh() * s.S; }
-double mlp_flops(const Setting& s) { return 6 * s.F * s.BSh() * s.h; }
-double layer_flops(const Setting& s) { return (4 * (1 + 1 / s.g) + 6 * s.F) * s.BSh() * s.h + 4 * s.BSh() * s.S; }
+double attention_flops(const Symbols& s) { return 4 * (1 + 1 / s.g) * s.BSh() * s.h + 4 * s.BSh() * s.S; }
+double mlp_flops(const Symbols& s) { return 6 * s.F * s.BSh() * s.h; }
+double layer_flops(const Symbols& s) { return (4 * (1 + 1 / s.g) + 6 * s.F) * s.BSh() * s.h + 4 * s.BSh() * s.S; }
 
-double device_flops(const Setting& s, Scheme scheme) {
+double device_flops(const Symbols& s, Scheme scheme) {
   switch (scheme) {
     case Scheme::dp: return layer_flops(s);
     case Scheme::tp:
@@ -90,19 +90,19 @@ double device_flops(const Setting& s, Scheme scheme) {
   return 0;
 }
 
-Comparison large_degree_forward(const Setting& s) {
+Comparison large_degree_forward(const Symbols& s) {
   return {attention_parameters(s) * s.beta_P + mlp_parameters(s) * s.beta_P + 2 * s.BSh() * s.beta_P / s.g,
           4 * s.BSh() * s.beta_P};
 }
 
-double break_even_factor(const Setting& s) { return (2 * (1 + 1 / s.g) + 3 * s.F) / (2 * (2 - 1 / s.g)); }
+double break_even_factor(const Symbols& s) { return (2 * (1 + 1 / s.g) + 3 * s.F) / (2 * (2 - 1 / s.g)); }
 
-double tsp_training_bound(const Setting& s) {
+double tsp_training_bound(const Symbols& s) {
   return 2 * attention_parameters(s) * s.beta_P + 2 * mlp_parameters(s) * s.beta_P * s.rho() +
          4 * s.BSh() * s.beta_P / s.g * s.rho() + 2 * parameters_per_layer(s) * s.beta_g * s.rho();
 }
 
-double sp_training(const Setting& s) {
+double sp_training(const Symbols& s) {
   return 4 * s.BSh() * s.beta_P / s.g * s.rho() + 2 * parameters_per_layer(s) * s.beta_g * s.rho();
 }
 

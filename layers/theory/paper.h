@@ -8,7 +8,7 @@
 namespace tsprun::detail::paper {
 
 /// Symbols of the paper's Table I. Defaults: the reference model of Appendix C on one node of eight GPUs.
-struct Setting {
+struct Symbols {
   double B = 1;
   double S = 8192;
   double h = 4096;
@@ -33,15 +33,15 @@ enum class Scheme { dp, tp, sp, tp_sp, tsp };
 /// Passes whose communication the paper counts.
 enum class Pass { forward, forward_backward, forward_backward_recompute };
 
-double attention_parameters(const Setting& s);  ///< P_attn, Table I
-double mlp_parameters(const Setting& s);        ///< P_mlp, Table I
-double parameters_per_layer(const Setting& s);  ///< P_L, (1)
+double attention_parameters(const Symbols& s);  ///< P_attn, Table I
+double mlp_parameters(const Symbols& s);        ///< P_mlp, Table I
+double parameters_per_layer(const Symbols& s);  ///< P_L, (1)
 
 /// Returns M_a, the bytes of activations of the whole model: (4) for none, (2) for selective, (3) for full recomputation.
-double activation_memory(const Setting& s, Recompute recompute);
+double activation_memory(const Symbols& s, Recompute recompute);
 
 /// Returns C, the bytes communicated per layer and device: (5)–(7) DP, (8)–(10) TP, (11)–(13) SP, (14)–(16) TSP, (17)–(19) TP+SP.
-double communication(const Setting& s, Scheme scheme, Pass pass);
+double communication(const Symbols& s, Scheme scheme, Pass pass);
 
 /// Bytes per GPU, the paper's Table III.
 struct Memory {
@@ -52,12 +52,12 @@ struct Memory {
   double total() const { return parameters + gradients + optimizer + activations; }
 };
 /// Returns the bytes per GPU by the paper's Table III.
-Memory memory(const Setting& s, Scheme scheme, Recompute recompute);
+Memory memory(const Symbols& s, Scheme scheme, Recompute recompute);
 
-double attention_flops(const Setting& s);              ///< F_attn, (20), not halved for causal attention
-double mlp_flops(const Setting& s);                    ///< F_mlp, (21)
-double layer_flops(const Setting& s);                  ///< F_layer, (22)
-double device_flops(const Setting& s, Scheme scheme);  ///< per layer and device, (23)–(25)
+double attention_flops(const Symbols& s);              ///< F_attn, (20), not halved for causal attention
+double mlp_flops(const Symbols& s);                    ///< F_mlp, (21)
+double layer_flops(const Symbols& s);                  ///< F_layer, (22)
+double device_flops(const Symbols& s, Scheme scheme);  ///< per layer and device, (23)–(25)
 
 /// Sides of (26): forward bytes of TSP and of TP, with (D−1)/D taken as 1.
 struct Comparison {
@@ -65,11 +65,11 @@ struct Comparison {
   double tp;
 };
 /// Returns both sides of (26).
-Comparison large_degree_forward(const Setting& s);
+Comparison large_degree_forward(const Symbols& s);
 /// Returns the BS/h above which (27) holds, P_L < 2BSh(2 − 1/g): 8 for multi-head attention and F = 4.
-double break_even_factor(const Setting& s);
+double break_even_factor(const Symbols& s);
 
-double tsp_training_bound(const Setting& s);  ///< (29): (15) with the gradient term of an all-reduce
-double sp_training(const Setting& s);         ///< (30), which repeats (12)
+double tsp_training_bound(const Symbols& s);  ///< (29): (15) with the gradient term of an all-reduce
+double sp_training(const Symbols& s);         ///< (30), which repeats (12)
 
 }  // namespace tsprun::detail::paper

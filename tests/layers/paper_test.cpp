@@ -12,12 +12,12 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-double forward(const Setting& s, Scheme scheme) { return communication(s, scheme, Pass::forward); }
-double training(const Setting& s, Scheme scheme) { return communication(s, scheme, Pass::forward_backward); }
-double recomputing(const Setting& s, Scheme scheme) { return communication(s, scheme, Pass::forward_backward_recompute); }
+double forward(const Symbols& s, Scheme scheme) { return communication(s, scheme, Pass::forward); }
+double training(const Symbols& s, Scheme scheme) { return communication(s, scheme, Pass::forward_backward); }
+double recomputing(const Symbols& s, Scheme scheme) { return communication(s, scheme, Pass::forward_backward_recompute); }
 
 TEST(Paper, CountsTheReferenceModelsParameters) {
-  const Setting s;
+  const Symbols s;
   EXPECT_EQ(parameters_per_layer(s), 268'435'456);
   EXPECT_EQ(attention_parameters(s) + mlp_parameters(s), parameters_per_layer(s));
   EXPECT_EQ(s.L * parameters_per_layer(s), 8'589'934'592);
@@ -31,7 +31,7 @@ TEST(Paper, Figure1) {
       {65536, {{Scheme::dp, 400}, {Scheme::tp, 288}, {Scheme::sp, 162}, {Scheme::tp_sp, 132}, {Scheme::tsp, 50}}},
   };
   for (const auto& [S, columns] : rows) {
-    Setting s;
+    Symbols s;
     s.S = S;
     for (const auto& [scheme, expected] : columns)
       EXPECT_DOUBLE_EQ(memory(s, scheme, Recompute::selective).total() / kGiB, expected);
@@ -45,7 +45,7 @@ TEST(Paper, Figure5a) {
       {131072, {{Scheme::tp, 3.7581}, {Scheme::sp, 1.8790}, {Scheme::tp_sp, 1.3422}, {Scheme::tsp, 2.3656}}},
   };
   for (const auto& [S, columns] : rows) {
-    Setting s;
+    Symbols s;
     s.S = S;
     for (const auto& [scheme, expected] : columns) EXPECT_NEAR(forward(s, scheme) / 1e9, expected, 5e-5);
     EXPECT_EQ(forward(s, Scheme::dp), 0);
@@ -54,7 +54,7 @@ TEST(Paper, Figure5a) {
 
 TEST(Paper, Figure6) {
   for (const auto& [h, ratio] : {std::pair{2048.0, .759}, {4096.0, 1.018}, {5120.0, 1.147}, {8192.0, 1.536}}) {
-    Setting s;
+    Symbols s;
     s.S = 32768;
     s.h = h;
     EXPECT_NEAR(forward(s, Scheme::tsp) / forward(s, Scheme::tp), ratio, 5e-4);
@@ -63,7 +63,7 @@ TEST(Paper, Figure6) {
 
 TEST(Paper, Figure7) {
   for (const auto& [S, ratio] : {std::pair{16384.0, 1.536}, {32768.0, 1.018}, {65536.0, .759}, {131072.0, .629}}) {
-    Setting s;
+    Symbols s;
     s.S = S;
     const double actual = forward(s, Scheme::tsp) / forward(s, Scheme::tp);
     EXPECT_NEAR(actual, ratio, 5e-4);
@@ -74,7 +74,7 @@ TEST(Paper, Figure7) {
     EXPECT_DOUBLE_EQ(forward(s, Scheme::tsp) / forward(s, Scheme::tp), actual);
   }
   // As printed the break-even at D = 8 is 8.2857h, not 8h.
-  Setting even;
+  Symbols even;
   even.S = 4096 * 8.0 * 29 / 28;
   EXPECT_NEAR(even.S / even.h, 8.2857, 5e-5);
   EXPECT_NEAR(forward(even, Scheme::tsp), forward(even, Scheme::tp), 1e-3);
@@ -82,7 +82,7 @@ TEST(Paper, Figure7) {
 
 TEST(Paper, BreakEvenInTheLargeDegreeLimit) {
   for (const auto& [g, factor] : {std::pair{1.0, 8.0}, {2.0, 5.0}, {4.0, 4.143}, {8.0, 3.8}}) {
-    Setting s;
+    Symbols s;
     s.g = g;
     EXPECT_NEAR(break_even_factor(s), factor, 5e-4);
     for (const double around : {0.999, 1.001}) {
@@ -97,14 +97,14 @@ TEST(Paper, BreakEvenInTheLargeDegreeLimit) {
 }
 
 TEST(Paper, LargeDegreeForwardIsTheLimitOfTheForwardEquations) {
-  Setting s;
+  Symbols s;
   s.D = 1e9;
   EXPECT_NEAR(large_degree_forward(s).tsp / forward(s, Scheme::tsp), 1, 1e-8);
   EXPECT_NEAR(large_degree_forward(s).tp / forward(s, Scheme::tp), 1, 1e-8);
 }
 
 TEST(Paper, FlopsPerTokenAt128K) {
-  Setting s;
+  Symbols s;
   s.S = 131072;
   const double tokens = s.B * s.S;
   const double attention = s.L * 4 * s.B * s.S * s.S * s.h / tokens;
@@ -120,7 +120,7 @@ TEST(Paper, FlopsPerTokenAt128K) {
 
 /// Bytes of each equation by hand, at D = T·Σ = 8 = 2·4, with everything else so small that the figures fit on a line.
 TEST(Paper, EquationsWithNumbersPutIn) {
-  Setting s;
+  Symbols s;
   s.B = 1;
   s.S = 16;
   s.h = 8;
@@ -164,7 +164,7 @@ TEST(Paper, EquationsWithNumbersPutIn) {
 }
 
 TEST(Paper, TableIII) {
-  const Setting s;
+  const Symbols s;
   const double weights = s.L * parameters_per_layer(s);
   const double activations = activation_memory(s, Recompute::full);
   const std::pair<Scheme, std::pair<double, double>> rows[] = {
