@@ -118,7 +118,7 @@ void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptio
     file.emplace(session, logits_, std::vector<safetensors::PlannedTensor>{{"logits", DType::f32, shape}});
   }
 
-  Progress progress(sink, session.speaks() ? progress_style(global) : Progress::Style::silent, "window", windows);
+  ProgressLine progress(sink, session.speaks() ? progress_style(global) : ProgressLine::Style::silent, "window", windows);
   double sum = 0;
   std::uint64_t predicted = 0;
   RankAudit audit;

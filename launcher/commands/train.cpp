@@ -103,7 +103,7 @@ void TrainCommand::validate_save() {
 Inputs TrainCommand::inputs() const { return model_inputs(model_); }
 
 int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
-  const Progress::Style style = progress_style(global);
+  const ProgressLine::Style style = progress_style(global);
   JobSpec spec;
   spec.global = &global;
   spec.multiplies = true;

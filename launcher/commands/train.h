@@ -23,7 +23,7 @@ struct TrainPlan {
   const GlobalOptions* global;
   const ModelCommandOptions* model;
   const TrainOptions* train;
-  Progress::Style progress;
+  ProgressLine::Style progress;
   const RunFolder* folder;  ///< the folder of --save; null: nothing is saved
   WindDown* wind_down;      ///< tells when to save and end early; null: never
 };

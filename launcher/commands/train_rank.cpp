@@ -28,7 +28,7 @@ void save(Session& session, Model& model, const TrainPlan& plan, std::uint64_t s
   if (!session.speaks()) return;
   for (const std::string& warning : saved.warnings) session.sink().line(warning);
   session.sink().append("checkpoints", {{"step", step}, {"folder", saved.folder.string()}, {"bytes", saved.bytes}});
-  if (plan.progress != Progress::Style::silent) {
+  if (plan.progress != ProgressLine::Style::silent) {
     session.sink().line(
         fmt::format("saved {} ({:.1f} MiB)", saved.folder.string(), static_cast<double>(saved.bytes) / (1 << 20)));
   }
@@ -53,7 +53,7 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
     load_checkpoint(rank, session.world(), model.parameters(), *plan.train->resumed);
     check_finite(rank, session.world(), model.parameters(),
                  [&](const Parameter&) { return plan.train->resumed->folder.string() + ": "; });
-    if (session.speaks() && plan.progress != Progress::Style::silent)
+    if (session.speaks() && plan.progress != ProgressLine::Style::silent)
       sink.line(fmt::format("going on from {} after {} steps", plan.train->resumed->folder.string(), done));
   } else {
     fill_weights(session, model, options);
@@ -61,7 +61,7 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
   if (plan.folder != nullptr) try_shared_folder(rank, session.world(), plan.folder->dir());
   TrainingBatch batch(options);
 
-  Progress progress(sink, session.speaks() ? plan.progress : Progress::Style::silent, "step", plan.train->steps, done);
+  ProgressLine progress(sink, session.speaks() ? plan.progress : ProgressLine::Style::silent, "step", plan.train->steps, done);
   const auto tokens = static_cast<double>(options.batch * options.sequence);
   PassesOfRun passes{.decisive = {}, .tokens = [&](std::uint64_t step) { return batch.of_step(step); }};
   double loss = 0;

@@ -262,9 +262,9 @@ void report_model(Report& report, const ModelCommandOptions& options) {
   report.root()["recompute"] = recompute_name(options.recompute);
 }
 
-Progress::Style progress_style(const GlobalOptions& global) {
-  if (global.quiet) return Progress::Style::silent;
-  return redraws_lines(STDOUT_FILENO) ? Progress::Style::terminal : Progress::Style::lines;
+ProgressLine::Style progress_style(const GlobalOptions& global) {
+  if (global.quiet) return ProgressLine::Style::silent;
+  return redraws_lines(STDOUT_FILENO) ? ProgressLine::Style::terminal : ProgressLine::Style::lines;
 }
 
 void refuse_fifo(const std::string& option, const std::string& path) {

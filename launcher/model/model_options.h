@@ -74,7 +74,7 @@ Inputs model_inputs(const ModelCommandOptions& options);
 /// Sets dtype, batch, seq and recompute in the report.
 void report_model(Report& report, const ModelCommandOptions& options);
 /// Returns how progress is shown: a bar on a terminal, lines elsewhere, nothing with --quiet.
-Progress::Style progress_style(const GlobalOptions& global);
+ProgressLine::Style progress_style(const GlobalOptions& global);
 
 /// Throws Error(refused) if `path` is a FIFO: the file is written in pieces by several processes.
 void refuse_fifo(const std::string& option, const std::string& path);

@@ -32,7 +32,8 @@ std::string bar(double share, std::size_t width) {
   return "[" + text + "]";
 }
 
-Progress::Progress(ReportSink& sink, Style style, std::string what, std::uint64_t total, std::uint64_t first, const Clock& clock)
+ProgressLine::ProgressLine(ReportSink& sink, Style style, std::string what, std::uint64_t total, std::uint64_t first,
+                           const Clock& clock)
     : clock_(clock),
       sink_(sink),
       style_(style),
@@ -43,7 +44,7 @@ Progress::Progress(ReportSink& sink, Style style, std::string what, std::uint64_
       since_line_{.from_ns = begun_ns_},
       since_frame_{.from_ns = begun_ns_} {}
 
-double Progress::Window::close(std::uint64_t now) {
+double ProgressLine::Window::close(std::uint64_t now) {
   const double speed = tokens / std::max(static_cast<double>(now - from_ns) * 1e-9, 1e-9);
   *this = {.from_ns = now};
   return speed;
@@ -51,14 +52,14 @@ double Progress::Window::close(std::uint64_t now) {
 
 /// Returns true for the first line, the last one, and whenever one is due by the clock. On a terminal, which has a bar below,
 /// lines become ever rarer: about twenty in the first minute, about sixty in an hour.
-bool Progress::line_due(std::uint64_t done, std::uint64_t now) const {
+bool ProgressLine::line_due(std::uint64_t done, std::uint64_t now) const {
   if (done >= total_) return true;
   const std::uint64_t waited = now - since_line_.from_ns;
   if (style_ == Style::lines) return done == first_ + 1 || waited >= kBetweenLines_ns;
   return waited >= std::max(kBetweenHistory_ns, (now - begun_ns_) / 10);
 }
 
-std::string Progress::fields(std::uint64_t done, std::string_view figures, double speed, double seconds_left) const {
+std::string ProgressLine::fields(std::uint64_t done, std::string_view figures, double speed, double seconds_left) const {
   const std::size_t end = std::min(figures.find("  "), figures.size());
   const double share = static_cast<double>(done) / static_cast<double>(std::max<std::uint64_t>(total_, 1));
   std::string text(figures.substr(0, end));
@@ -73,7 +74,7 @@ std::string Progress::fields(std::uint64_t done, std::string_view figures, doubl
   return text;
 }
 
-void Progress::update(std::uint64_t done, double tokens, std::string_view figures) {
+void ProgressLine::update(std::uint64_t done, double tokens, std::string_view figures) {
   since_line_.tokens += tokens;
   since_frame_.tokens += tokens;
   if (style_ == Style::silent) return;

@@ -17,15 +17,15 @@ std::string duration_text(double seconds);
 std::string bar(double share, std::size_t width);
 
 /// Progress of one run, updated after every unit of work.
-class Progress {
+class ProgressLine {
  public:
   /// Output of progress: none, lines, or lines and a bar on a terminal.
   enum class Style : std::uint8_t { silent, lines, terminal };
 
   /// Starts the clock. `what`: name of a unit, such as "step". `total`: units in all. `first`: units that were done before this
   /// run. `clock` is borrowed.
-  Progress(ReportSink& sink, Style style, std::string what, std::uint64_t total, std::uint64_t first = 0,
-           const Clock& clock = real_clock());
+  ProgressLine(ReportSink& sink, Style style, std::string what, std::uint64_t total, std::uint64_t first = 0,
+               const Clock& clock = real_clock());
 
   /// Notes that `done` units are done, and prints if it is time to. `tokens`: tokens that the last unit read. `figures`: the last
   /// unit's figures, the most important first, separated by two spaces: "loss 4.12  grad_norm 1.3".

@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t kSecond = 1'000'000'000;
 
 /// Returns what went through a sink, frames of lines and of progress, when every step took `step_ns` and 100 tokens.
-std::vector<std::pair<char, std::string>> said(Progress::Style style, std::uint64_t first, std::uint64_t total,
+std::vector<std::pair<char, std::string>> said(ProgressLine::Style style, std::uint64_t first, std::uint64_t total,
                                                std::uint64_t step_ns = 1000) {
   int ends[2];
   EXPECT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
@@ -27,7 +27,7 @@ std::vector<std::pair<char, std::string>> said(Progress::Style style, std::uint6
   {
     ReportSink sink{posix::UniqueFd(ends[1])};
     detail::test::HandClock clock;
-    Progress progress(sink, style, "step", total, first, clock);
+    ProgressLine progress(sink, style, "step", total, first, clock);
     for (std::uint64_t step = first + 1; step <= total; ++step) {
       clock.ns += step_ns;
       progress.update(step, 100, "loss 1.5  norm 2.5  lr 0.1");
@@ -44,7 +44,7 @@ std::vector<std::pair<char, std::string>> said(Progress::Style style, std::uint6
 }
 
 /// Returns the steps that have a line.
-std::vector<int> lines_at(Progress::Style style, std::uint64_t total, std::uint64_t step_ns) {
+std::vector<int> lines_at(ProgressLine::Style style, std::uint64_t total, std::uint64_t step_ns) {
   std::vector<int> steps;
   for (const auto& [kind, text] : said(style, 0, total, step_ns)) {
     if (kind == 'L') steps.push_back(std::stoi(text.substr(text.find(' '))));
@@ -53,7 +53,7 @@ std::vector<int> lines_at(Progress::Style style, std::uint64_t total, std::uint6
 }
 
 TEST(Progress, WithoutATerminalIsLinesForTheFirstAndTheLast) {
-  const auto frames = said(Progress::Style::lines, 40, 100);
+  const auto frames = said(ProgressLine::Style::lines, 40, 100);
   ASSERT_EQ(frames.size(), 2U);
   EXPECT_EQ(frames[0].first, 'L');
   EXPECT_EQ(frames[0].second.rfind("step  41/100  loss 1.5  norm 2.5  lr 0.1  ", 0), 0U) << frames[0].second;
@@ -62,7 +62,7 @@ TEST(Progress, WithoutATerminalIsLinesForTheFirstAndTheLast) {
 }
 
 TEST(Progress, OnATerminalIsABarWithTheLossFirstAndALineAtTheEnd) {
-  const auto frames = said(Progress::Style::terminal, 0, 10);
+  const auto frames = said(ProgressLine::Style::terminal, 0, 10);
   ASSERT_EQ(frames.size(), 2U);
   EXPECT_EQ(frames[0].first, 'P');
   EXPECT_EQ(frames[0].second.rfind("loss 1.5\tstep 1/10\t", 0), 0U) << frames[0].second;
@@ -73,27 +73,29 @@ TEST(Progress, OnATerminalIsABarWithTheLossFirstAndALineAtTheEnd) {
 }
 
 TEST(Progress, LinesComeOnceASecondWithTheSpeedSinceTheLast) {
-  EXPECT_EQ(lines_at(Progress::Style::lines, 8, kSecond * 2 / 5), (std::vector{1, 4, 7, 8}));
-  EXPECT_EQ(said(Progress::Style::lines, 0, 3, kSecond / 2).back().second, "step 3/3  loss 1.5  norm 2.5  lr 0.1  200 tokens/s");
+  EXPECT_EQ(lines_at(ProgressLine::Style::lines, 8, kSecond * 2 / 5), (std::vector{1, 4, 7, 8}));
+  EXPECT_EQ(said(ProgressLine::Style::lines, 0, 3, kSecond / 2).back().second,
+            "step 3/3  loss 1.5  norm 2.5  lr 0.1  200 tokens/s");
 }
 
 // Of what is drawn anew nothing would be left to see.
 TEST(Progress, OnATerminalTheCourseStaysAboveTheBarInEverRarerLines) {
-  EXPECT_EQ(lines_at(Progress::Style::terminal, 7, kSecond), (std::vector{2, 4, 6, 7}));
+  EXPECT_EQ(lines_at(ProgressLine::Style::terminal, 7, kSecond), (std::vector{2, 4, 6, 7}));
   // From 20 s on the next line waits for a tenth of the time so far.
-  EXPECT_EQ(lines_at(Progress::Style::terminal, 32, kSecond), (std::vector{2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 23, 26, 29, 32}));
+  EXPECT_EQ(lines_at(ProgressLine::Style::terminal, 32, kSecond),
+            (std::vector{2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 23, 26, 29, 32}));
 }
 
 TEST(Progress, OnATerminalTheBarIsDrawnTenTimesASecondAndTellsTheTimeLeft) {
-  const auto frames = said(Progress::Style::terminal, 0, 10, kSecond / 20);
+  const auto frames = said(ProgressLine::Style::terminal, 0, 10, kSecond / 20);
   std::string kinds;
   for (const auto& frame : frames) kinds += frame.first;
   EXPECT_EQ(kinds, "PPPPPL") << "at the first step, then at every second one";
-  const auto slow = said(Progress::Style::terminal, 0, 10, 30 * kSecond);
+  const auto slow = said(ProgressLine::Style::terminal, 0, 10, 30 * kSecond);
   EXPECT_NE(slow[1].second.find("3 tokens/s\t[==>                 ]\tETA 4:30"), std::string::npos) << slow[1].second;
 }
 
-TEST(Progress, SilentSaysNothing) { EXPECT_TRUE(said(Progress::Style::silent, 0, 10).empty()); }
+TEST(Progress, SilentSaysNothing) { EXPECT_TRUE(said(ProgressLine::Style::silent, 0, 10).empty()); }
 
 TEST(Bar, FillsWithTheShare) {
   EXPECT_EQ(bar(0, 4), "[>   ]");
