@@ -32,7 +32,7 @@ struct Operand {
 };
 
 /// Sizes of a tile.
-struct Plan {
+struct Tiling {
   std::size_t rows;
   std::size_t columns;
   std::size_t depth;
@@ -60,9 +60,9 @@ constexpr std::size_t even(std::size_t total, std::size_t limit) {
 }
 
 /// Returns the tile sizes for a product whose output isn't empty.
-Plan plan(std::size_t m, std::size_t n, std::size_t k, DType dtype) {
+Tiling plan(std::size_t m, std::size_t n, std::size_t k, DType dtype) {
   const std::size_t products = dtype == DType::f64 ? kTileProducts / 2 : kTileProducts;
-  Plan tile{.rows = 0, .columns = 0, .depth = even(k, kTileDepth)};
+  Tiling tile{.rows = 0, .columns = 0, .depth = even(k, kTileDepth)};
   const std::size_t area = products / tile.depth;
   // If the output is narrow, the longer side of a tile makes up for the shorter one.
   tile.columns = even(n, std::clamp(area / (2 * m), kTileSide, kLongSide));
@@ -84,7 +84,7 @@ struct Scratch {
   T* c = nullptr;
 };
 
-std::size_t scratch_bytes(const Plan& tile, DType a, DType b, DType c) {
+std::size_t scratch_bytes(const Tiling& tile, DType a, DType b, DType c) {
   std::size_t bytes = 0;
   if (a == DType::bf16) bytes += round_up(tile.rows * tile.depth * sizeof(float), kLine);
   if (b == DType::bf16) bytes += round_up(tile.depth * tile.columns * sizeof(float), kLine);
@@ -102,7 +102,7 @@ ConstTensor widened(const ConstTensor& view, T* scratch) {
 }
 
 template <class T>
-void multiply_tile(const Tensor& c, const Operand& a, const Operand& b, const Plan& tile, std::size_t row, std::size_t column,
+void multiply_tile(const Tensor& c, const Operand& a, const Operand& b, const Tiling& tile, std::size_t row, std::size_t column,
                    Write write, const Scratch<T>& scratch, const Tick& tick) {
   const std::size_t k = a.transposed ? a.stored.size(0) : a.stored.size(1);
   const std::size_t rows = std::min(tile.rows, c.size(0) - row);
@@ -143,7 +143,7 @@ template <class T>
 void run(const Compute& on, const Tensor& c, const ConstTensor& a_view, const ConstTensor& b_view, Write write) {
   const Operand a = Operand::of(a_view);
   const Operand b = Operand::of(b_view);
-  const Plan tile = plan(c.size(0), c.size(1), a_view.size(1), c.dtype());
+  const Tiling tile = plan(c.size(0), c.size(1), a_view.size(1), c.dtype());
   const std::size_t bytes = scratch_bytes(tile, a_view.dtype(), b_view.dtype(), c.dtype());
   check_workspace(on, "gemm", workspace_bytes(bytes, on.threads()));
   const std::size_t across = pieces(c.size(1), tile.columns);
@@ -198,7 +198,7 @@ std::size_t gemm_workspace(const ConstTensor& c, const ConstTensor& a, const Con
   check(c, a, b);
   if (c.empty()) return 0;
   if (thin(a, b)) return thin_product_workspace(c, a, b);
-  const Plan tile = plan(c.size(0), c.size(1), a.size(1), c.dtype());
+  const Tiling tile = plan(c.size(0), c.size(1), a.size(1), c.dtype());
   const std::size_t widened = workspace_bytes(scratch_bytes(tile, a.dtype(), b.dtype(), c.dtype()), threads);
   // The same at every level: a forecast doesn't know that of the ranks.
   return in_pairs(a, b) ? std::max(widened, pairs::workspace_of(c, a, threads)) : widened;

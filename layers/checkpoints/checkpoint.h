@@ -127,7 +127,7 @@ struct CheckpointSearch {
 };
 
 /// Options of search_checkpoints(): which checkpoints it considers, and what it verifies.
-struct SearchOptions {
+struct CheckpointSearchOptions {
   CheckpointMarks passed_over = {};     ///< checkpoints to pass over while is_marked() holds for them
   std::optional<std::string> run = {};  ///< only checkpoints of this run, or with an unreadable manifest; absent: any
   bool verify_bytes = true;             ///< read all files and compare their checksums
@@ -135,7 +135,7 @@ struct SearchOptions {
 
 /// Finds what `--resume DIR` continues: the newest whole checkpoint in `dir`, or `dir` itself if it is one. Changes nothing
 /// there. Needs no context. Throws Error(refused) if `dir` isn't a readable folder.
-CheckpointSearch search_checkpoints(const std::filesystem::path& dir, const SearchOptions& options = {});
+CheckpointSearch search_checkpoints(const std::filesystem::path& dir, const CheckpointSearchOptions& options = {});
 
 /// Returns the newest whole checkpoint as search_checkpoints() finds it, and sets `skipped` to a line for each newer one that is
 /// damaged. Throws Error(refused) with one line that says what was skipped and why if there is none.

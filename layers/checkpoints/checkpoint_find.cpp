@@ -167,7 +167,7 @@ bool is_marked(const CheckpointMarks& marks, const fs::path& dir, std::uint64_t 
   return mark != marks.end() && written(dir, step) == mark->second;
 }
 
-CheckpointSearch search_checkpoints(const fs::path& dir, const SearchOptions& options) {
+CheckpointSearch search_checkpoints(const fs::path& dir, const CheckpointSearchOptions& options) {
   CheckpointSearch search;
   const auto look_at = [&](const fs::path& folder, std::optional<std::uint64_t> step) {
     try {

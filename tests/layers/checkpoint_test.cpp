@@ -172,7 +172,7 @@ TEST(Checkpoint, ThatIsMarkedIsPassedOverUntilItIsReplaced) {
   for (const std::uint64_t step : {10U, 20U}) test::save(folder.path(), 1, test::checkpoint_state(step), 1);
   const CheckpointMarks others = checkpoints_in(folder.path());
   EXPECT_EQ(others.size(), 2U);
-  const SearchOptions options{.passed_over = others};
+  const CheckpointSearchOptions options{.passed_over = others};
   EXPECT_FALSE(search_checkpoints(folder.path(), options).found);
   EXPECT_EQ(search_checkpoints(folder.path()).found->state.step, 20U);
   test::save(folder.path(), 1, test::checkpoint_state(5), 2);

@@ -38,7 +38,7 @@ struct Tokens {
 };
 
 /// Queries of this rank that attend to keys of another, and the mask between them.
-struct Meeting {
+struct AttentionPair {
   Tokens queries;
   Tokens keys;
   kernels::Mask mask;
@@ -70,8 +70,8 @@ class RingAttention final : public SequenceAttention {
   Tensor part_of(const Tensor& pack, std::size_t which, std::size_t d) const {
     return pack.split(1, pack.size(1) / 2).select(1, which).split(1, heads_.kv * d).transposed(0, 1).split(2, d);
   }
-  Meeting meet(const TokenLayout& tokens, int other) const;
-  kernels::Attention attention(const Meeting& pair, std::size_t head_dim) const {
+  AttentionPair meet(const TokenLayout& tokens, int other) const;
+  kernels::Attention attention(const AttentionPair& pair, std::size_t head_dim) const {
     return {.scale = attention_scale(head_dim),
             .mask = pair.mask,
             .heads = heads_.map,
@@ -98,7 +98,7 @@ void RingAttention::forward(const TokenLayout& tokens, const AttentionHeads& of)
 
   // Step 0 attends to this rank's own keys; the others merge what the keys of rank (p − t) mod D add.
   const auto attend = [&](std::size_t t) {
-    const Meeting pair = meet(tokens, shard_at(axis_.group, t));
+    const AttentionPair pair = meet(tokens, shard_at(axis_.group, t));
     if (t == 0) {
       compute.flash_forward(attention(pair, d), o, of.lse, of.q, of.k, of.v);
       return;
@@ -141,7 +141,7 @@ void RingAttention::backward(const TokenLayout& tokens, const AttentionHeads& of
 
   // dq, and this rank's part of dK and dV of the tokens of rank (p − t) mod D, which joins the sum that travels behind K and V.
   const auto attend = [&](std::size_t t) {
-    const Meeting pair = meet(tokens, shard_at(axis_.group, t));
+    const AttentionPair pair = meet(tokens, shard_at(axis_.group, t));
     const Tensor pack = kv->packs.at(t);
     const Tensor part = sums.part(t);
     const auto keys = [&](const Tensor& all) { return all.slice(1, pair.keys.first, pair.keys.count); };
@@ -167,7 +167,7 @@ void RingAttention::backward(const TokenLayout& tokens, const AttentionHeads& of
 
 // --- one step ------------------------------------------------------------------------------------------------------------------
 
-Meeting RingAttention::meet(const TokenLayout& tokens, int other) const {
+AttentionPair RingAttention::meet(const TokenLayout& tokens, int other) const {
   const auto mine = tokens.chunks();
   const auto theirs = tokens.chunks_of(other);
   const Tokens all_mine{0, tokens.local()};
