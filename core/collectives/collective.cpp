@@ -92,7 +92,7 @@ void Collective::fail(Outcome outcome, int group_rank) const {
   engine().fail_receive(outcome, member.world, lane(group_rank), *member.transport, expected_info());
 }
 
-bool Part::poll() {
+bool Subcollective::poll() {
   if (part_.step(me_.engine())) return true;
   me_.set_missing_world(part_.waiting_for());
   me_.needs_core_ = me_.needs_core_ || part_.needs_core();

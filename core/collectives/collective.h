@@ -143,7 +143,7 @@ class Collective final : public Operation {
 
  private:
   friend struct Finished;
-  friend class Part;
+  friend class Subcollective;
   Collective(const Call& call, Start* start, const Arguments* arguments, std::optional<Arguments>&& own);
   static Envelope envelope_of(const OperationInfo& info);
   /// Returns the description of the messages that the operation receives.
@@ -175,9 +175,9 @@ inline bool Finished::poll() {
 }
 
 /// Condition that a part of an operation, an operation among some of the members, is complete.
-class Part {
+class Subcollective {
  public:
-  Part(Collective& me, Collective& part) : me_(me), part_(part) {}
+  Subcollective(Collective& me, Collective& part) : me_(me), part_(part) {}
   bool poll();
 
  private:

@@ -17,9 +17,9 @@ Task hierarchical_all_reduce(Collective& me, const Arguments& call) {
   Collective across(me.among(grid.across, 1), ring_all_reduce, {.send = own, .recv = own});
   Collective gather(me.among(grid.within, 2), direct_all_gather, {.send = own, .recv = call.recv, .chunks = chunks});
   co_await me.turn();
-  co_await Part(me, reduce);
-  co_await Part(me, across);
-  co_await Part(me, gather);
+  co_await Subcollective(me, reduce);
+  co_await Subcollective(me, across);
+  co_await Subcollective(me, gather);
   co_await me.finished();
 }
 

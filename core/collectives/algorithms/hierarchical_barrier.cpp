@@ -10,8 +10,8 @@ Task hierarchical_barrier(Collective& me, const Arguments&) {
   Collective within(me.among(grid.within, 0), direct_barrier, {});
   Collective across(me.among(grid.across, 1), direct_barrier, {});
   co_await me.turn();
-  co_await Part(me, within);
-  co_await Part(me, across);
+  co_await Subcollective(me, within);
+  co_await Subcollective(me, across);
   co_await me.finished();
 }
 

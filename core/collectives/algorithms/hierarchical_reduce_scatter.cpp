@@ -53,11 +53,11 @@ Task hierarchical_reduce_scatter(Collective& me, const Arguments& call) {
       within.emplace(me.among(grid.within, static_cast<std::uint64_t>(node)), direct_reduce_scatter,
                      within_node(grid, call, node, sums.slice(rail.offset(node), rail.count(node))));
     }
-    co_await Part(me, *within);
+    co_await Subcollective(me, *within);
     within.reset();
     me.moved();
   }
-  co_await Part(me, across);
+  co_await Subcollective(me, across);
   co_await me.finished();
 }
 
