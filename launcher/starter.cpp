@@ -71,8 +71,6 @@ class Variables {
     return Found{fmt::format("{}:{}", name, port->value), fmt::format("{}, {}", host->from, port->from)};
   }
 
-  const std::string& starter() const { return starter_; }
-
  private:
   const bootstrap::Getenv& get_;
   std::string starter_;

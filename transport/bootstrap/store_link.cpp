@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
 #include <sys/uio.h>
 
 namespace tsprun::detail::bootstrap {
@@ -73,11 +71,6 @@ bool StoreLink::write() {
     }
   }
   return why_mute_.empty();
-}
-
-std::size_t StoreLink::unacknowledged() const {
-  int sent = 0;
-  return backlog() + (::ioctl(channel_.descriptor(), SIOCOUTQ, &sent) == 0 ? static_cast<std::size_t>(sent) : 0);
 }
 
 bool StoreLink::read() {

@@ -74,8 +74,6 @@ class StoreLink {
   bool wants_room() const { return ready() ? backlog() != 0 : channel_.has_to_send(); }
   /// Returns the bytes that this end's kernel hasn't taken.
   std::size_t backlog() const { return out_.size() - out_sent_ + channel_.unsent(); }
-  /// Returns the bytes of frames, sent after the handshake, that the other end's kernel hasn't acknowledged.
-  std::size_t unacknowledged() const;
   int peer() const { return channel_.peer(); }
   bool over() const { return !why_over_.empty(); }
   /// Returns why the link is over; empty while it isn't.
