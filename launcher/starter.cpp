@@ -22,18 +22,18 @@ constexpr int kFirstPort = 10000;
 constexpr int kPorts = 20000;
 
 /// A value, and the names of the variables that it was taken from.
-struct Found {
+struct NamedValue {
   std::string value;
   std::string from;
 };
 
 /// Everything that a starter says.
-struct Said {
+struct StarterFacts {
   std::string starter;
-  Found nodes;
-  Found node_rank;
-  std::optional<Found> rendezvous = std::nullopt;
-  std::optional<Found> ranks = std::nullopt;
+  NamedValue nodes;
+  NamedValue node_rank;
+  std::optional<NamedValue> rendezvous = std::nullopt;
+  std::optional<NamedValue> ranks = std::nullopt;
 };
 
 class Variables {
@@ -61,14 +61,14 @@ class Variables {
 
   /// Returns the meeting point: MASTER_ADDR and MASTER_PORT, which users of every starter know, before the starter's own host and
   /// port. Empty if no host is known.
-  std::optional<Found> meeting_point(std::optional<Found> host, std::optional<Found> port) const {
-    if (const char* address = find("MASTER_ADDR")) host = Found{address, "MASTER_ADDR"};
-    if (find("MASTER_PORT") != nullptr) port = Found{std::to_string(number("MASTER_PORT", 1, 65535)), "MASTER_PORT"};
+  std::optional<NamedValue> meeting_point(std::optional<NamedValue> host, std::optional<NamedValue> port) const {
+    if (const char* address = find("MASTER_ADDR")) host = NamedValue{address, "MASTER_ADDR"};
+    if (find("MASTER_PORT") != nullptr) port = NamedValue{std::to_string(number("MASTER_PORT", 1, 65535)), "MASTER_PORT"};
     if (!host) return std::nullopt;
-    if (!port) port = Found{std::to_string(kUsualPort), "the usual port"};
+    if (!port) port = NamedValue{std::to_string(kUsualPort), "the usual port"};
     const bool bare_ipv6 = host->value.find(':') != std::string::npos && host->value.front() != '[';
     const std::string name = bare_ipv6 ? fmt::format("[{}]", host->value) : host->value;
-    return Found{fmt::format("{}:{}", name, port->value), fmt::format("{}, {}", host->from, port->from)};
+    return NamedValue{fmt::format("{}:{}", name, port->value), fmt::format("{}, {}", host->from, port->from)};
   }
 
  private:
@@ -86,7 +86,7 @@ class Variables {
 /// Returns a port that is the same on all nodes of a job step, and usually another one for another step.
 int port_of(std::string_view job) { return kFirstPort + static_cast<int>(XXH3_64bits(job.data(), job.size()) % kPorts); }
 
-std::optional<Said> said_by_slurm(const bootstrap::Getenv& get) {
+std::optional<StarterFacts> said_by_slurm(const bootstrap::Getenv& get) {
   const Variables slurm(get, "srun");
   const char* step = slurm.either("SLURM_STEP_ID", "SLURM_STEPID");
   if (step == nullptr || slurm.find("SLURM_PROCID") == nullptr) return std::nullopt;
@@ -99,25 +99,26 @@ std::optional<Said> said_by_slurm(const bootstrap::Getenv& get) {
     refuse_several("srun", fmt::format("SLURM_STEP_NUM_TASKS={}, SLURM_STEP_NUM_NODES={}", tasks, nodes),
                    fmt::format("srun -N{} --ntasks-per-node=1 tsprun -n … ", nodes));
   }
-  Said said{.starter = "srun",
-            .nodes = {std::to_string(nodes), "SLURM_STEP_NUM_NODES"},
-            .node_rank = {std::to_string(slurm.number("SLURM_NODEID", 0, nodes - 1)), "SLURM_NODEID"}};
-  std::optional<Found> host;
-  std::optional<Found> port;
+  StarterFacts said{.starter = "srun",
+                    .nodes = {std::to_string(nodes), "SLURM_STEP_NUM_NODES"},
+                    .node_rank = {std::to_string(slurm.number("SLURM_NODEID", 0, nodes - 1)), "SLURM_NODEID"}};
+  std::optional<NamedValue> host;
+  std::optional<NamedValue> port;
   const char* list = slurm.either("SLURM_STEP_NODELIST", "SLURM_NODELIST");
   if (list != nullptr) {
     const std::string first = first_of_node_list(slurm.find(list));
     if (first.empty()) refuse(fmt::format("{}={} (set by srun): a list like n[01-04] is expected", list, slurm.find(list)));
-    host = Found{first, fmt::format("the first of {}", list)};
+    host = NamedValue{first, fmt::format("the first of {}", list)};
   }
   if (const char* job = slurm.find("SLURM_JOB_ID")) {
-    port = Found{std::to_string(port_of(fmt::format("{}.{}", job, slurm.find(step)))), fmt::format("SLURM_JOB_ID, {}", step)};
+    port =
+        NamedValue{std::to_string(port_of(fmt::format("{}.{}", job, slurm.find(step)))), fmt::format("SLURM_JOB_ID, {}", step)};
   }
   said.rendezvous = slurm.meeting_point(host, port);
   return said;
 }
 
-std::optional<Said> said_by_torchrun(const bootstrap::Getenv& get) {
+std::optional<StarterFacts> said_by_torchrun(const bootstrap::Getenv& get) {
   const Variables pet(get, "PET_*");
   if (pet.find("PET_NNODES") == nullptr) return std::nullopt;
   std::string nodes_text = pet.find("PET_NNODES");
@@ -130,24 +131,24 @@ std::optional<Said> said_by_torchrun(const bootstrap::Getenv& get) {
   if (nodes < 1 || nodes > kMostNodes)
     refuse(fmt::format("PET_NNODES={}: a fixed number of nodes is expected", pet.find("PET_NNODES")));
   if (nodes == 1) return std::nullopt;
-  Said said{.starter = "PET_*",
-            .nodes = {std::to_string(nodes), "PET_NNODES"},
-            .node_rank = {std::to_string(pet.number("PET_NODE_RANK", 0, nodes - 1)), "PET_NODE_RANK"}};
+  StarterFacts said{.starter = "PET_*",
+                    .nodes = {std::to_string(nodes), "PET_NNODES"},
+                    .node_rank = {std::to_string(pet.number("PET_NODE_RANK", 0, nodes - 1)), "PET_NODE_RANK"}};
   if (const char* endpoint = pet.find("PET_RDZV_ENDPOINT")) {
-    said.rendezvous = Found{endpoint, "PET_RDZV_ENDPOINT"};
+    said.rendezvous = NamedValue{endpoint, "PET_RDZV_ENDPOINT"};
   } else {
-    std::optional<Found> host;
-    std::optional<Found> port;
-    if (const char* address = pet.find("PET_MASTER_ADDR")) host = Found{address, "PET_MASTER_ADDR"};
+    std::optional<NamedValue> host;
+    std::optional<NamedValue> port;
+    if (const char* address = pet.find("PET_MASTER_ADDR")) host = NamedValue{address, "PET_MASTER_ADDR"};
     if (pet.find("PET_MASTER_PORT") != nullptr)
-      port = Found{std::to_string(pet.number("PET_MASTER_PORT", 1, 65535)), "PET_MASTER_PORT"};
+      port = NamedValue{std::to_string(pet.number("PET_MASTER_PORT", 1, 65535)), "PET_MASTER_PORT"};
     said.rendezvous = pet.meeting_point(host, port);
   }
   // "auto", "gpu" and "cpu" say nothing to us.
   const char* each = pet.find("PET_NPROC_PER_NODE");
   if (each != nullptr && *each >= '0' && *each <= '9') {
-    said.ranks = Found{std::to_string(nodes * static_cast<std::int64_t>(pet.number("PET_NPROC_PER_NODE", 1, kMostNodes))),
-                       "PET_NNODES times PET_NPROC_PER_NODE"};
+    said.ranks = NamedValue{std::to_string(nodes * static_cast<std::int64_t>(pet.number("PET_NPROC_PER_NODE", 1, kMostNodes))),
+                            "PET_NNODES times PET_NPROC_PER_NODE"};
   }
   return said;
 }
@@ -164,7 +165,7 @@ constexpr MpiNames kOpenMpi = {"Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMP
                                "mpirun -N 1 tsprun -n …"};
 constexpr MpiNames kHydra = {"MPICH's mpirun", "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "mpirun -ppn 1 tsprun -n …"};
 
-std::optional<Said> said_by_mpi(const bootstrap::Getenv& get, const MpiNames& names) {
+std::optional<StarterFacts> said_by_mpi(const bootstrap::Getenv& get, const MpiNames& names) {
   const Variables mpi(get, names.starter);
   // srun sets PMI_SIZE and PMI_RANK too, but not the third variable.
   if (mpi.find(names.size) == nullptr || mpi.find(names.local_size) == nullptr) return std::nullopt;
@@ -174,14 +175,14 @@ std::optional<Said> said_by_mpi(const bootstrap::Getenv& get, const MpiNames& na
     refuse_several(names.starter, fmt::format("{}={}, {}={}", names.size, size, names.local_size, mpi.find(names.local_size)),
                    names.mend);
   }
-  return Said{.starter = names.starter,
-              .nodes = {std::to_string(size), names.size},
-              .node_rank = {std::to_string(mpi.number(names.rank, 0, size - 1)), names.rank},
-              .rendezvous = mpi.meeting_point(std::nullopt, std::nullopt)};
+  return StarterFacts{.starter = names.starter,
+                      .nodes = {std::to_string(size), names.size},
+                      .node_rank = {std::to_string(mpi.number(names.rank, 0, size - 1)), names.rank},
+                      .rendezvous = mpi.meeting_point(std::nullopt, std::nullopt)};
 }
 
 /// Asks the innermost starter first, as for ranks (identity.h).
-std::optional<Said> said_by_starter(const bootstrap::Getenv& get) {
+std::optional<StarterFacts> facts_of_starter(const bootstrap::Getenv& get) {
   const Variables tsprun(get, "tsprun");
   if (tsprun.find("TSP_NODE_FD") != nullptr) return std::nullopt;
   if (auto said = said_by_torchrun(get)) return said;
@@ -196,10 +197,10 @@ std::optional<Said> said_by_starter(const bootstrap::Getenv& get) {
 std::string take_from_starter(GlobalOptions& options, const bootstrap::Getenv& get) {
   const bool placed = !options.nnodes.empty() && options.node_rank.given() && !options.rendezvous.empty();
   if (options.nodes.given() || options.nnodes == "1" || placed) return {};
-  const std::optional<Said> said = said_by_starter(get);
+  const std::optional<StarterFacts> said = facts_of_starter(get);
   if (!said) return {};
   std::string taken;
-  const auto take = [&](std::string& text, const char* option, const Found& found) {
+  const auto take = [&](std::string& text, const char* option, const NamedValue& found) {
     if (!text.empty()) return;
     text = found.value;
     taken += fmt::format("{}{} {} ({})", taken.empty() ? "" : ", ", option, found.value, found.from);
