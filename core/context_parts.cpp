@@ -71,6 +71,7 @@ ContextParts::ContextParts(std::optional<shm::NodeMemory> owned, shm::NodeMemory
   std::vector<int> all(memory->layout().world_size);
   std::iota(all.begin(), all.end(), 0);
   world = CommunicatorState::make(engine, heap, staging, choices, std::move(all));
+  mail = engine.mail();
   if (!is_phantom()) check_choices();
   RankPage& page = board.page(world_rank());
   page.life.store(static_cast<std::uint32_t>(Life::alive), std::memory_order_release);

@@ -34,6 +34,7 @@ struct ContextParts {
   AddressSpace imagined;  ///< a phantom's heap; empty for real ranks
   Heap heap;
   RankFaults faults;
+  std::shared_ptr<const void> mail;  ///< the engine's, into which transports write until they are gone
   Links links;
   std::vector<std::unique_ptr<verify::VerifyTransport>> verified;  ///< with --verify, around transports that don't check
   std::optional<PeerWatch> watch;

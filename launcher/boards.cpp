@@ -34,7 +34,7 @@ void put(const Snapshot& words, RankPage& page) {
 void keep_still_lines(Snapshot& words, const Snapshot& again, const Snapshot& before) {
   constexpr std::size_t first = offsetof(RankPage, activity) / sizeof(Word);
   constexpr std::size_t each = sizeof(ActivityLine) / sizeof(Word);
-  for (std::size_t line = 0; line < kStreams; ++line) {
+  for (std::size_t line = 0; line < kQueues; ++line) {
     const auto begin = static_cast<std::ptrdiff_t>(first + line * each);
     const auto end = begin + static_cast<std::ptrdiff_t>(each);
     if (!std::equal(words.begin() + begin, words.begin() + end, again.begin() + begin)) {
@@ -138,7 +138,7 @@ void Boards::show(int rank, std::span<const std::byte> page, std::int64_t clock_
     if (time != 0) time += static_cast<std::uint64_t>(clock_offset_ns);
   };
   shift(offsetof(RankPage, last_sign_ns));
-  for (std::size_t line = 0; line < kStreams; ++line) {
+  for (std::size_t line = 0; line < kQueues; ++line) {
     shift(offsetof(RankPage, activity) + line * sizeof(ActivityLine) + offsetof(ActivityLine, since_ns));
   }
   for (std::size_t line = 0; line < kFaultLines; ++line) {

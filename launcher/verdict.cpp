@@ -204,7 +204,7 @@ std::string print_board(const FlightBoard& board, std::uint64_t now_ns) {
     if (board.life(rank) == Life::exited) life += fmt::format(" {}", code);
     if (board.life(rank) == Life::killed) life += fmt::format(" {}", code);
     std::string doing;
-    for (int stream = 0; stream < kStreams; ++stream) {
+    for (int stream = 0; stream < kQueues; ++stream) {
       const std::optional<Activity> activity = board.activity(rank, static_cast<Stream>(stream));
       if (activity) doing += (doing.empty() ? "" : "; ") + activity->describe(now_ns);
     }

@@ -6,7 +6,7 @@
 namespace tsprun {
 
 namespace {
-constexpr std::array<std::string_view, kStreams> kStreamNames = {"control", "weights", "kv", "gradients"};
+constexpr std::array<std::string_view, detail::kQueues> kStreamNames = {"control", "weights", "kv", "gradients", "tagged"};
 constexpr std::array<std::string_view, kPurposes + 1> kPurposeNames = {"weights",   "kv",   "activations", "gradients",
                                                                        "embedding", "head", "other",       "none"};
 }  // namespace

@@ -11,6 +11,11 @@
 
 namespace tsprun::detail {
 
+/// The queue of messages with a tag, which have lanes of their own beside those of the streams. Its operations have no order.
+inline constexpr Stream kTagged = static_cast<Stream>(kStreams);
+/// Number of queues of a rank, and of lanes to each peer: the streams, and kTagged.
+inline constexpr int kQueues = kStreams + 1;
+
 /// Names a lane by the rank at its other end (numbered as the transport numbers its peers) and its stream. The direction
 /// follows from the call: sends use the outgoing lane, receives and views the incoming one.
 struct LaneId {

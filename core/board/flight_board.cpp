@@ -47,11 +47,13 @@ std::string_view name(Life life) {
 
 std::string Activity::describe(std::uint64_t now_ns) const {
   std::string text = fmt::format("{} #{} ({}, {} B", name(op), sequence, name(dtype), bytes);
+  if (op == Op::recv && root < 0) text += ", from any rank";
   if (root >= 0)
     text += fmt::format(", {} {}", op == Op::send || op == Op::send_recv ? "to" : op == Op::recv ? "from" : "root", root);
-  if (source >= 0) text += fmt::format(", from {}", source);
+  if (stream == kTagged) text += source >= 0 ? fmt::format(", tag {}", source) : ", any tag";
+  else if (source >= 0) text += fmt::format(", from {}", source);
   text += ")";
-  if (stream != Stream::control) text += fmt::format(" on stream {}", name(stream));
+  if (stream != Stream::control && stream != kTagged) text += fmt::format(" on stream {}", name(stream));
   if (waiting_for >= 0) {
     text += segment > 0 ? fmt::format(", waiting for segment {} of rank {}", segment, waiting_for)
                         : fmt::format(", waiting for rank {}", waiting_for);
@@ -154,10 +156,10 @@ std::uint32_t FlightBoard::finished(int rank, std::uint64_t group, Stream stream
 
 std::optional<Activity> FlightBoard::activity(int rank) const {
   const std::int32_t blocked_on = page(rank).blocked_on.load(relaxed);
-  if (blocked_on > 0 && blocked_on <= kStreams) {
+  if (blocked_on > 0 && blocked_on <= kQueues) {
     if (std::optional<Activity> here = activity(rank, static_cast<Stream>(blocked_on - 1))) return here;
   }
-  for (int stream = 0; stream < kStreams; ++stream) {
+  for (int stream = 0; stream < kQueues; ++stream) {
     std::optional<Activity> here = activity(rank, static_cast<Stream>(stream));
     if (!here) continue;
     here->waiting_for = -1;  // left over from an earlier wait

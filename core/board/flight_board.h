@@ -23,7 +23,7 @@
 //     │ clock         │ last sign of life, ticks,    the rank
 //     │               │ core
 //  64 ├───────────────┤
-//     │ activity ×4   │ per stream: the operation    the rank
+//     │ activity ×5   │ per stream: the operation    the rank
 //     │               │ at its head
 //     ├───────────────┤
 //     │ counts        │ operations posted, by kind   the rank
@@ -83,7 +83,7 @@ struct alignas(64) ActivityLine {
   std::atomic<std::uint8_t> reduction;
   std::atomic<std::uint8_t> busy;       ///< 1 while an operation is at the head
   std::atomic<std::int32_t> root;       ///< world rank of the root, or the other end of a message (send_recv: receiver); -1: none
-  std::atomic<std::int32_t> source;     ///< world rank from which a send_recv receives; else -1
+  std::atomic<std::int32_t> source;     ///< world rank from which a send_recv receives; on kTagged the tag, -2: any; else -1
   std::atomic<std::uint32_t> withheld;  ///< 1 while an emulated slow or late link holds back messages of waiting_for
 };
 static_assert(sizeof(ActivityLine) == 64);
@@ -145,7 +145,7 @@ struct RankPage {
   std::atomic<std::int32_t> connecting_to;  ///< world rank + 1 for which this rank waits while ranks connect; 0: none
   std::atomic<std::uint32_t> over;          ///< 1 once a launcher has seen how its process ended
   std::atomic<std::int32_t> core;           ///< 1 + number of the core on which it last ran, where ranks share cores; 0: unknown
-  ActivityLine activity[kStreams];
+  ActivityLine activity[kQueues];
   std::atomic<std::uint64_t> counts[kOps];              ///< operations posted, by Op
   std::atomic<std::uint64_t> faults;                    ///< bit i: injected fault i struck here, see note_fault()
   std::atomic<std::uint64_t> fault_counts[kMaxFaults];  ///< how often each fault struck here

@@ -4,6 +4,7 @@
 #include "core/collectives/registry.h"
 #include "core/streams/tag.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -31,6 +32,7 @@ bool Collective::step(Engine&) {
 }
 
 std::uint64_t Collective::received() const {
+  if (stream_ == kTagged) return info_.op == Op::recv ? arguments_->recv.bytes() : 0;  // not algorithms of the registry
   const AlgorithmRow& row = row_of(info_.op, algorithm_);
   return row.received == nullptr ? 0 : row.received(*group_, *arguments_);
 }
@@ -85,6 +87,29 @@ Call Collective::among(const Group& members, std::uint64_t phase) const {
   // The signature differs by phase, so that messages of different phases between the same two ranks can't be confused.
   call.info.signature += phase;
   return call;
+}
+
+/// Returns the world rank of a member that may yet send: one that doesn't wait for this rank, nor in a circle. If there is none,
+/// one that waits; if all are gone, one of those. So a wait for anyone has a deadline and a cause like any other.
+int Collective::likely_sender() const {
+  constexpr std::uint64_t kFreshNs = 10'000'000;
+  const std::uint64_t now = engine().clock().now_ns();
+  if (likely_since_ns_ != 0 && now - likely_since_ns_ < kFreshNs) return likely_;
+  likely_since_ns_ = now;
+  const FlightBoard& board = engine().board();
+  int waits = -1;
+  int gone = -1;
+  for (int i = 0; i < peers(); ++i) {
+    const int world = group_->member(peer(i)).world;
+    if (const Life life = board.life(world); life != Life::alive && life != Life::unborn) {
+      gone = world;
+      continue;
+    }
+    const FlightBoard::Chain chain = board.wait_chain(world);
+    if (!chain.cycle && std::ranges::find(chain.ranks, engine().world_rank()) == chain.ranks.end()) return likely_ = world;
+    waits = world;
+  }
+  return likely_ = waits >= 0 ? waits : gone;
 }
 
 void Collective::fail(Outcome outcome, int group_rank) const {

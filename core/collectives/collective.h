@@ -12,6 +12,7 @@
 #include "core/kernels/reduce.h"
 #include "core/streams/engine.h"
 #include "core/streams/task.h"
+#include "tsprun/communicator.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -45,6 +46,7 @@ struct Arguments {
   int source = -1;                             ///< in messages, the sender
   Ticket posted = kNotNow;                     ///< of a receive into `recv` that was posted earlier
   ExpectedMessage expected = {};               ///< of a send_recv
+  MessageInfo* received = nullptr;             ///< of a recv: where to note what it took
 };
 
 class Collective;
@@ -69,7 +71,7 @@ class Collective final : public Operation {
   static void operator delete(void* block, FramePool&) { FramePool::give_back(block); }
 
   bool step(Engine& engine) override;
-  int waiting_for() const override { return missing_; }
+  int waiting_for() const override { return missing_ == kWhoever ? likely_sender() : missing_; }
   std::uint64_t received() const override;
   bool needs_core() const override { return needs_core_; }
   std::uint32_t missing_segment() const override { return missing_segment_; }
@@ -136,6 +138,18 @@ class Collective final : public Operation {
     missing_ = world_rank;
     missing_segment_ = segment;
   }
+  /// Notes that the operation waits for whichever member sends first.
+  void set_missing_whoever() {
+    missing_ = kWhoever;
+    missing_segment_ = 0;
+  }
+  /// Identifies the message that the operation sends or has found, of which its call doesn't tell: the group rank of the other
+  /// end, and the message's number.
+  void identify(int other, std::uint32_t number) {
+    info_.root = group_->member(other).world;
+    info_.group_sequence = number;
+    sent_.sequence = number;
+  }
   /// Returns the call of a sub-operation among some of the members, part `phase` (from 0) of this operation.
   Call among(const Group& members, std::uint64_t phase) const;
   /// Throws the error for a message from this member that has an unexpected outcome, see Engine::fail_receive().
@@ -146,12 +160,15 @@ class Collective final : public Operation {
   friend class Subcollective;
   Collective(const Call& call, Start* start, const Arguments* arguments, std::optional<Arguments>&& own);
   static Envelope envelope_of(const OperationInfo& info);
+  int likely_sender() const;
   /// Returns the description of the messages that the operation receives.
   OperationInfo expected_info() const;
   static Envelope with_step(Envelope envelope, std::uint32_t step) {
     envelope.tag |= (step & 0xffff) << 16;
     return envelope;
   }
+
+  static constexpr int kWhoever = -2;  // missing_: any member
 
   const Group* group_;
   std::shared_ptr<const Group> keep_;
@@ -163,6 +180,8 @@ class Collective final : public Operation {
   Chores* counted_;  // EngineOptions::counted
   Envelope sent_;
   int missing_ = -1;
+  mutable int likely_ = -1;  // likely_sender(), as of likely_since_ns_
+  mutable std::uint64_t likely_since_ns_ = 0;
   std::uint32_t missing_segment_ = 0;
   bool needs_core_ = false;  // a rank that was noted in this step shares this one's core
   bool complete_ = false;

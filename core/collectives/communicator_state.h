@@ -69,18 +69,17 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
     std::int64_t root;    // in messages: the sender
     std::uint64_t other;  // in messages: the receiver
     std::uint64_t count;
-    std::uint64_t counts;  // hash of all counts; in messages: the tag
+    std::uint64_t counts;  // hash of all counts
     std::uint64_t group;
   };
   static_assert(sizeof(Signed) == 9 * 8, "no padding, or its bytes would be hashed");
 
   enum class Direction : std::uint8_t { out, in };
   /// Number of messages in one direction so far, with the last one's signature, which is kept because the next message usually
-  /// has the same count, dtype and tag.
+  /// has the same count and dtype.
   struct OneWay {
     std::uint32_t messages = 0;
     DType dtype = DType::byte;
-    std::int32_t tag = 0;
     std::size_t count = std::numeric_limits<std::size_t>::max();  // differs from the count of any message
     std::uint64_t signature = 0;
   };
@@ -101,7 +100,9 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
   const AlgorithmRow& choose(Op op, std::size_t bytes, const CallOptions& options) const;
   /// Describes a collective, signed; counts it in its stream.
   Call describe(const CheckedCall& call, const AlgorithmRow& algorithm, const CallOptions& options);
-  std::uint64_t sign_message(int from, int to, DType dtype, std::size_t count, std::int32_t tag) const;
+  std::uint64_t sign_message(int from, int to, DType dtype, std::size_t count) const;
+  /// Describes a message with a tag; `other` may be kAnySource.
+  Call describe_tagged(Op op, const ConstBuffer& buffer, int other, const CallOptions& options) const;
   /// Returns the envelope of the next message to or from `other`, with its number and signature.
   Envelope next_message(Direction direction, const ConstBuffer& buffer, int other, const CallOptions& options);
   Call describe_message(Op op, const Envelope& message, const ConstBuffer& buffer, int other, const CallOptions& options) const;

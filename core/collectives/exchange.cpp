@@ -20,7 +20,7 @@ void Offer::set(std::span<const std::byte> memory, std::size_t largest, Readers 
     protocol_ = Protocol::copied;
   } else if (owner == Owner::operation) {
     protocol_ = Protocol::in_place;
-  } else if (memory.size() <= kStagedBytes) {
+  } else if (memory.size() <= kStagedBytes && me_->stream() != kTagged) {  // of which blocks must be taken in turn
     protocol_ = Protocol::staged;
     group.staging->reserve(me_->stream());
   } else if (owner == Owner::caller && group.heap->contains(memory)) {

@@ -35,6 +35,11 @@ void check_other(std::string_view operation, std::string_view argument, int othe
   }
 }
 
+void check_tag(std::string_view operation, std::int32_t tag, std::int32_t least) {
+  if (tag >= least) return;
+  throw Error(Cause::refused, fmt::format("{}: tag = {}: a tag is 0 or larger", operation, tag), -1, std::string(operation));
+}
+
 /// Returns true for messages that are copied into the lane and out of it on all transports of the group.
 bool is_small(const Group& group, std::size_t bytes) {
   return bytes <= std::min<std::size_t>({kCopiedOnceBytes, kReceivedBytes, group.plain_limit});
@@ -44,7 +49,7 @@ bool is_small(const Group& group, std::size_t bytes) {
 
 // --- what both ends agree on -------------------------------------------------------------------------------------------------
 
-std::uint64_t CommunicatorState::sign_message(int from, int to, DType dtype, std::size_t count, std::int32_t tag) const {
+std::uint64_t CommunicatorState::sign_message(int from, int to, DType dtype, std::size_t count) const {
   const Signed all{.op = static_cast<std::uint64_t>(Op::send),
                    .dtype = static_cast<std::uint64_t>(dtype),
                    .reduction = 0,
@@ -52,7 +57,7 @@ std::uint64_t CommunicatorState::sign_message(int from, int to, DType dtype, std
                    .root = from,
                    .other = static_cast<std::uint64_t>(to),
                    .count = count,
-                   .counts = static_cast<std::uint64_t>(tag),
+                   .counts = 0,
                    .group = group.id};
   return XXH3_64bits(&all, sizeof all);
 }
@@ -62,12 +67,11 @@ Envelope CommunicatorState::next_message(Direction direction, const ConstBuffer&
   if (peers.empty()) peers.resize(static_cast<std::size_t>(size()));
   Correspondence& peer = peers[static_cast<std::size_t>(other)];
   OneWay& way = direction == Direction::out ? peer.out : peer.in;
-  if (way.count != buffer.count || way.dtype != buffer.dtype || way.tag != options.tag) {
-    way.signature = direction == Direction::out ? sign_message(rank(), other, buffer.dtype, buffer.count, options.tag)
-                                                : sign_message(other, rank(), buffer.dtype, buffer.count, options.tag);
+  if (way.count != buffer.count || way.dtype != buffer.dtype) {
+    way.signature = direction == Direction::out ? sign_message(rank(), other, buffer.dtype, buffer.count)
+                                                : sign_message(other, rank(), buffer.dtype, buffer.count);
     way.count = buffer.count;
     way.dtype = buffer.dtype;
-    way.tag = options.tag;
   }
   return {.signature = way.signature,
           .sequence = ++way.messages,
@@ -91,12 +95,26 @@ Call CommunicatorState::describe_message(Op op, const Envelope& message, const C
                    .purpose = message.purpose}};
 }
 
+Call CommunicatorState::describe_tagged(Op op, const ConstBuffer& buffer, int other, const CallOptions& options) const {
+  // The number is known once the message is: see Collective::identify().
+  const Envelope message{.signature = sign_message(-1, -1, buffer.dtype, buffer.count), .purpose = options.purpose};
+  Call call = describe_message(op, message, buffer, other == kAnySource ? rank() : other, options);
+  call.stream = kTagged;
+  call.info.tag = options.tag;
+  if (other == kAnySource) call.info.root = -1;
+  return call;
+}
+
 // --- send, recv --------------------------------------------------------------------------------------------------------------
 
 Work CommunicatorState::start_send(Mode mode, const ConstBuffer& buffer, int to, const CallOptions& options) {
   check_other("send", "to", to, group);
   check_memory("send", "buffer", buffer);
   if (options.algorithm != Algorithm::automatic) choose(Op::send, buffer.bytes(), options);  // may refuse the algorithm
+  if (options.tag != kNoTag) {
+    check_tag("send", options.tag, 0);
+    return start(mode, describe_tagged(Op::send, buffer, to, options), send_tagged, {.send = buffer, .root = to});
+  }
   const Envelope envelope = next_message(Direction::out, buffer, to, options);
   Engine& engine = *group.engine;
   if (mode == Mode::blocking && engine.quiet() && is_small(group, buffer.bytes())) {
@@ -112,9 +130,20 @@ Work CommunicatorState::start_send(Mode mode, const ConstBuffer& buffer, int to,
 }
 
 Work CommunicatorState::start_recv(Mode mode, const Buffer& buffer, int from, const CallOptions& options) {
-  check_other("recv", "from", from, group);
+  const bool tagged = options.tag != kNoTag;
+  if (!tagged && from == kAnySource) {
+    throw Error(Cause::refused, "recv: only messages with a tag can be received from any source; kAnyTag takes any of those", -1,
+                "recv");
+  }
+  if (from != kAnySource) check_other("recv", "from", from, group);
   check_memory("recv", "buffer", buffer);
   if (options.algorithm != Algorithm::automatic) choose(Op::recv, buffer.bytes(), options);
+  if (tagged) {
+    check_tag("recv", options.tag, kAnyTag);
+    return start(mode, describe_tagged(Op::recv, buffer, from, options), receive_tagged,
+                 {.recv = buffer, .source = from, .received = options.received});
+  }
+  if (options.received != nullptr) *options.received = {.source = from, .tag = kNoTag};
   const Envelope envelope = next_message(Direction::in, buffer, from, options);
   Engine& engine = *group.engine;
   Ticket ticket = kNotNow;
@@ -146,6 +175,10 @@ Work CommunicatorState::start_send_recv(Mode mode, const ConstBuffer& send, int 
   check_memory("send_recv", "recv", recv);
   check_disjoint("send_recv", send, recv);
   if (options.algorithm != Algorithm::automatic) choose(Op::send_recv, 0, options);
+  if (options.tag != kNoTag) {
+    throw Error(Cause::refused, "send_recv: its messages have no tags; post a send and a recv with a tag instead", -1,
+                "send_recv");
+  }
   if ((to == rank()) != (from == rank())) {
     throw Error(
         Cause::refused,

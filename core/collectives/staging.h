@@ -71,7 +71,7 @@ class Staging {
   Ring& ring(Stream stream) { return rings_[static_cast<std::size_t>(stream)]; }
 
   Heap* heap_;
-  std::array<Ring, kStreams> rings_;
+  std::array<Ring, kQueues> rings_;
 };
 
 }  // namespace tsprun::detail

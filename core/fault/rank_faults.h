@@ -76,7 +76,7 @@ class RankFaults {
   MessageFaults messages_;
   std::uint64_t step_ = 0;
   std::map<std::pair<Stream, std::uint64_t>, Named> posted_;  // operations that aren't complete
-  std::array<std::uint64_t, kStreams> head_{};                // numbers of the operations at the heads; 0: none
+  std::array<std::uint64_t, kQueues> head_{};                 // numbers of the operations at the heads; 0: none
   std::uint64_t said_ = 0;                                    // bit i: the line on stderr was written for fault i
 };
 

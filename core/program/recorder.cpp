@@ -35,6 +35,7 @@ Arguments without_memory(Arguments arguments) {
   arguments.send.data = nullptr;
   arguments.recv.data = nullptr;
   arguments.posted = kNotNow;
+  arguments.received = nullptr;
   return arguments;
 }
 
@@ -59,7 +60,7 @@ void Recorder::begin(const CategoryBytes& use) {
   times_.clear();
   costs_.clear();
   calls_.clear();
-  for (int i = 0; i < kStreams; ++i) before_[i] = posted_[i];
+  for (int i = 0; i < kQueues; ++i) before_[i] = posted_[i];
   recording_ = true;
 }
 

@@ -63,8 +63,8 @@ class Recorder {
   Program program_;
   std::unordered_multimap<std::size_t, std::uint32_t> costs_;  // hash of a cost -> its index
   std::unordered_multimap<std::size_t, std::uint32_t> calls_;
-  std::uint64_t before_[kStreams] = {};  // operations of each stream that were posted before the program
-  std::uint64_t posted_[kStreams] = {};
+  std::uint64_t before_[kQueues] = {};  // operations of each stream that were posted before the program
+  std::uint64_t posted_[kQueues] = {};
   std::unordered_map<const std::byte*, Category> taken_;
 };
 

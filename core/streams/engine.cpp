@@ -3,6 +3,7 @@
 
 #include "core/fault/rank_faults.h"
 #include "core/program/recorder.h"
+#include "core/streams/mail.h"
 #include "core/streams/patience.h"
 #include "core/streams/tag.h"
 #include "transport/posix.h"
@@ -33,7 +34,8 @@ Engine::Engine(FlightBoard board, int world_rank, std::vector<Route> routes, Doo
       doorbell_(&doorbell),
       options_(options),
       page_(&board_.page(world_rank)),
-      link_times_(*page_, world_size()) {
+      link_times_(*page_, world_size()),
+      mail_(std::make_shared<Mail>(*this)) {
   if (options_.clock == nullptr) options_.clock = &real_clock();
   for (const Route& route : routes_) {
     if (route.transport != nullptr && std::find(transports_.begin(), transports_.end(), route.transport) == transports_.end()) {
@@ -71,10 +73,10 @@ const Operation* Engine::running(Stream stream) const { return queues_[static_ca
 // --- queues ------------------------------------------------------------------------------------------------------------------
 
 /// Counts a phantom's operation, which is complete at once, and returns its number.
-std::uint64_t Engine::imagine(Stream stream, const Operation& operation) {
+std::uint64_t Engine::imagine(Stream stream, Operation& operation) {
   imagined_.received[static_cast<std::size_t>(operation.info().purpose)] += operation.received();
   Queue& q = queue(stream);
-  return q.completed = ++q.posted;
+  return operation.number_ = q.completed = ++q.posted;
 }
 
 Work Engine::post(Stream stream, std::unique_ptr<Operation> operation) {
@@ -87,7 +89,7 @@ Work Engine::post(Stream stream, std::unique_ptr<Operation> operation) {
   }
   const std::uint64_t number = append(stream, *operation.release());
   if (recorder_ != nullptr) recorder_->post(stream, *queue(stream).tail, number);
-  step_head(stream);
+  step_queue(stream);
   if (options_.blocking) {
     const std::uint64_t begin = clock().now_ns();
     wait_for(stream, number);
@@ -105,14 +107,14 @@ void Engine::run(Stream stream, Operation& operation) {
   }
   const std::uint64_t number = append(stream, operation);
   if (recorder_ != nullptr) recorder_->call(stream, operation, number);
-  while (queue(stream).completed < number && step_head(stream)) {
+  while (!is_over(stream, number) && step_queue(stream)) {
   }
   wait_for(stream, number);
 }
 
 void Engine::record(Recorder* recorder) {
   recorder_ = recorder;
-  for (int i = 0; i < kStreams && recorder != nullptr; ++i) recorder->count(static_cast<Stream>(i), queues_[i].posted);
+  for (int i = 0; i < kQueues && recorder != nullptr; ++i) recorder->count(static_cast<Stream>(i), queues_[i].posted);
 }
 
 void Engine::wait(Stream stream, std::uint64_t number) {
@@ -129,8 +131,9 @@ std::uint64_t Engine::append(Stream stream, Operation& operation) {
   operation.sequence_ = static_cast<std::uint32_t>(page_->counts[kind].load(relaxed) + 1);
   page_->counts[kind].store(operation.sequence_, relaxed);
   Queue& q = queue(stream);
-  if (options_.faults != nullptr) {
-    options_.faults->at_post(stream, q.posted + 1, operation.info(), operation.sequence_, members_of(operation.info().group));
+  operation.number_ = ++q.posted;
+  if (options_.faults != nullptr && stream != kTagged) {
+    options_.faults->at_post(stream, q.posted, operation.info(), operation.sequence_, members_of(operation.info().group));
   }
   if (q.head == nullptr) {
     q.head = &operation;
@@ -139,11 +142,12 @@ std::uint64_t Engine::append(Stream stream, Operation& operation) {
     q.tail->next_ = &operation;
   }
   q.tail = &operation;
-  if (q.head == &operation) begin(stream, operation);
-  return ++q.posted;
+  if (q.head == &operation || stream == kTagged) begin(stream, operation);
+  return operation.number_;
 }
 
-void Engine::begin(Stream stream, Operation& operation) {
+/// Writes to the board what an operation is: the head of its stream, or the one of kTagged that is waited for.
+void Engine::show(Stream stream, const Operation& operation) {
   const OperationInfo& info = operation.info();
   ActivityLine& now = line(stream);
   now.since_ns.store(0, relaxed);
@@ -158,16 +162,20 @@ void Engine::begin(Stream stream, Operation& operation) {
   now.dtype.store(static_cast<std::uint8_t>(info.dtype), relaxed);
   now.reduction.store(static_cast<std::uint8_t>(info.reduction), relaxed);
   now.root.store(info.root, relaxed);
-  now.source.store(info.source, relaxed);
+  now.source.store(stream == kTagged ? info.tag : info.source, relaxed);
   now.withheld.store(0, relaxed);
   now.busy.store(1, relaxed);
-  if (observer_ != nullptr) begun_ns_[static_cast<std::size_t>(stream)] = clock().now_ns();
+}
+
+void Engine::begin(Stream stream, Operation& operation) {
+  show(stream, operation);
+  if (observer_ != nullptr) operation.begun_ns_ = clock().now_ns();
   if (options_.faults != nullptr) {
-    options_.faults->at_begin(stream, queue(stream).completed + 1);
+    if (stream != kTagged) options_.faults->at_begin(stream, operation.number_);
     // The rank may be waiting for another operation: meanwhile the board shows this one, in case a fault strikes at it.
     const std::int32_t waited_for = page_->blocked_on.load(relaxed);
     page_->blocked_on.store(static_cast<std::int32_t>(stream) + 1, relaxed);
-    options_.faults->at_operation(info.op, operation.sequence_);
+    options_.faults->at_operation(operation.info().op, operation.sequence_);
     page_->blocked_on.store(waited_for, relaxed);
   }
 }
@@ -194,11 +202,8 @@ void Engine::note_finished(Stream stream, const OperationInfo& info) {
   last->group_sequence.store(info.group_sequence, std::memory_order_release);
 }
 
-/// Steps the operation at the head of a stream; returns true if it completed.
-bool Engine::step_head(Stream stream) {
-  Queue& q = queue(stream);
-  Operation* operation = q.head;
-  if (operation == nullptr) return false;
+/// Steps an operation; returns true if it completed. Throws the first failure of the job.
+bool Engine::step(Operation& operation) {
   try {
     struct Stepping {
       explicit Stepping(bool& is_stepping) : flag(is_stepping) { flag = true; }
@@ -207,28 +212,27 @@ bool Engine::step_head(Stream stream) {
       ~Stepping() { flag = false; }
       bool& flag;
     } stepping(stepping_);
-    if (!operation->step(*this)) return false;
+    return operation.step(*this);
   } catch (const Error& error) {
     break_down(error);
   } catch (const std::bad_alloc&) {
     break_down(Error(Cause::out_of_memory,
-                     fmt::format("{}: no memory is left for what it must remember", name(operation->info().op)), world_rank_,
-                     std::string(name(operation->info().op)), operation->sequence_));
+                     fmt::format("{}: no memory is left for what it must remember", name(operation.info().op)), world_rank_,
+                     std::string(name(operation.info().op)), operation.sequence_));
   } catch (...) {
     broken_ = true;
     abandon();  // an operation of run() is on a stack that unwinds
     throw;
   }
+}
+
+/// Steps the operation at the head of a stream; returns true if it completed.
+bool Engine::step_head(Stream stream) {
+  Queue& q = queue(stream);
+  Operation* operation = q.head;
+  if (operation == nullptr || !step(*operation)) return false;
   q.head = operation->next_;
-  operation->next_ = nullptr;
-  ++q.completed;
-  if (options_.faults != nullptr) options_.faults->at_end(stream);
-  note_finished(stream, operation->info());
-  sign_of_life();
-  if (observer_ != nullptr) {
-    observer_->completed(stream, operation->info(), begun_ns_[static_cast<std::size_t>(stream)], clock().now_ns());
-  }
-  if (operation->owned_) dispose(q, operation);
+  complete(stream, operation);
   if (q.head != nullptr) {
     begin(stream, *q.head);
   } else {
@@ -238,18 +242,72 @@ bool Engine::step_head(Stream stream) {
   return true;
 }
 
+/// Steps all messages with a tag; returns true if any of them completed.
+bool Engine::step_tagged() {
+  Queue& q = queue(kTagged);
+  bool completed = false;
+  Operation* before = nullptr;
+  for (Operation** at = &q.head; *at != nullptr;) {
+    Operation* operation = *at;
+    if (!step(*operation)) {
+      before = operation;
+      at = &operation->next_;
+      continue;
+    }
+    *at = operation->next_;
+    if (q.tail == operation) q.tail = before;
+    complete(kTagged, operation);
+    completed = true;
+  }
+  if (!completed) return false;
+  if (q.head != nullptr) {
+    show(kTagged, *q.head);
+  } else {
+    line(kTagged).busy.store(0, relaxed);
+    --busy_;
+  }
+  return true;
+}
+
+/// Returns a message with a tag that isn't complete; null if it is.
+const Operation* Engine::find_tagged(std::uint64_t number) const {
+  const Operation* operation = queue(kTagged).head;
+  while (operation != nullptr && operation->number_ < number) operation = operation->next_;
+  return operation != nullptr && operation->number_ == number ? operation : nullptr;
+}
+
+/// Returns the operation that a wait is for, or what its stream does before it; null: the stream is empty.
+const Operation* Engine::awaited(const Patience& patience) const {
+  if (patience.stream == kTagged) {
+    if (const Operation* operation = find_tagged(patience.number)) return operation;
+  }
+  return queue(patience.stream).head;
+}
+
+/// Does what is due when an operation, which isn't in its queue any more, is complete.
+void Engine::complete(Stream stream, Operation* operation) {
+  operation->next_ = nullptr;
+  Queue& q = queue(stream);
+  ++q.completed;
+  if (options_.faults != nullptr && stream != kTagged) options_.faults->at_end(stream);
+  note_finished(stream, operation->info());
+  sign_of_life();
+  if (observer_ != nullptr) observer_->completed(stream, operation->info(), operation->begun_ns_, clock().now_ns());
+  if (operation->owned_) dispose(q, operation);
+}
+
 /// Deletes an operation that has just completed, or keeps it until it is waited for if it holds heap memory.
 void Engine::dispose(Queue& queue, Operation* operation) {
   if (!operation->holds_memory_) {
     delete operation;
     return;
   }
-  operation->number_ = queue.completed;
   (queue.kept == nullptr ? queue.kept : queue.last_kept->next_) = operation;
   queue.last_kept = operation;
 }
 
-/// Deletes the kept operations of a stream up to this number, as they have been waited for.
+/// Deletes the kept operations of a stream up to this number, as they have been waited for. Those of kTagged are kept in the
+/// order in which they completed, so the first that isn't waited for keeps those behind it.
 void Engine::settle(Stream stream, std::uint64_t number) {
   Queue& q = queue(stream);
   while (q.kept != nullptr && q.kept->number_ <= number) delete std::exchange(q.kept, q.kept->next_);
@@ -263,14 +321,15 @@ bool Engine::progress() {
   for (int stream = 0; stream < kStreams; ++stream) {
     while (step_head(static_cast<Stream>(stream))) completed = true;
   }
+  if (queue(kTagged).head != nullptr && step_tagged()) completed = true;
   return completed;
 }
 
 bool Engine::test(Stream stream, std::uint64_t number) {
-  if (queue(stream).completed < number) {
+  if (!is_over(stream, number)) {
     if (broken_ || board_.aborted()) throw_first_cause();
     progress();
-    if (queue(stream).completed < number) return false;
+    if (!is_over(stream, number)) return false;
   }
   settle(stream, number);
   return true;

@@ -1,7 +1,8 @@
 // The engine of one rank: streams of operations, progress, and the one rule of waiting.
 //
 // An Operation is stepped until it is complete. Each stream is a queue; only the operation at its head is stepped, so operations
-// of a stream run in the order in which they were posted, while those of different streams interleave. There is no progress
+// of a stream run in the order in which they were posted, while those of different streams interleave. Messages with a tag have a
+// queue of their own (kTagged), in which all operations are stepped and complete in any order. There is no progress
 // thread here: progress happens in wait(), test(), tick() and run(), which are called by one thread at a time (tsprun/progress.h
 // has a thread that takes turns with others in drive()).
 //
@@ -40,6 +41,7 @@ class DelayTransport;
 
 namespace tsprun::detail {
 
+class Mail;
 class PeerWatch;
 class RankFaults;
 class Recorder;
@@ -61,7 +63,8 @@ struct OperationInfo {
   std::uint32_t group_sequence = 0;  ///< number in group and stream, from 1; messages are numbered per sender and receiver
   std::uint64_t signature = 0;       ///< hash over all arguments that the ranks must have in common
   Purpose purpose = Purpose::other;
-  bool relayed = false;  ///< a rank's data may reach another one through a third, or summed with others' data
+  bool relayed = false;   ///< a rank's data may reach another one through a third, or summed with others' data
+  std::int32_t tag = -1;  ///< of a message on kTagged, kAnyTag included
 };
 
 /// Interface for tracing: completed() is called for every operation that completes, with the times at which the operation came to
@@ -114,9 +117,10 @@ class Operation {
   friend class Engine;
   Operation* next_ = nullptr;
   bool owned_ = false;
-  std::uint64_t number_ = 0;  // position on its stream, from 1; set once it is complete and kept
+  std::uint64_t number_ = 0;  // position on its stream, from 1
   bool holds_memory_ = false;
   std::uint32_t sequence_ = 0;  // number among this rank's operations of this kind, from 1
+  std::uint64_t begun_ns_ = 0;  // when it began, if there is an observer
 };
 
 /// Another rank as a phantom sees it: the properties of the route to it on which memory use depends.
@@ -218,7 +222,7 @@ class Engine {
   /// Wakes the rank if it sleeps in drive(). Any thread of this process may call it.
   void wake() { doorbell_->ring(); }
   /// Returns true if the operation is complete, without making progress; tells its stream and number.
-  bool is_complete(const Work& work) const { return work.engine_ == nullptr || queue(work.stream_).completed >= work.number_; }
+  bool is_complete(const Work& work) const { return work.engine_ == nullptr || is_over(work.stream_, work.number_); }
   static Stream stream_of(const Work& work) { return work.stream_; }
   static std::uint64_t number_of(const Work& work) { return work.number_; }
   /// Gives back the memory of an operation that is complete, as a wait for it does.
@@ -235,6 +239,8 @@ class Engine {
   bool shares_core(int world_rank) const {
     return core_ != 0 && is_near(world_rank) && board_.page(world_rank).core.load(relaxed) == core_;
   }
+  /// Returns what exchanges messages with a tag. Transports may write into it as long as they live: whoever owns them keeps it.
+  const std::shared_ptr<Mail>& mail() const { return mail_; }
   /// Returns the memory of operations and their coroutines.
   FramePool& frames() { return frames_; }
   /// Returns the measurements of links, to which operations add each message that they had to wait for.
@@ -286,9 +292,20 @@ class Engine {
 
   std::uint64_t append(Stream stream, Operation& operation);
   void begin(Stream stream, Operation& operation);
+  void show(Stream stream, const Operation& operation);
+  bool step(Operation& operation);
   bool step_head(Stream stream);
+  bool step_tagged();
+  /// Steps what may be stepped of a queue; returns true if any operation completed.
+  bool step_queue(Stream stream) { return stream == kTagged ? step_tagged() : step_head(stream); }
+  void complete(Stream stream, Operation* operation);
+  bool is_over(Stream stream, std::uint64_t number) const {
+    return stream == kTagged ? find_tagged(number) == nullptr : queue(stream).completed >= number;
+  }
+  const Operation* find_tagged(std::uint64_t number) const;
+  const Operation* awaited(const Patience& patience) const;
   void dispose(Queue& queue, Operation* operation);
-  std::uint64_t imagine(Stream stream, const Operation& operation);
+  std::uint64_t imagine(Stream stream, Operation& operation);
   void settle(Stream stream, std::uint64_t number);
   bool test(Stream stream, std::uint64_t number);
   void wait(Stream stream, std::uint64_t number);
@@ -316,7 +333,7 @@ class Engine {
   void check_arguments(Stream stream);
   void check_deadline(Patience& patience, std::uint64_t now);
   std::string why_it_never_came(FlightBoard::Chain& chain) const;
-  void note_waits(Stream blocked_on, std::uint64_t now);
+  void note_waits(const Patience& patience, std::uint64_t now);
   bool withheld(int peer) const;
 
   FramePool frames_;  // first, because operations give memory back to it when the engine is destroyed
@@ -327,17 +344,17 @@ class Engine {
   Doorbell* doorbell_;
   std::optional<SleepSet> sleep_set_;
   EngineOptions options_;
-  Queue queues_[kStreams];
+  Queue queues_[kQueues];
   RankPage* page_;  // this rank's
   LinkTimes link_times_;
-  FinishedLine* finished_[kStreams] = {};  // by stream: the line of the group whose collective was the last to end
+  std::shared_ptr<Mail> mail_;
+  FinishedLine* finished_[kQueues] = {};  // by stream: the line of the group whose collective was the last to end
   std::uint64_t ticks_ = 0;
   std::map<std::uint64_t, std::uint64_t> groups_;         // communicators made so far, by hash of their members
   std::map<std::uint64_t, std::vector<int>> members_of_;  // by group
   OperationObserver* observer_ = nullptr;
   Recorder* recorder_ = nullptr;
   bool stepping_ = false;                               // an operation's step() is on the stack
-  std::uint64_t begun_ns_[kStreams] = {};               // by stream: when the head began, if there is an observer
   const std::atomic<std::uint32_t>* wanted_ = nullptr;  // in drive(): raised by a thread that wants the engine
   bool broken_ = false;
   bool moved_ = false;

@@ -13,6 +13,7 @@ struct Patience {
   explicit Patience(Stream waited_for) : stream(waited_for) {}
 
   Stream stream;                     ///< the stream that is waited for
+  std::uint64_t number = 0;          ///< the operation waited for; only on kTagged it needn't be the head
   bool blocked = true;               ///< the rank's program waits; false: the progress thread attends to operations meanwhile
   std::uint32_t looks = 0;           ///< polls since something last moved; if ranks outnumber cores, those followed by a yield
   std::uint32_t spins = 0;           ///< if ranks outnumber cores: polls since the last yield

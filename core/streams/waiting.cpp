@@ -49,16 +49,19 @@ double seconds(std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
 void Engine::wait_for(Stream stream, std::uint64_t number) {
   Patience patience(stream);
+  patience.number = number;
   Queue& q = queue(stream);
-  auto* const observer = observer_ == nullptr || q.completed >= number ? nullptr : dynamic_cast<WaitObserver*>(observer_);
+  auto* const observer = observer_ == nullptr || is_over(stream, number) ? nullptr : dynamic_cast<WaitObserver*>(observer_);
   const std::uint64_t begin_ns = observer == nullptr ? 0 : clock().now_ns();
   if (observer != nullptr) observer->wait_begins();
-  while (q.completed < number) {
+  while (!is_over(stream, number)) {
     if (look(stream) || moved_) {
       moved_ = false;
       patience.restart();
     } else {
-      if (observer != nullptr && q.head != nullptr) observer->missing(q.head->waiting_for(), q.head->info());
+      if (const Operation* missing = observer == nullptr ? nullptr : awaited(patience)) {
+        observer->missing(missing->waiting_for(), missing->info());
+      }
       pause(patience);
     }
   }
@@ -76,8 +79,8 @@ bool Engine::drive(Patience& patience, std::uint64_t number, const std::atomic<s
     ~Wanted() { at = nullptr; }
     const std::atomic<std::uint32_t>*& at;
   } interruptible(wanted_, wanted);
-  Queue& q = queue(patience.stream);
-  const auto all_done = [&] { return patience.blocked ? q.completed >= number : busy_ == 0; };
+  patience.number = number;
+  const auto all_done = [&] { return patience.blocked ? is_over(patience.stream, number) : busy_ == 0; };
   bool completed = false;
   while (!completed && !all_done()) {
     if (look(patience.stream)) {
@@ -93,25 +96,26 @@ bool Engine::drive(Patience& patience, std::uint64_t number, const std::atomic<s
     if (wanted.load(relaxed) != 0 || (deadline_ns != kNoDeadline && clock().now_ns() >= deadline_ns)) break;
   }
   if (page_->blocked_on.load(relaxed) != 0) page_->blocked_on.store(0, relaxed);
-  if (patience.blocked && q.completed >= number && q.kept != nullptr) settle(patience.stream, number);
-  return all_done();
+  const bool done = all_done();
+  if (patience.blocked && done && queue(patience.stream).kept != nullptr) settle(patience.stream, number);
+  return done;
 }
 
 /// Does the same as progress(), but steps only the stream waited for if no other has an operation.
 bool Engine::look(Stream stream) {
   if (broken_ || busy_ != 1) return progress();
   progress_transports();
-  return step_head(stream);
+  return step_queue(stream);
 }
 
 /// Spins, yields or sleeps after a poll that found nothing to do.
 void Engine::pause(Patience& patience) {
   if (board_.aborted()) {
-    note_waits(patience.stream, clock().now_ns());
+    note_waits(patience, clock().now_ns());
     throw_first_cause();
   }
   if (options_.oversubscribed) {
-    const Operation* head = queue(patience.stream).head;
+    const Operation* head = awaited(patience);
     if (patience.spins < kSpinLooks && head != nullptr && is_near(head->waiting_for()) && !head->needs_core()) {
       ++patience.spins;
       return;
@@ -183,7 +187,7 @@ void Engine::look_around(Patience& patience) {
   if (patience.last_look_ns != 0 && now - patience.last_look_ns > kClockJumpNs) patience.chain_since_ns = 0;
   patience.last_look_ns = now;
   if (patience.blocked) {
-    note_waits(patience.stream, now);
+    note_waits(patience, now);
   } else {
     sign_of_life();
     if (board_.aborted()) throw_first_cause();
@@ -207,19 +211,22 @@ bool Engine::withheld(int peer) const {
 
 /// Writes to the board for which rank each busy stream waits, and on which stream this rank is blocked. Other ranks, `tsprun
 /// status` and the verdict read it.
-void Engine::note_waits(Stream blocked_on, std::uint64_t now) {
-  for (int i = 0; i < kStreams; ++i) {
+void Engine::note_waits(const Patience& patience, std::uint64_t now) {
+  for (int i = 0; i < kQueues; ++i) {
     const auto stream = static_cast<Stream>(i);
-    const Operation* head = queue(stream).head;
+    const Operation* head = stream == patience.stream ? awaited(patience) : queue(stream).head;
     if (head == nullptr) continue;
     ActivityLine& mine = line(stream);
+    if (mine.sequence.load(relaxed) != head->sequence_ || mine.op.load(relaxed) != static_cast<std::uint8_t>(head->info().op)) {
+      show(stream, *head);
+    }
     if (mine.since_ns.load(relaxed) == 0) mine.since_ns.store(now, relaxed);
     mine.segment.store(head->missing_segment(), relaxed);
     const int peer = head->waiting_for();
     mine.waiting_for.store(peer, relaxed);
     mine.withheld.store(peer >= 0 && peer < world_size() && withheld(peer) ? 1 : 0, relaxed);
   }
-  page_->blocked_on.store(static_cast<std::int32_t>(blocked_on) + 1, relaxed);
+  page_->blocked_on.store(static_cast<std::int32_t>(patience.stream) + 1, relaxed);
 }
 
 /// Compares the signatures of all ranks in the same collective on the board, since not every pair of ranks exchanges a message.
@@ -255,7 +262,7 @@ void Engine::check_arguments(Stream stream) {
 /// Throws if the rank waited for is gone. Its last messages may still be in the lane, so it throws only after another poll of the
 /// lane, after the rank was seen to be gone, found nothing.
 void Engine::check_peer(Patience& patience, std::uint64_t now) {
-  const Operation* head = queue(patience.stream).head;
+  const Operation* head = awaited(patience);
   const int peer = head == nullptr ? -1 : head->waiting_for();
   if (peer < 0 || peer == world_rank_ || peer >= board_.ranks()) return;
   const Life life = board_.life(peer);
@@ -296,7 +303,7 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
   // Show on the board for whom the operation waits, in case the job ends meanwhile because of another rank's failure.
   const std::uint64_t started = posix::now_ns();
   std::uint64_t sequence = 0;
-  for (int i = 0; i < kStreams; ++i) {
+  for (int i = 0; i < kQueues; ++i) {
     const auto stream = static_cast<Stream>(i);
     if (queue(stream).head == nullptr || queue(stream).head->info().op != op) continue;
     sequence = line(stream).sequence.load(relaxed);
@@ -327,7 +334,7 @@ std::string Engine::why_it_never_came(FlightBoard::Chain& chain) const {
   for (const int rank : chain.ranks) {
     // A message to a stopped rank may have arrived without being noticed.
     if (board_.stopped(rank)) continue;
-    for (int i = 0; i < kStreams; ++i) {
+    for (int i = 0; i < kQueues; ++i) {
       const std::optional<Activity> here = board_.activity(rank, static_cast<Stream>(i));
       if (!here || !is_collective(here->op) || here->since_ns == 0) continue;
       const int peer = here->waiting_for;

@@ -87,7 +87,7 @@ void PlayedRank::post(const ProgramItem& item) {
   arguments.send.data = arguments.recv.data + (call.sent_from == ProgramCall::kElsewhere ? kImagined / 2 : call.sent_from);
   // Messages are numbered by sender, receiver and stream, collectives by group and stream.
   const auto number = [&](int other, std::uint64_t direction) {
-    return ++member.messages[(static_cast<std::uint64_t>(other) * kStreams + item.stream) * 2 + direction];
+    return ++member.messages[(static_cast<std::uint64_t>(other) * kQueues + item.stream) * 2 + direction];
   };
   constexpr std::uint64_t kOut = 0;
   constexpr std::uint64_t kIn = 1;
@@ -126,7 +126,7 @@ bool PlayedRank::has_completed(std::uint8_t stream, std::uint64_t number) const 
 }
 
 void PlayedRank::begin_again() {
-  for (std::size_t stream = 0; stream < kStreams; ++stream) posted_before_[stream] += posted_[stream].size();
+  for (std::size_t stream = 0; stream < kQueues; ++stream) posted_before_[stream] += posted_[stream].size();
   for (std::vector<Work>& works : posted_) works.clear();
 }
 

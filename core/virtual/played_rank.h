@@ -46,7 +46,7 @@ class PlayedRank {
   struct Member {
     std::shared_ptr<CommunicatorState> state;
     bool folded = false;  // it has ranks of other units than the played one
-    std::uint32_t sequence[kStreams] = {};
+    std::uint32_t sequence[kQueues] = {};
     std::map<std::uint64_t, std::uint32_t> messages;  // by other rank, stream and direction
   };
   Member& member_of(std::uint64_t group);
@@ -59,8 +59,8 @@ class PlayedRank {
   ChoiceTable choices_;
   std::map<std::uint64_t, Member> groups_;  // outlive the engine's operations
   Engine engine_;
-  std::vector<Work> posted_[kStreams];
-  std::uint64_t posted_before_[kStreams] = {};  // by the program when it was played before
+  std::vector<Work> posted_[kQueues];
+  std::uint64_t posted_before_[kQueues] = {};  // by the program when it was played before
 };
 
 }  // namespace tsprun::detail

@@ -37,6 +37,19 @@ namespace detail {
 struct CommunicatorState;
 }
 
+/// Source of a recv that takes a message of any other rank of the group.
+inline constexpr int kAnySource = -1;
+/// Tag of messages without a tag.
+inline constexpr std::int32_t kNoTag = -1;
+/// Tag of a recv that takes a message with any tag.
+inline constexpr std::int32_t kAnyTag = -2;
+
+/// The message that a recv has taken.
+struct MessageInfo {
+  int source = kAnySource;    ///< rank of the group that sent it
+  std::int32_t tag = kNoTag;  ///< its tag
+};
+
 /// Options of one call. All ranks of the group must agree on `stream` and `algorithm`.
 struct CallOptions {
   Stream stream = Stream::control;   ///< operations of one stream run in order; different streams are independent of each other
@@ -44,9 +57,10 @@ struct CallOptions {
   /// Overrides the choice table for this call. An algorithm that the operation doesn't have, or that can't run on this group, is
   /// refused. A group of one rank has nothing to move and takes any that the operation has.
   Algorithm algorithm = Algorithm::automatic;
-  /// Label of a message: both ends must give the same, or the job ends with Error(mismatch). It doesn't choose among messages,
-  /// which arrive in the order in which they were sent.
-  std::int32_t tag = 0;
+  /// Of a send, the message's tag, 0 or larger; of a recv, the tag that it wants. See send().
+  std::int32_t tag = kNoTag;
+  /// Of a recv: where to note which message it took, before it is complete; null: nowhere. Must exist until then.
+  MessageInfo* received = nullptr;
 };
 
 /// Collectives and messages among a group of ranks: Context::world(), or made of another communicator by subgroup() or split().
@@ -152,17 +166,26 @@ class Communicator {
   void scatter_v(ConstBuffer send, std::span<const std::size_t> counts, Buffer recv, int root, CallOptions options = {});
   Work post_scatter_v(ConstBuffer send, std::span<const std::size_t> counts, Buffer recv, int root, CallOptions options = {});
 
-  /// Sends a message to rank `to`. The k-th send to a peer on a stream is matched by that peer's k-th recv from this rank on
-  /// the same stream, with equal count, dtype and tag. A send is complete when the buffer may be reused. A rank
-  /// can't send to itself.
+  /// Sends a message to rank `to`. A send is complete when the buffer may be reused. A rank can't send to itself.
+  ///
+  /// Without a tag, the k-th send to a peer on a stream is matched by that peer's k-th recv from this rank on the same stream,
+  /// with equal count and dtype. That is the fastest way.
+  ///
+  /// With a tag, a recv takes the first message of the group that has its source and its tag and that no earlier recv has taken,
+  /// whatever came before; kAnySource and kAnyTag fit all. Such messages belong to no stream (CallOptions::stream is ignored):
+  /// they, and the recvs that are posted at once, wait neither for each other nor for anything else. A message without a tag
+  /// is for recvs without a tag alone. Up to 64 messages of up to 8 KiB from each sender are stored until a recv takes them; what
+  /// goes beyond that stays with its sender, whose send is complete when a recv has taken it. Count and dtype must be equal, or
+  /// the job ends with Error(mismatch).
   void send(ConstBuffer buffer, int to, CallOptions options = {});
   Work post_send(ConstBuffer buffer, int to, CallOptions options = {});
-  /// Receives the next message of rank `from` on this stream, see send().
+  /// Receives a message of rank `from`, or, with a tag, of kAnySource, see send(). CallOptions::received tells which it was.
   void recv(Buffer buffer, int from, CallOptions options = {});
   Work post_recv(Buffer buffer, int from, CallOptions options = {});
   /// Sends and receives at once; neither half waits for the other, so all ranks of a ring may call it on one stream. The two
   /// peers, counts and dtypes may differ. Each half may be matched by a send_recv or by a plain recv or send of the other rank,
-  /// in the same order of messages as above. With to == from == rank() it copies. send and recv must not overlap.
+  /// in the same order of messages as above; they have no tags. With to == from == rank() it copies. send and recv must not
+  /// overlap.
   void send_recv(ConstBuffer send, int to, Buffer recv, int from, CallOptions options = {});
   Work post_send_recv(ConstBuffer send, int to, Buffer recv, int from, CallOptions options = {});
 

@@ -31,7 +31,7 @@ class TraceRecorder;
 /// A period of time on one row of a rank's trace.
 struct TraceEvent {
   static constexpr std::uint8_t kCompute = 0;           ///< row of kernels and waits; communication streams follow: 1 + Stream
-  static constexpr std::uint8_t kSpans = 1 + kStreams;  ///< row of TraceSpan
+  static constexpr std::uint8_t kSpans = 2 + kStreams;  ///< row of TraceSpan; before it, that of messages with a tag
   std::uint64_t begin_ns = 0;                           ///< operations: when it came to the head of its stream
   std::uint64_t end_ns = 0;                             ///< operations: when it was complete on this rank
   std::string_view name;                                ///< points to static storage

@@ -50,7 +50,7 @@ ordered_json board_json(const FlightBoard& board, std::uint64_t now_ns) {
     const RankPage& page = board.page(rank);
     const std::uint64_t last_sign = page.last_sign_ns.load(std::memory_order_relaxed);
     ordered_json activities = ordered_json::array();
-    for (int stream = 0; stream < kStreams; ++stream) {
+    for (int stream = 0; stream < kQueues; ++stream) {
       const std::optional<Activity> activity = board.activity(rank, static_cast<Stream>(stream));
       if (!activity) continue;
       activities.push_back({{"stream", std::string(tsprun::name(activity->stream))},

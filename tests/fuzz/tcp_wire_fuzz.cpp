@@ -73,7 +73,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       header.reserved = 0;
     }
     if ((how & 16) != 0) header.kind = static_cast<std::uint8_t>(1 + header.kind % 6);
-    if ((how & 32) != 0) header.stream %= kStreams;
+    if ((how & 32) != 0) header.stream %= kQueues;
     if ((how & 64) != 0) header.where = 0;
     const std::size_t payload = std::min<std::size_t>(size, header.bytes % 32768);
     if ((how & 1) != 0) make_right(header, data, payload);

@@ -29,12 +29,15 @@ void require(bool holds) {
 
 void try_immediate(std::uint32_t word, Ticket finished) {
   const verbs::Immediate immediate = verbs::Immediate::decode(word);
-  require(immediate.stream >= 0 && immediate.stream < kStreams && immediate.encode() == word);
+  require(immediate.encode() == word);
+  if (immediate.stream >= kQueues) return;  // refused by whoever takes it
   const std::optional<Ticket> ticket = verbs::awaited(immediate.low, finished);
   const Ticket named = ticket.value_or(verbs::widen(immediate.low, finished));
   require(verbs::entry_offset(immediate.stream, named) + verbs::kEntryBytes <= verbs::kRegionBytes);
   require(verbs::grant_offset(immediate.stream, named) + verbs::kGrantBytes <= verbs::kRegionBytes);
-  if (ticket) require(*ticket > finished && *ticket <= finished + verbs::kSlots && *ticket % (1U << 28) == immediate.low);
+  if (ticket)
+    require(*ticket > finished && *ticket <= finished + verbs::kSlots &&
+            *ticket % (Ticket{1} << verbs::Immediate::kLowBits) == immediate.low);
 }
 
 void try_entry(verbs::EntryHeader header, std::uint8_t how, std::uint16_t bytes) {

@@ -75,7 +75,7 @@ TEST(NodeMemory, PartsNeitherOverlapNorLeaveTheObject) {
     EXPECT_EQ(memory.heap(i).size(), 16U << 20);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.heap(i).data()) % kPage, 0U);
     for (int j = 0; j < 4; ++j) {
-      for (int stream = 0; stream < kStreams; ++stream)
+      for (int stream = 0; stream < kQueues; ++stream)
         parts.push_back({memory.lane(i, j, static_cast<Stream>(stream)), kLaneSize});
     }
   }

@@ -143,17 +143,18 @@ TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {
 }
 
 TEST(VerbsWire, ShortNumbersFindTheirLongOnes) {
-  for (const std::uint64_t near : {std::uint64_t{0}, std::uint64_t{15}, (std::uint64_t{1} << 28) - 2, std::uint64_t{1} << 40}) {
+  for (const std::uint64_t near :
+       {std::uint64_t{0}, std::uint64_t{15}, (std::uint64_t{1} << Immediate::kLowBits) - 2, std::uint64_t{1} << 40}) {
     for (const std::int64_t away : {-20, -1, 0, 1, 16, 40}) {
       if (away < 0 && near < 20) continue;
       const std::uint64_t number = near + static_cast<std::uint64_t>(away);
       EXPECT_EQ(widen(static_cast<std::uint32_t>(number & Immediate::kLowMask), near), number) << near << " " << away;
     }
   }
-  const Immediate read = Immediate::decode(Immediate{News::data, 2, 0x0abcdef1}.encode());
+  const Immediate read = Immediate::decode(Immediate{News::data, 4, 0x02bcdef1}.encode());
   EXPECT_EQ(read.news, News::data);
-  EXPECT_EQ(read.stream, 2);
-  EXPECT_EQ(read.low, 0x0abcdef1U);
+  EXPECT_EQ(read.stream, 4);
+  EXPECT_EQ(read.low, 0x02bcdef1U);
 }
 
 /// Needs a machine without RDMA devices; the laboratory's tests look at machines with some.

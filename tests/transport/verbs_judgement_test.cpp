@@ -28,7 +28,7 @@ TEST(VerbsJudgement, NewsMayOnlySpeakOfTheSlotsAfterWhatIsOver) {
   EXPECT_EQ(awaited(17, 0), std::nullopt);
   EXPECT_EQ(awaited(0, 0), std::nullopt);
   EXPECT_EQ(awaited(5, 5), std::nullopt);
-  const Ticket wrapped = Ticket{1} << 28;  // the low bits begin anew
+  const Ticket wrapped = Ticket{1} << Immediate::kLowBits;  // the low bits begin anew
   EXPECT_EQ(awaited(3, wrapped - 1), wrapped + 3);
   EXPECT_EQ(awaited(Immediate::kLowMask, wrapped), std::nullopt);
 }
@@ -36,7 +36,7 @@ TEST(VerbsJudgement, NewsMayOnlySpeakOfTheSlotsAfterWhatIsOver) {
 /// News of it names what is over; its header, should it lie where a later message is awaited, another number.
 TEST(VerbsJudgement, AMessageThatComesTwiceIsFound) {
   const Awaited message{kEnvelope, 100};
-  for (const Ticket finished : {Ticket{1}, Ticket{20}, (Ticket{1} << 28) + 3}) {
+  for (const Ticket finished : {Ticket{1}, Ticket{20}, (Ticket{1} << Immediate::kLowBits) + 3}) {
     for (Ticket over = finished; over > 0 && finished - over < kSlots; --over) {
       EXPECT_EQ(awaited(static_cast<std::uint32_t>(over) & Immediate::kLowMask, finished), std::nullopt) << over;
       EXPECT_EQ(judge_entry(entry_of(message, over), over + kSlots, message), Outcome::corrupt);

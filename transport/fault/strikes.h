@@ -71,7 +71,7 @@ class Strikes {
  private:
   std::vector<Strike>& armed(Stream stream) { return armed_[static_cast<std::size_t>(stream)]; }
 
-  std::array<std::vector<Strike>, kStreams> armed_;
+  std::array<std::vector<Strike>, kQueues> armed_;
   std::map<int, std::string> cut_;
 };
 

@@ -98,7 +98,7 @@ std::size_t NodeLayout::lanes_offset() const {
 }
 
 std::size_t NodeLayout::heaps_offset() const {
-  return lanes_offset() + std::size_t{local_ranks} * local_ranks * kStreams * kLaneSize;
+  return lanes_offset() + std::size_t{local_ranks} * local_ranks * kQueues * kLaneSize;
 }
 
 std::size_t NodeLayout::total_bytes() const { return heaps_offset() + std::size_t{local_ranks} * heap_bytes; }
@@ -177,7 +177,7 @@ std::span<std::byte> NodeMemory::page(int index) const {
 
 std::byte* NodeMemory::lane(int receiver, int sender, Stream stream) const {
   const std::size_t pair = static_cast<std::size_t>(receiver) * layout_.local_ranks + static_cast<std::size_t>(sender);
-  return base_ + layout_.lanes_offset() + (pair * kStreams + static_cast<std::size_t>(stream)) * kLaneSize;
+  return base_ + layout_.lanes_offset() + (pair * kQueues + static_cast<std::size_t>(stream)) * kLaneSize;
 }
 
 std::span<std::byte> NodeMemory::heap(int local_rank) const {

@@ -2,7 +2,7 @@
 //
 //   ┌──────────┬───────────────┬───────────────────┬──────────────────────────────┬───────────────────────────────┐
 //   │ header   │ pages         │ doorbells         │ lanes                        │ heaps                         │
-//   │ 4 KiB    │ (1+w) × 4 KiB │ n × 128 B         │ n × n × kStreams × kLaneSize │ n × heap_bytes                │
+//   │ 4 KiB    │ (1+w) × 4 KiB │ n × 128 B         │ n × n × kQueues × kLaneSize  │ n × heap_bytes                │
 //   └──────────┴───────────────┴───────────────────┴──────────────────────────────┴───────────────────────────────┘
 //
 // n is the number of ranks on this node, w that of the world. The header is written once, before any rank maps the object. Page 0

@@ -79,7 +79,7 @@ struct ShmTransport::ShmReceive {
 
 ShmTransport::ShmTransport(NodeMemory& memory, int local_rank)
     : memory_(&memory), local_rank_(local_rank), heap_(memory.heap(local_rank)) {
-  const std::size_t lanes = std::size_t{memory.layout().local_ranks} * kStreams;
+  const std::size_t lanes = std::size_t{memory.layout().local_ranks} * kQueues;
   outgoing_.resize(lanes);
   incoming_.resize(lanes);
 }
@@ -121,7 +121,7 @@ bool ShmTransport::can_view(int peer) const { return peer >= 0 && peer < static_
 
 inline std::size_t ShmTransport::index(LaneId lane) const {
   assert(can_view(lane.peer));
-  return static_cast<std::size_t>(lane.peer) * kStreams + static_cast<std::size_t>(lane.stream);
+  return static_cast<std::size_t>(lane.peer) * kQueues + static_cast<std::size_t>(lane.stream);
 }
 
 inline ShmTransport::ShmSend& ShmTransport::outgoing(LaneId lane) {

@@ -87,7 +87,7 @@ void SimTransport::Lane::drop_finished() {
 // --- lanes of a rank ---------------------------------------------------------------------------------------------------------
 
 SimTransport::Lane& SimTransport::incoming(int from, Stream stream) {
-  std::unique_ptr<Lane>& lane = incoming_[static_cast<std::uint64_t>(from) * kStreams + static_cast<std::uint64_t>(stream)];
+  std::unique_ptr<Lane>& lane = incoming_[static_cast<std::uint64_t>(from) * kQueues + static_cast<std::uint64_t>(stream)];
   if (lane == nullptr) {
     lane = std::make_unique<Lane>();
     lane->receiver = this;
@@ -184,13 +184,13 @@ void SimTransport::release(LaneId from, Ticket ticket) {
 
 int SimTransport::unread() const {
   for (const auto& [key, lane] : incoming_) {
-    if (lane->sent > lane->asked) return static_cast<int>(key / kStreams);
+    if (lane->sent > lane->asked) return static_cast<int>(key / kQueues);
   }
   return -1;
 }
 
 Found SimTransport::found(LaneId from) const {
-  const auto lane = incoming_.find(static_cast<std::uint64_t>(from.peer) * kStreams + static_cast<std::uint64_t>(from.stream));
+  const auto lane = incoming_.find(static_cast<std::uint64_t>(from.peer) * kQueues + static_cast<std::uint64_t>(from.stream));
   if (lane == incoming_.end()) return {};
   for (const Message& message : lane->second->messages) {
     if (message.here && !lane->second->fits(message)) {

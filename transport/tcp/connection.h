@@ -142,8 +142,8 @@ class Connection {
   bool room_wanted_ = false;
   Outcome outcome_ = Outcome::pending;  ///< pending while usable; else of every message that isn't finished
   std::string detail_;
-  std::array<TcpSend, kStreams> outgoing_{};
-  std::array<TcpReceive, kStreams> incoming_{};
+  std::array<TcpSend, kQueues> outgoing_{};
+  std::array<TcpReceive, kQueues> incoming_{};
 
   // Writing: whole frames wait in queue_; at most one piece is being written.
   std::vector<std::byte> queue_;

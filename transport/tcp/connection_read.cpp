@@ -73,7 +73,7 @@ bool Connection::parse() {
     if (header.magic != kFrameMagic || header.header_hash != hash_of(header)) {
       return damaged("a frame header is damaged: its hash is wrong");
     }
-    if (header.stream >= kStreams) return damaged(fmt::format("a frame names stream {}", header.stream));
+    if (header.stream >= kQueues) return damaged(fmt::format("a frame names stream {}", header.stream));
     std::size_t payload = 0;
     if (header.kind == static_cast<std::uint8_t>(FrameKind::message)) {
       if (header.bytes > kEagerBytes) return damaged(fmt::format("a small message claims {} bytes", header.bytes));

@@ -33,8 +33,8 @@ void Connection::queue(FrameHeader header, std::span<const std::byte> payload) {
 /// Chooses the next piece: streams take turns, the oldest granted message of a stream first.
 bool Connection::pick_piece() {
   if (large_ == 0) return false;
-  for (std::size_t turn = 0; turn < kStreams; ++turn) {
-    const std::size_t stream = (next_stream_ + turn) % kStreams;
+  for (std::size_t turn = 0; turn < kQueues; ++turn) {
+    const std::size_t stream = (next_stream_ + turn) % kQueues;
     TcpSend& lane = outgoing_[stream];
     for (Ticket ticket = lane.consumed + 1; ticket <= lane.last; ++ticket) {
       Sent& sent = lane.sent[ticket % kWindow];
@@ -52,7 +52,7 @@ bool Connection::pick_piece() {
       piece_.ticket = ticket;
       piece_.where = sent.written;
       seal(piece_, {sent.data + sent.written, piece_bytes_});
-      next_stream_ = (stream + 1) % kStreams;
+      next_stream_ = (stream + 1) % kQueues;
       return true;
     }
   }

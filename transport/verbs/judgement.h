@@ -12,7 +12,7 @@
 
 namespace tsprun::detail::verbs {
 
-/// Returns the message to which an immediate with these low 28 bits refers: one of the kSlots messages after `finished`, up to
+/// Returns the message to which an immediate with these low bits refers: one of the kSlots messages after `finished`, up to
 /// which all are finished. Nothing if it is none of those.
 std::optional<Ticket> awaited(std::uint32_t low, Ticket finished);
 

@@ -86,8 +86,8 @@ struct VerbsTransport::Peer {
   std::string broken;                // first cause of failure; empty while the connection works
   bool flushed = false;              // broken by an event or a flushed request: the failed request that caused it may follow
   std::uint64_t told_ns = 0;         // time from which a failed request is reported: an event of the port may explain it
-  std::array<VerbsSend, kStreams> out;
-  std::array<VerbsReceive, kStreams> in;
+  std::array<VerbsSend, kQueues> out;
+  std::array<VerbsReceive, kQueues> in;
 };
 
 /// The device and everything that is one per transport.

@@ -56,7 +56,7 @@ bool VerbsTransport::progress() {
 
 /// Posts what had to wait: grants, credits, refusals and granted payloads.
 void VerbsTransport::pump(Peer& to) {
-  for (int stream = 0; stream < kStreams && to.broken.empty() && to.linked; ++stream) {
+  for (int stream = 0; stream < kQueues && to.broken.empty() && to.linked; ++stream) {
     const VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
     if (in.to_grant != 0) write_grants(to, stream);
     if (in.prefix - in.told >= kTellAfter) write_credit(to, stream);
@@ -102,6 +102,7 @@ bool VerbsTransport::completion(const void* found) {
 
 void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
   const Immediate immediate = Immediate::decode(word);
+  if (immediate.stream >= kQueues) return break_lanes(from, "an immediate names a queue that doesn't exist");
   const auto stream = static_cast<std::size_t>(immediate.stream);
   VerbsReceive& in = from.in[stream];
   VerbsSend& out = from.out[stream];

@@ -22,9 +22,9 @@ namespace tsprun::detail::verbs {
 
 /// Work requests in the receive and send queue. The peer's unanswered immediates are bounded by 16 entries or data, 16 grants
 /// and 16 credits per stream, and the probe.
-inline constexpr std::uint32_t kReceives = 256;
+inline constexpr std::uint32_t kReceives = 288;
 inline constexpr std::uint32_t kSends = 256;
-static_assert(kReceives >= kStreams * 3 * kSlots + 32, "a receive less than immediates in flight is an RNR");
+static_assert(kReceives >= kQueues * 3 * kSlots + 32, "a receive less than immediates in flight is an RNR");
 
 /// Retries after which the NIC gives a peer up.
 struct RetryLimits {

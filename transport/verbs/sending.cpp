@@ -179,7 +179,7 @@ Outcome VerbsTransport::test_send(LaneId lane, Ticket ticket) {
 /// Returns true once everything that was sent lies in the peer's memory. If the last work request isn't signalled, posts an
 /// empty one that is.
 bool VerbsTransport::finished_sending(Peer& to) {
-  for (int stream = 0; stream < kStreams; ++stream) {
+  for (int stream = 0; stream < kQueues; ++stream) {
     const VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
     if ((out.waiting | out.writing | out.refusing) != 0 || to.in[static_cast<std::size_t>(stream)].to_grant != 0) return false;
   }

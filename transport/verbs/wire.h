@@ -3,13 +3,13 @@
 // Each pair of ranks has one reliable connection. Each of them has a region of memory for what arrives, and a mirror of it for
 // what it sends:
 //
-//   region   ┌ probe 64 B ┬ stream 0 ─────────────────────┬ stream 1 … 3 ┐   written by the peer in whole entries, each announced
+//   region   ┌ probe 64 B ┬ queue 0 ──────────────────────┬ queue 1 … 4  ┐   written by the peer in whole entries, each announced
 //            │            │ entry 0 … 15 │ grant 0 … 15   │              │   by the immediate of its WRITE_WITH_IMM; read by the
 //            └────────────┴──────────────┴────────────────┴──────────────┘   owner only after that completion
 //   entry    ┌ EntryHeader 64 B ┬ payload, up to 8 KiB ┐        message t of a lane lies in entry t % 16
 //   grant    ┌ GrantHeader 64 B ┬ up to 64 keys        ┐        "write message t here": one key a slab
 //
-// An immediate holds what happened (2 bits), the stream (2 bits), and the low 28 bits of the ticket or, for credit, of the number
+// An immediate holds what happened (2 bits), the queue (3 bits), and the low 27 bits of the ticket or, for credit, of the number
 // of messages taken.
 #pragma once
 
@@ -70,7 +70,7 @@ inline constexpr std::size_t kProbeBytes = 64;
 inline constexpr std::size_t kEntryBytes = sizeof(EntryHeader) + kEagerBytes;
 inline constexpr std::size_t kGrantBytes = sizeof(GrantHeader) + kMaxKeys * sizeof(std::uint32_t);
 inline constexpr std::size_t kStreamBytes = kSlots * (kEntryBytes + kGrantBytes);
-inline constexpr std::size_t kRegionBytes = kProbeBytes + kStreams * kStreamBytes;
+inline constexpr std::size_t kRegionBytes = kProbeBytes + kQueues * kStreamBytes;
 
 /// Return the offset in the region of a message's entry or grant.
 constexpr std::size_t entry_offset(int stream, std::uint64_t ticket) {
@@ -91,23 +91,24 @@ enum class News : std::uint32_t {
 /// The 32 bits that travel with a WRITE_WITH_IMM.
 struct Immediate {
   News news;
-  int stream;
-  std::uint32_t low;  ///< 28 bits
+  int stream;         ///< below kQueues, or the peer is broken
+  std::uint32_t low;  ///< kLowBits bits
 
-  static constexpr std::uint32_t kLowMask = (1U << 28) - 1;
+  static constexpr int kLowBits = 27;
+  static constexpr std::uint32_t kLowMask = (1U << kLowBits) - 1;
   constexpr std::uint32_t encode() const {
-    return static_cast<std::uint32_t>(news) << 30 | static_cast<std::uint32_t>(stream) << 28 | (low & kLowMask);
+    return static_cast<std::uint32_t>(news) << 30 | static_cast<std::uint32_t>(stream) << kLowBits | (low & kLowMask);
   }
   static constexpr Immediate decode(std::uint32_t word) {
-    return {static_cast<News>(word >> 30), static_cast<int>(word >> 28 & 3), word & kLowMask};
+    return {static_cast<News>(word >> 30), static_cast<int>(word >> kLowBits & 7), word & kLowMask};
   }
 };
 
-/// Returns the number with these low 28 bits that is nearest to `near`.
+/// Returns the number with these low bits that is nearest to `near`.
 constexpr std::uint64_t widen(std::uint32_t low, std::uint64_t near) {
   const std::uint32_t up = (low - static_cast<std::uint32_t>(near)) & Immediate::kLowMask;
-  if (up < 1U << 27) return near + up;
-  const std::uint64_t down = (1U << 28) - up;
+  if (up <= Immediate::kLowMask / 2) return near + up;
+  const std::uint64_t down = Immediate::kLowMask + std::uint64_t{1} - up;
   return near >= down ? near - down : near + up;
 }
 

@@ -1,0 +1,365 @@
+// Sends headers and small payloads of messages with a tag, and matches those that arrive with receives.
+#include "core/streams/mail.h"
+
+#include "core/streams/tag.h"
+#include "transport/cause.h"
+#include "tsprun/communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+namespace tsprun::detail {
+
+namespace {
+
+/// Signature of what travels here besides announced payloads: "mail" in ASCII.
+constexpr std::uint64_t kSignature = 0x6d61696c;
+
+Envelope envelope_of(std::uint32_t header, bool payload, Purpose purpose) {
+  return {.signature = kSignature,
+          .sequence = header,
+          .tag = make_tag(Op::send, DType::byte, Reduction::sum, payload ? 2 : 1),
+          .purpose = purpose};
+}
+
+template <class T>
+void remove(std::vector<T*>& all, const T* one) {
+  if (const auto at = std::ranges::find(all, one); at != all.end()) all.erase(at);
+}
+
+}  // namespace
+
+Mail::Peer& Mail::peer(int world) {
+  const auto [at, is_new] = peers_.try_emplace(world);
+  Peer& peer = at->second;
+  if (is_new) {
+    const Route& route = engine_->route(world);
+    peer.world = world;
+    peer.transport = route.transport;
+    peer.lane = {route.peer, kTagged};
+  }
+  return peer;
+}
+
+void Mail::damaged(const Peer& from, const char* what) const {
+  throw Error(Cause::corrupt, fmt::format("rank {} sent a header of a message with a tag that can't be: {}", from.world, what),
+              from.world);
+}
+
+// --- sending -----------------------------------------------------------------------------------------------------------------
+
+Mail::Letter::Letter(Mail& mail, int to, std::uint64_t group, std::int32_t tag, DType dtype, std::span<const std::byte> payload,
+                     Purpose purpose)
+    : mail_(&mail), to_(&mail.peer(to)), group_(group), tag_(tag), dtype_(dtype), payload_(payload), purpose_(purpose) {
+  number_ = ++to_->letters;
+  to_->outbox.push_back({.header = {.kind = Kind::undecided,
+                                    .dtype = dtype,
+                                    .taken = 0,
+                                    .tag = tag,
+                                    .bytes = payload.size(),
+                                    .group = static_cast<std::uint32_t>(group),
+                                    .number = number_},
+                         .letter = this});
+}
+
+Mail::Letter::~Letter() {
+  if (state_ == State::sent) return;
+  std::erase_if(to_->outbox, [this](const Outgoing& each) { return each.letter == this; });
+  remove(to_->announced, this);
+  if (to_->writer == this) to_->writer = nullptr;
+}
+
+bool Mail::Letter::sent_or_wanted(const OperationInfo& mine) {
+  mail_->attend(*to_, mine);
+  return state_ == State::wanted || state_ == State::sent;
+}
+
+bool Mail::Letter::has_lane(const OperationInfo& mine) {
+  if (state_ == State::wanted) {
+    state_ = State::due;
+    to_->outbox.push_back({.header = {.kind = Kind::coming,
+                                      .dtype = dtype_,
+                                      .taken = 0,
+                                      .tag = tag_,
+                                      .bytes = payload_.size(),
+                                      .group = static_cast<std::uint32_t>(group_),
+                                      .number = number_},
+                           .letter = this});
+  }
+  mail_->attend(*to_, mine);
+  return state_ == State::on_lane;
+}
+
+void Mail::Letter::give_back_lane() {
+  state_ = State::sent;
+  to_->writer = nullptr;
+  mail_->flush(*to_);
+}
+
+/// Sends what the outbox holds, as far as the lane has credit.
+void Mail::flush(Peer& to) {
+  while (!to.outbox.empty() && to.writer == nullptr && send_first(to)) {
+    to.outbox.pop_front();
+    to.header_sent = false;
+  }
+}
+
+/// Sends the outbox's first header, and a small message's payload; returns false if the lane has no credit for all of it.
+bool Mail::send_first(Peer& to) {
+  Outgoing& first = to.outbox.front();
+  Header& header = first.header;
+  Letter* letter = first.letter;
+  if (header.kind == Kind::undecided) {
+    const bool fits = header.bytes <= std::min(kSmallMail, to.transport->plain_limit());
+    const bool open = static_cast<std::uint16_t>(to.small_sent - to.small_taken) < kMailWindow;
+    header.kind = fits && open ? Kind::small : Kind::announced;
+    if (header.kind == Kind::small) ++to.small_sent;
+  }
+  if (!to.header_sent) {
+    header.taken = to.taken;
+    const Ticket ticket =
+        to.transport->send(to.lane, envelope_of(to.headers_out + 1, false, Purpose::none), std::as_bytes(std::span(&header, 1)));
+    if (ticket == kNotNow) return false;
+    to.header_sent = true;
+    to.taken_told = header.taken;
+    ++to.headers_out;
+    engine_->moved();
+  }
+  switch (header.kind) {
+    case Kind::small:
+      if (header.bytes > 0 &&
+          to.transport->send(to.lane, envelope_of(to.headers_out, true, letter->purpose_), letter->payload_) == kNotNow) {
+        return false;
+      }
+      letter->state_ = Letter::State::sent;
+      break;
+    case Kind::announced:
+      letter->state_ = Letter::State::announced;
+      to.announced.push_back(letter);
+      break;
+    case Kind::coming:
+      letter->state_ = Letter::State::on_lane;
+      to.writer = letter;
+      break;
+    default: break;
+  }
+  return true;
+}
+
+// --- receiving ---------------------------------------------------------------------------------------------------------------
+
+/// Sends what is due to a peer and takes what has arrived from it.
+void Mail::attend(Peer& at, const OperationInfo& mine) {
+  flush(at);
+  while (at.coming == nullptr) {
+    if (at.ticket == kNotNow) {
+      const std::span<std::byte> into = at.payload_next ? at.into : std::as_writable_bytes(std::span(&at.header, 1));
+      const std::uint32_t header = at.payload_next ? at.headers_in : at.headers_in + 1;
+      at.ticket = at.transport->receive(at.lane,
+                                        envelope_of(header, at.payload_next, at.payload_next ? at.purpose : Purpose::none), into);
+      if (at.ticket == kNotNow) return;
+    }
+    const Outcome outcome = at.transport->test_receive(at.lane, at.ticket);
+    if (outcome == Outcome::pending) return;
+    // A receive from any source can do without a peer that has left.
+    if (outcome == Outcome::disconnected && mine.op == Op::recv && mine.root < 0 && has_left(at)) return;
+    if (outcome != Outcome::done) engine_->fail_receive(outcome, at.world, at.lane, *at.transport, mine);
+    at.ticket = kNotNow;
+    engine_->moved();
+    if (at.payload_next) {
+      small_arrived(at);
+    } else {
+      ++at.headers_in;
+      opened(at);
+    }
+  }
+}
+
+/// Returns true if a peer whose lane is cut has left in good order, or may be found to have done so in a moment.
+bool Mail::has_left(Peer& at) const {
+  const std::uint64_t now = engine_->clock().now_ns();
+  if (at.cut_since_ns == 0) at.cut_since_ns = now;
+  at.left = engine_->board().life(at.world) == Life::finished;
+  return at.left || now - at.cut_since_ns < wait_for_word_ns(engine_->options().timeout_ns);
+}
+
+/// Acts on a header that has arrived.
+void Mail::opened(Peer& from) {
+  const Header& header = from.header;
+  from.small_taken = header.taken;
+  switch (header.kind) {
+    case Kind::small:
+    case Kind::announced: {
+      if (static_cast<std::size_t>(header.dtype) >= kDTypeCount || header.tag < 0) damaged(from, "its type or tag");
+      if (header.kind == Kind::small && header.bytes > kSmallMail) damaged(from, "a small message larger than one may be");
+      if (header.kind == Kind::small && static_cast<std::uint16_t>(++from.small_in - from.taken) > kMailWindow) {
+        damaged(from, "more small messages than may come unasked");
+      }
+      Request* request = find(from, header);
+      if (request != nullptr) {
+        remove(requests_, request);
+        request->from_ = &from;
+        request->header_ = header;
+        request->check();
+        request->state_ = header.kind == Kind::small ? Request::State::filling : Request::State::announced;
+      } else {
+        parked_.push_back({&from, header, {}});
+        if (header.kind == Kind::small) parked_.back().payload.resize(header.bytes);
+      }
+      if (header.kind == Kind::announced) return;
+      from.filling = request;
+      from.payload_next = true;
+      from.into = request != nullptr ? request->into_ : std::span(parked_.back().payload);
+      from.purpose = request != nullptr ? request->purpose_ : Purpose::other;
+      if (header.bytes == 0) small_arrived(from);
+      return;
+    }
+    case Kind::wanted: {
+      const auto at = std::ranges::find(from.announced, header.number, &Letter::number_);
+      if (at == from.announced.end()) damaged(from, "it wants a message that wasn't announced");
+      (*at)->state_ = Letter::State::wanted;
+      from.announced.erase(at);
+      return;
+    }
+    case Kind::coming: {
+      const auto at =
+          std::ranges::find_if(from.asked, [&](const Request* each) { return each->header_.number == header.number; });
+      if (at == from.asked.end()) damaged(from, "a payload that wasn't asked for");
+      (*at)->state_ = Request::State::coming;
+      from.coming = *at;
+      from.asked.erase(at);
+      return;
+    }
+    case Kind::taken: return;
+    default: damaged(from, "its kind");
+  }
+}
+
+/// Hands on a small payload that has arrived.
+void Mail::small_arrived(Peer& from) {
+  from.payload_next = false;
+  if (from.filling == nullptr) return;
+  from.filling->state_ = Request::State::here;
+  from.filling = nullptr;
+  take_small(from);
+}
+
+/// Counts a small message that a receive has taken, and opens the sender's window if that is due.
+void Mail::take_small(Peer& from) {
+  ++from.taken;
+  if (static_cast<std::uint16_t>(from.taken - from.taken_told) < kMailWindow / 2) return;
+  // One is enough: what is taken until it leaves, it tells, too.
+  const bool due = std::ranges::any_of(from.outbox, [](const Outgoing& each) { return each.header.kind == Kind::taken; });
+  if (!due)
+    from.outbox.push_back(
+        {.header = {.kind = Kind::taken, .dtype = {}, .taken = 0, .tag = 0, .bytes = 0, .group = 0, .number = 0}});
+  flush(from);
+}
+
+/// Returns the first receive that a message fits; null if there is none.
+Mail::Request* Mail::find(const Peer& from, const Header& header) {
+  for (Request* each : requests_) {
+    if (each->group_ == header.group && (each->tag_ == kAnyTag || each->tag_ == header.tag) &&
+        std::ranges::find(each->sources_, &from) != each->sources_.end()) {
+      return each;
+    }
+  }
+  return nullptr;
+}
+
+Mail::Request::Request(Mail& mail, std::span<const int> from, std::uint64_t group, std::int32_t tag, DType dtype,
+                       std::span<std::byte> into, Purpose purpose)
+    : mail_(&mail), group_(static_cast<std::uint32_t>(group)), tag_(tag), dtype_(dtype), into_(into), purpose_(purpose) {
+  sources_.reserve(from.size());
+  for (const int world : from) sources_.push_back(&mail.peer(world));
+  for (auto at = mail.parked_.begin(); at != mail.parked_.end(); ++at) {
+    const Header& header = at->header;
+    if (header.group != group_ || (tag != kAnyTag && tag != header.tag) ||
+        std::ranges::find(sources_, at->from) == sources_.end()) {
+      continue;
+    }
+    from_ = at->from;
+    header_ = header;
+    if (header.kind == Kind::announced) {
+      state_ = State::announced;
+      mail.parked_.erase(at);
+    } else if (from_->payload_next && from_->filling == nullptr && from_->into.data() == at->payload.data()) {
+      // The payload is still on its way: it goes on to its place, from which it is taken.
+      state_ = State::filling;
+      from_->filling = this;
+      parked_ = std::move(at->payload);
+      mail.parked_.erase(at);
+    } else {
+      state_ = State::parked;
+      parked_ = std::move(at->payload);
+      mail.parked_.erase(at);
+    }
+    return;
+  }
+  mail.requests_.push_back(this);
+}
+
+Mail::Request::~Request() {
+  if (state_ == State::here) return;
+  remove(mail_->requests_, this);
+  if (from_ == nullptr) return;
+  if (from_->filling == this && !parked_.empty()) mail_->parked_.push_back({from_, header_, std::move(parked_)});
+  remove(from_->asked, this);
+  if (from_->filling == this) from_->filling = nullptr;
+  if (from_->coming == this) from_->coming = nullptr;
+}
+
+int Mail::Request::from() const { return from_ == nullptr ? -1 : from_->world; }
+
+/// Throws if the message that fits isn't what was to be received.
+void Mail::Request::check() const {
+  if (header_.dtype == dtype_ && header_.bytes == into_.size()) return;
+  mail_->engine_->fail(Cause::mismatch, mail_->engine_->world_rank(),
+                       fmt::format("rank {} receives {} ({} B, tag {}); the message of rank {} with tag {} is of {} ({} B): a "
+                                   "message must have the type and size of its receive",
+                                   mail_->engine_->world_rank(), name(dtype_), into_.size(),
+                                   tag_ == kAnyTag ? std::string("any") : std::to_string(tag_), from_->world, header_.tag,
+                                   name(header_.dtype), header_.bytes));
+}
+
+bool Mail::Request::here_or_coming(const OperationInfo& mine) {
+  if (state_ == State::open) {
+    for (Peer* source : sources_) {
+      if (!source->left) mail_->attend(*source, mine);
+      if (state_ != State::open) break;
+    }
+  } else if (state_ == State::filling || state_ == State::asked) {
+    mail_->attend(*from_, mine);
+  }
+  if (from_ != nullptr && !checked_) {
+    check();
+    checked_ = true;
+  }
+  if (state_ == State::announced) {
+    state_ = State::asked;
+    from_->asked.push_back(this);
+    Header header = header_;
+    header.kind = Kind::wanted;
+    from_->outbox.push_back({.header = header});
+    mail_->attend(*from_, mine);
+  }
+  if (state_ == State::parked || (state_ == State::here && !parked_.empty())) {
+    if (!parked_.empty()) std::memcpy(into_.data(), parked_.data(), parked_.size());
+    parked_ = {};
+    if (state_ == State::parked) {
+      state_ = State::here;
+      mail_->take_small(*from_);
+    }
+  }
+  return state_ == State::here || state_ == State::coming;
+}
+
+void Mail::Request::received() {
+  state_ = State::here;
+  from_->coming = nullptr;
+}
+
+}  // namespace tsprun::detail

@@ -1,0 +1,386 @@
+// Messages with a tag: each receive gets the first message that fits its source and tag, in any order of sends and receives, of
+// any size, over every transport; the witness is the list of messages that both ends were given.
+#include "core/streams/mail.h"
+#include "tests/support/oracle.h"
+#include "tests/support/run_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace tsprun::detail::test::tagged_messages_test {
+namespace {
+
+struct Way {
+  const char* name;
+  RankOptions options;
+};
+
+std::vector<Way> ways() {
+  return {{"shm", {}},
+          {"shm, verified", {.verify = true}},
+          {"tcp", {.share = false}},
+          {"tcp, oversubscribed", {.cores = 1, .share = false}},
+          {"two nodes", {.cores = 1, .nodes = 2}}};
+}
+
+std::vector<std::int32_t> content(std::size_t message, std::size_t count) {
+  std::vector<std::int32_t> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<std::int32_t>(message * 1'000'003 + i);
+  return values;
+}
+
+struct Message {
+  int from;
+  int to;
+  std::int32_t tag;
+  std::size_t count;
+};
+
+std::vector<Message> some_messages(std::mt19937& random, int ranks, std::size_t number) {
+  // Sizes on both sides of the header's line, of small messages and of staging, and larger than any lane.
+  constexpr std::size_t kCounts[] = {0, 1, 6, 7, 300, kSmallMail / 4, kSmallMail / 4 + 1, 9'000, 40'000, 400'000};
+  std::vector<Message> messages(number);
+  for (Message& each : messages) {
+    each.from = static_cast<int>(random() % static_cast<unsigned>(ranks));
+    each.to = (each.from + 1 + static_cast<int>(random() % static_cast<unsigned>(ranks - 1))) % ranks;
+    each.tag = static_cast<std::int32_t>(random() % 4);
+    each.count = kCounts[random() % std::size(kCounts)];
+  }
+  return messages;
+}
+
+// All ranks post what they send and receive in orders that have nothing in common but what each receive's source and tag ask for.
+TEST(TaggedMessages, ReachTheReceiveThatFitsInAnyOrder) {
+  for (const Way& way : ways()) {
+    for (unsigned seed = 0; seed < 6; ++seed) {
+      SCOPED_TRACE(std::string(way.name) + ", seed " + std::to_string(seed));
+      const int ranks = 2 + static_cast<int>(seed % 3);
+      std::mt19937 random(seed);
+      const std::vector<Message> messages = some_messages(random, ranks, 60);
+      run_ranks(
+          ranks,
+          [&](Context& context) {
+            std::mt19937 mine(seed * 100 + static_cast<unsigned>(context.rank()));
+            // What is sent keeps its order; receives keep it for each source and tag, between which they are shuffled.
+            std::vector<std::size_t> sends;
+            std::map<std::pair<int, std::int32_t>, std::vector<std::size_t>> by_key;
+            std::vector<std::pair<int, std::int32_t>> keys;
+            for (std::size_t i = 0; i < messages.size(); ++i) {
+              if (messages[i].from == context.rank()) sends.push_back(i);
+              if (messages[i].to != context.rank()) continue;
+              by_key[{messages[i].from, messages[i].tag}].push_back(i);
+              keys.emplace_back(messages[i].from, messages[i].tag);
+            }
+            std::shuffle(keys.begin(), keys.end(), mine);
+            std::map<std::pair<int, std::int32_t>, std::size_t> next;
+            std::vector<std::vector<std::int32_t>> out;
+            std::vector<std::vector<std::int32_t>> in(keys.size());
+            std::vector<MessageInfo> infos(keys.size());
+            std::vector<std::size_t> expected(keys.size());
+            std::vector<Work> works;
+            for (const std::size_t i : sends) out.push_back(content(i, messages[i].count));
+            std::size_t sent = 0;
+            std::size_t posted = 0;
+            while (sent < sends.size() || posted < keys.size()) {
+              if (mine() % 8 == 0) context.tick();
+              if (posted == keys.size() || (sent < sends.size() && mine() % 2 == 0)) {
+                const Message& message = messages[sends[sent]];
+                works.push_back(context.world().post_send(std::span<const std::int32_t>(out[sent]), message.to,
+                                                          {.stream = Stream::kv, .tag = message.tag}));
+                ++sent;
+              } else {
+                const auto key = keys[posted];
+                expected[posted] = by_key[key][next[key]++];
+                in[posted].assign(messages[expected[posted]].count, -1);
+                works.push_back(context.world().post_recv(std::span<std::int32_t>(in[posted]), key.first,
+                                                          {.tag = key.second, .received = &infos[posted]}));
+                ++posted;
+              }
+            }
+            std::shuffle(works.begin(), works.end(), mine);
+            for (Work& work : works) work.wait();
+            for (std::size_t i = 0; i < keys.size(); ++i) {
+              EXPECT_EQ(in[i], content(expected[i], in[i].size())) << "message " << expected[i];
+              EXPECT_EQ(infos[i].source, keys[i].first);
+              EXPECT_EQ(infos[i].tag, keys[i].second);
+            }
+          },
+          way.options);
+    }
+  }
+}
+
+TEST(TaggedMessages, FromAnySourceComeOnceEachAndInTheOrderOfTheirSender) {
+  for (const Way& way : ways()) {
+    SCOPED_TRACE(way.name);
+    run_ranks(
+        4,
+        [](Context& context) {
+          Communicator& world = context.world();
+          constexpr std::size_t kEach = 50;
+          constexpr std::size_t kCount = 5'000;  // 20 KB: announced
+          if (world.rank() != 0) {
+            for (std::size_t i = 0; i < kEach; ++i) {
+              const std::vector<std::int32_t> values = content(i + 1'000 * static_cast<std::size_t>(world.rank()), kCount);
+              world.send(std::span<const std::int32_t>(values), 0, {.tag = static_cast<std::int32_t>(i % 3)});
+            }
+            return;
+          }
+          std::map<int, std::size_t> next;
+          for (std::size_t i = 0; i < 3 * kEach; ++i) {
+            std::vector<std::int32_t> values(kCount);
+            MessageInfo info;
+            world.recv(std::span<std::int32_t>(values), kAnySource, {.tag = kAnyTag, .received = &info});
+            ASSERT_TRUE(info.source >= 1 && info.source <= 3) << info.source;
+            const std::size_t number = next[info.source]++;
+            EXPECT_EQ(info.tag, static_cast<std::int32_t>(number % 3));
+            EXPECT_EQ(values, content(number + 1'000 * static_cast<std::size_t>(info.source), kCount));
+          }
+          for (int source = 1; source <= 3; ++source) EXPECT_EQ(next[source], kEach);
+        },
+        way.options);
+  }
+}
+
+// Of 200 small messages that nobody receives, as many leave as may be stored; what comes behind them overtakes them nevertheless.
+TEST(TaggedMessages, ThatNobodyWantsYetStayWithTheirSenderBeyondTheWindow) {
+  for (const Way& way : ways()) {
+    SCOPED_TRACE(way.name);
+    run_ranks(
+        2,
+        [](Context& context) {
+          Communicator& world = context.world();
+          constexpr std::size_t kMessages = 200;
+          std::vector<std::int32_t> last(3);
+          if (world.rank() == 0) {
+            std::vector<std::vector<std::int32_t>> out;
+            std::vector<Work> works;
+            for (std::size_t i = 0; i < kMessages; ++i) out.push_back(content(i, 100));
+            for (const auto& each : out) works.push_back(world.post_send(std::span<const std::int32_t>(each), 1, {.tag = 1}));
+            last = content(kMessages, 3);
+            world.send(std::span<const std::int32_t>(last), 1, {.tag = 2});
+            EXPECT_EQ(std::ranges::count_if(works, [](Work& work) { return work.test(); }), kMailWindow);
+            world.barrier();
+            for (Work& work : works) work.wait();
+          } else {
+            world.recv(std::span<std::int32_t>(last), 0, {.tag = 2});
+            EXPECT_EQ(last, content(kMessages, 3));
+            world.barrier();
+            for (std::size_t i = 0; i < kMessages; ++i) {
+              std::vector<std::int32_t> values(100);
+              world.recv(std::span<std::int32_t>(values), kAnySource, {.tag = 1});
+              EXPECT_EQ(values, content(i, 100));
+            }
+          }
+        },
+        way.options);
+  }
+}
+
+TEST(TaggedMessages, WaitNeitherForStreamsNorForEachOther) {
+  run_ranks(2, [](Context& context) {
+    Communicator& world = context.world();
+    const int other = 1 - world.rank();
+    std::vector<std::int32_t> first(100'000);
+    std::vector<std::int32_t> second(100'000);
+    std::vector<std::int32_t> third(1);
+    // Both send before they receive, and receive the other way round; a collective that isn't complete holds nothing up.
+    const std::vector<std::int32_t> a = content(10, first.size());
+    const std::vector<std::int32_t> b = content(11, second.size());
+    Work barrier = world.rank() == 0 ? world.post_barrier() : Work();
+    Work sends[] = {world.post_send(std::span<const std::int32_t>(a), other, {.tag = 0}),
+                    world.post_send(std::span<const std::int32_t>(b), other, {.tag = 1})};
+    world.recv(std::span<std::int32_t>(second), other, {.tag = 1});
+    world.recv(std::span<std::int32_t>(first), other, {.tag = 0});
+    EXPECT_EQ(first, a);
+    EXPECT_EQ(second, b);
+    for (Work& send : sends) send.wait();
+    if (world.rank() == 1) barrier = world.post_barrier();
+    barrier.wait();
+    // Messages without a tag go their own way.
+    const std::vector<std::int32_t> plain = {7};
+    if (world.rank() == 0) {
+      world.send(std::span<const std::int32_t>(b).first(1), 1, {.tag = 3});
+      world.send(std::span<const std::int32_t>(plain), 1);
+    } else {
+      world.recv(std::span<std::int32_t>(third), 0);
+      EXPECT_EQ(third, plain);
+      world.recv(std::span<std::int32_t>(third), 0, {.tag = kAnyTag});
+      EXPECT_EQ(third, content(11, 1));
+    }
+  });
+}
+
+TEST(TaggedMessages, BelongToTheirGroup) {
+  run_ranks(3, [](Context& context) {
+    Communicator& world = context.world();
+    Communicator back = world.subgroup(std::vector<int>{2, 1, 0});
+    if (world.rank() == 0) {
+      const std::vector<std::int32_t> a = {1};
+      const std::vector<std::int32_t> b = {2};
+      world.send(std::span<const std::int32_t>(a), 2, {.tag = 5});
+      back.send(std::span<const std::int32_t>(b), 0, {.tag = 5});
+    } else if (world.rank() == 2) {
+      std::vector<std::int32_t> got(1);
+      MessageInfo info;
+      back.recv(std::span<std::int32_t>(got), kAnySource, {.tag = 5, .received = &info});
+      EXPECT_EQ(got[0], 2);
+      EXPECT_EQ(info.source, 2);
+      world.recv(std::span<std::int32_t>(got), kAnySource, {.tag = 5, .received = &info});
+      EXPECT_EQ(got[0], 1);
+      EXPECT_EQ(info.source, 0);
+    }
+  });
+}
+
+TEST(TaggedMessages, OfAnotherTypeOrSizeThanTheirReceiveAreNamed) {
+  for (const bool early : {true, false}) {
+    for (const std::size_t count : {std::size_t{2}, std::size_t{5'000}}) {
+      const std::vector<RankOutcome> outcomes = try_ranks(2, [&](Context& context) {
+        Communicator& world = context.world();
+        std::vector<std::int32_t> values(count);
+        std::vector<float> other(count);
+        if (world.rank() == 1) {
+          Work work = world.post_send(std::span<const std::int32_t>(values), 0, {.tag = 4});
+          const std::vector<std::int32_t> sign = {1};
+          if (early) world.send(std::span<const std::int32_t>(sign), 0, {.tag = 9});
+          work.wait();
+        } else {
+          std::vector<std::int32_t> sign(1);
+          if (early) world.recv(std::span<std::int32_t>(sign), 1, {.tag = 9});
+          std::fill(other.begin(), other.end(), 3.0F);
+          try {
+            world.recv(std::span<float>(other), kAnySource, {.tag = 4});
+          } catch (...) {
+            EXPECT_EQ(other, std::vector<float>(count, 3.0F));
+            throw;
+          }
+        }
+      });
+      EXPECT_EQ(outcomes[0].cause, Cause::mismatch) << describe(outcomes);
+      for (const std::string word : {"rank 0 receives f32", "tag 4", "message of rank 1", "i32"}) {
+        EXPECT_NE(outcomes[0].message.find(word), std::string::npos) << word << " is missing in\n" << describe(outcomes);
+      }
+    }
+  }
+}
+
+TEST(TaggedMessages, RefusesWhatCantBe) {
+  run_ranks(2, [](Context& context) {
+    Communicator& world = context.world();
+    std::vector<std::int32_t> values(1);
+    std::vector<std::int32_t> more(1);
+    const std::span<std::int32_t> buffer(values);
+    const auto refusal = [&](const std::function<void()>& call) {
+      try {
+        call();
+      } catch (const Error& error) {
+        EXPECT_EQ(error.cause(), Cause::refused) << error.what();
+        return std::string(error.what());
+      }
+      ADD_FAILURE() << "nothing was refused";
+      return std::string();
+    };
+    const int other = 1 - world.rank();
+    EXPECT_NE(refusal([&] { world.recv(buffer, kAnySource); }).find("with a tag"), std::string::npos);
+    EXPECT_NE(refusal([&] { world.send(buffer, other, {.tag = kAnyTag}); }).find("tag = -2"), std::string::npos);
+    EXPECT_NE(refusal([&] { world.recv(buffer, other, {.tag = -3}); }).find("tag = -3"), std::string::npos);
+    EXPECT_NE(refusal([&] { world.send(buffer, world.rank(), {.tag = 0}); }).find("itself"), std::string::npos);
+    EXPECT_NE(refusal([&] { world.send_recv(buffer, other, std::span<std::int32_t>(more), other, {.tag = 0}); }).find("tag"),
+              std::string::npos);
+    world.barrier();
+  });
+}
+
+// --- what a receive that can't end says ----------------------------------------------------------------------------------------
+
+TEST(ATaggedReceive, OfAMessageThatNeverComesSaysWhatItWants) {
+  const std::vector<RankOutcome> outcomes =
+      try_ranks(2,
+                [](Context& context) {
+                  std::vector<std::int32_t> value(1);
+                  if (context.rank() == 1) context.world().send(std::span<const std::int32_t>(value), 0, {.tag = 6});
+                  else context.world().recv(std::span<std::int32_t>(value), 1, {.tag = 5});
+                  context.world().barrier();
+                },
+                {.timeout_ns = 500'000'000});
+  for (const RankOutcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.cause, Cause::deadlock) << describe(outcomes);
+    EXPECT_NE(outcome.message.find("recv #1 (i32, 4 B, from 1, tag 5), waiting for rank 1"), std::string::npos)
+        << describe(outcomes);
+  }
+}
+
+TEST(AReceiveFromAnySource, OfEveryRankIsADeadlock) {
+  const std::vector<RankOutcome> outcomes =
+      try_ranks(3,
+                [](Context& context) {
+                  std::vector<std::int32_t> value(1);
+                  context.world().recv(std::span<std::int32_t>(value), kAnySource, {.tag = 5});
+                },
+                {.timeout_ns = 500'000'000});
+  for (const RankOutcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.cause, Cause::deadlock) << describe(outcomes);
+    EXPECT_NE(outcome.message.find("from any rank, tag 5"), std::string::npos) << describe(outcomes);
+  }
+}
+
+TEST(AReceiveFromAnySource, WaitsForWhoeverStillComputes) {
+  run_ranks(3,
+            [](Context& context) {
+              Communicator& world = context.world();
+              std::vector<std::int32_t> value = {static_cast<std::int32_t>(world.rank())};
+              if (world.rank() == 2) {
+                for (int i = 0; i < 150; ++i) {
+                  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+                  context.tick();
+                }
+                world.send(std::span<const std::int32_t>(value), 0, {.tag = 5});
+              } else if (world.rank() == 0) {
+                world.recv(std::span<std::int32_t>(value), kAnySource, {.tag = 5});
+                EXPECT_EQ(value[0], 2);
+              }
+              world.barrier();
+            },
+            {.timeout_ns = 500'000'000});
+}
+
+TEST(AReceiveFromAnySource, WhoseSendersHaveAllLeftNamesOneOfThem) {
+  const std::vector<RankOutcome> outcomes =
+      try_ranks(3,
+                [](Context& context) {
+                  std::vector<std::int32_t> value(1);
+                  if (context.rank() == 0) context.world().recv(std::span<std::int32_t>(value), kAnySource, {.tag = 5});
+                },
+                {.timeout_ns = 2'000'000'000});
+  EXPECT_EQ(outcomes[0].cause, Cause::exited) << describe(outcomes);
+  EXPECT_NE(outcomes[0].message.find("closed its context in good order, but rank 0 waits for it in recv #1"), std::string::npos)
+      << describe(outcomes);
+  EXPECT_FALSE(outcomes[1].failed || outcomes[2].failed) << describe(outcomes);
+}
+
+// Rank 1 finds that it gets something else than it wants; rank 0, which waits for anyone, is told.
+TEST(AReceiveFromAnySource, EndsWithTheFailureOfAnyRank) {
+  const std::vector<RankOutcome> outcomes = try_ranks(3, [](Context& context) {
+    std::vector<std::int32_t> value(context.rank() == 1 ? 2 : 1);
+    const std::span<std::int32_t> buffer(value);
+    if (context.rank() == 2) context.world().send(buffer, 1, {.tag = 5});
+    context.world().recv(buffer, context.rank() == 1 ? 2 : kAnySource, {.tag = 5});
+  });
+  for (const RankOutcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.cause, Cause::mismatch) << describe(outcomes);
+    EXPECT_EQ(outcome.culprit, 1) << describe(outcomes);
+  }
+}
+
+}  // namespace
+}  // namespace tsprun::detail::test::tagged_messages_test
