@@ -16,8 +16,8 @@ struct TsprunGroup::Job {
   Tensors inputs;   ///< for profiles
   Tensors outputs;  ///< the result, as the work's future gives it
   std::function<tsprun::Work(Communicator&)> post;
-  std::function<void()> finish = {};  ///< after the operation: copies results to where they belong
-  int source = -1;
+  std::function<void()> finish = {};                ///< after the operation: copies results to where they belong
+  std::shared_ptr<MessageInfo> received = nullptr;  ///< of a receive
 };
 
 TsprunGroup::TsprunGroup(std::shared_ptr<Member> member, int rank, int size, const std::vector<int>& members,
@@ -31,31 +31,26 @@ TsprunGroup::TsprunGroup(std::shared_ptr<Member> member, int rank, int size, con
 
 TsprunGroup::~TsprunGroup() = default;
 
-/// Operations of the group of all ranks, and those of other groups, have a stream each; messages use the two others.
+/// Operations of the group of all ranks, and those of other groups, have a stream each; messages, which have tags, need none.
 CallOptions TsprunGroup::call_options() const { return {.stream = is_world_ ? Stream::control : Stream::gradients}; }
-
-/// Returns a stream by direction, so that two ranks that both send before they receive don't wait for each other.
-Stream TsprunGroup::message_stream(int from, int to) const {
-  return communicator_->world_rank(from) < communicator_->world_rank(to) ? Stream::weights : Stream::kv;
-}
 
 WorkPtr TsprunGroup::start(Job job) {
   auto work = c10::make_intrusive<TsprunWork>(getRank(), job.type, name_ + ":" + job.call, c10::optional<Tensors>(job.inputs),
                                               std::move(job.outputs), timeout_);
-  work->set_source(job.source);
   ++posted_;
   try {
-    Posted posted = member_->progress()->post(
-        [&](Context&) { return job.post(*communicator_); },
-        [work, inputs = std::move(job.inputs), finish = std::move(job.finish)](const std::exception_ptr& failure) {
-          std::exception_ptr error = failure;
-          try {
-            if (!error && finish) finish();
-          } catch (...) {
-            error = std::current_exception();
-          }
-          work->over(error);
-        });
+    Posted posted = member_->progress()->post([&](Context&) { return job.post(*communicator_); },
+                                              [work, inputs = std::move(job.inputs), finish = std::move(job.finish),
+                                               received = job.received](const std::exception_ptr& failure) {
+                                                std::exception_ptr error = failure;
+                                                try {
+                                                  if (!error && finish) finish();
+                                                  if (!error && received) work->set_source(received->source);
+                                                } catch (...) {
+                                                  error = std::current_exception();
+                                                }
+                                                work->over(error);
+                                              });
     work->looked_after(member_, std::move(posted));
   } catch (const Error&) {
     std::rethrow_exception(as_torch_error(name_ + ":" + job.call, std::current_exception()));
@@ -339,28 +334,31 @@ WorkPtr TsprunGroup::alltoall(Tensors& outputs, Tensors& inputs, const c10d::All
 
 WorkPtr TsprunGroup::send(Tensors& tensors, int to, int tag) {
   const at::Tensor tensor = only("send", "tensor", tensors).contiguous();
-  return start({.call = "send",
-                .type = c10d::OpType::SEND,
-                .inputs = {tensor},
-                .outputs = tensors,
-                .post = [=, this](Communicator& group) {
-                  return group.post_send(view(tensor), to, {.stream = message_stream(getRank(), to), .tag = tag});
-                }});
+  return start(
+      {.call = "send", .type = c10d::OpType::SEND, .inputs = {tensor}, .outputs = tensors, .post = [=](Communicator& group) {
+         return group.post_send(view(tensor), to, {.tag = tag});
+       }});
 }
 
-WorkPtr TsprunGroup::recv(Tensors& tensors, int from, int tag) {
+WorkPtr TsprunGroup::recv(Tensors& tensors, int from, int tag) { return receive("recv", c10d::OpType::RECV, tensors, from, tag); }
+
+WorkPtr TsprunGroup::recvAnysource(Tensors& tensors, int tag) {
+  return receive("recvAnySource", c10d::OpType::RECVANYSOURCE, tensors, kAnySource, tag);
+}
+
+WorkPtr TsprunGroup::receive(const char* call, c10d::OpType type, Tensors& tensors, int from, int tag) {
   const Result result(only("recv", "tensor", tensors), false);
-  return start({.call = "recv",
-                .type = c10d::OpType::RECV,
+  const auto received = std::make_shared<MessageInfo>();
+  return start({.call = call,
+                .type = type,
                 .inputs = tensors,
                 .outputs = tensors,
                 .post =
-                    [=, this](Communicator& group) {
-                      return group.post_recv(view(result.memory()), from,
-                                             {.stream = message_stream(from, getRank()), .tag = tag});
+                    [=](Communicator& group) {
+                      return group.post_recv(view(result.memory()), from, {.tag = tag, .received = received.get()});
                     },
                 .finish = [=] { result.finish(); },
-                .source = from});
+                .received = received});
 }
 
 WorkPtr TsprunGroup::barrier(const c10d::BarrierOptions&) {

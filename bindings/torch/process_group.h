@@ -93,6 +93,7 @@ class TsprunGroup : public GroupBase {
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
   WorkPtr send(Tensors& tensors, int to, int tag) override;
   WorkPtr recv(Tensors& tensors, int from, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return posted_; }
@@ -101,7 +102,7 @@ class TsprunGroup : public GroupBase {
   struct Job;
   WorkPtr start(Job job);
   CallOptions call_options() const;
-  Stream message_stream(int from, int to) const;
+  WorkPtr receive(const char* call, c10d::OpType type, Tensors& tensors, int from, int tag);
 
   std::string name_;
   std::shared_ptr<Member> member_;

@@ -44,8 +44,10 @@ elif case == "mismatch":
     done = run("mismatch.py")
     assert done.returncode != 0 and "mismatch" in done.stderr and "all_reduce" in done.stderr
 elif case == "killed":
-    done = run("killed.py")
-    assert done.returncode != 0 and "rank 1" in done.stderr and "signal 9" in done.stderr
+    for program in ("killed.py", "killed_sender.py"):
+        done = run(program)
+        assert done.returncode != 0 and "rank 1" in done.stderr and "signal 9" in done.stderr
+    assert "ranks were told of rank 1" in done.stdout, "by the error that each waiting rank gets"
 elif case in ("upstream", "upstream_as_gloo"):
     name = ["--as-gloo"] if case == "upstream_as_gloo" else []
     done = subprocess.run([sys.executable, os.path.join(here, "upstream.py"), *name], env=environment, capture_output=True, text=True)

@@ -122,6 +122,31 @@ if size > 1:
             work.wait()
         equal(got, given(1 - rank, 8).view(2, 4))
 
+# A tag chooses among messages, however they were posted; a receive from any source takes whatever comes first.
+if size > 1:
+    for count in (3, 1 << 18):
+        if rank == 0:
+            sends = [dist.isend(given(tag, count), 1, tag=tag) for tag in (1, 2, 3)]
+            for send in sends:
+                send.wait()
+        elif rank == 1:
+            got = {tag: torch.empty(count) for tag in (3, 1, 2)}
+            dist.recv(got[3], 0, tag=3)
+            for work in [dist.irecv(got[tag], 0, tag=tag) for tag in (1, 2)]:
+                work.wait()
+            for tag in got:
+                equal(got[tag], given(tag, count))
+    if rank == 0:
+        seen = set()
+        for _ in range(1, size):
+            got = torch.empty(5)
+            source = dist.recv(got, tag=9)
+            equal(got, given(source, 5))
+            seen.add(source)
+        assert seen == set(range(1, size))
+    else:
+        dist.send(given(rank, 5), 0, tag=9)
+
 # Asynchronous operations are over without a wait; their futures have the result.
 t = given(rank, 1 << 18)
 work = dist.all_reduce(t, async_op=True)
