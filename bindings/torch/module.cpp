@@ -16,7 +16,7 @@ PYBIND11_MODULE(_tsprun, module) {
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::vector<int>& members,
          std::chrono::milliseconds timeout, int world_rank, int world_size, std::string name) {
         const py::gil_scoped_release others_run;
-        return c10::make_intrusive<TsprunGroup>(membership(store, world_rank, world_size), rank, size, members, timeout,
+        return c10::make_intrusive<TsprunGroup>(membership(store, world_rank, world_size), store, rank, size, members, timeout,
                                                 std::move(name));
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("members"), py::arg("timeout"), py::arg("world_rank"),

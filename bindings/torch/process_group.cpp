@@ -20,9 +20,14 @@ struct TsprunGroup::Job {
   std::shared_ptr<MessageInfo> received = nullptr;  ///< of a receive
 };
 
-TsprunGroup::TsprunGroup(std::shared_ptr<Member> member, int rank, int size, const std::vector<int>& members,
-                         milliseconds timeout, std::string name)
-    : GroupBase(rank, size), name_(std::move(name)), member_(std::move(member)), is_world_(members.empty()), timeout_(timeout) {
+TsprunGroup::TsprunGroup(std::shared_ptr<Member> member, c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                         const std::vector<int>& members, milliseconds timeout, std::string name)
+    : GroupBase(rank, size),
+      name_(std::move(name)),
+      member_(std::move(member)),
+      store_(std::move(store)),
+      is_world_(members.empty()),
+      timeout_(timeout) {
   std::vector<int> ranks = members;
   for (int r = 0; is_world_ && r < size; ++r) ranks.push_back(r);
   member_->progress()->use(

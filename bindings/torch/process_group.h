@@ -70,10 +70,10 @@ void use_heap(std::size_t smallest);
 /// A process group of torch.distributed.
 class TsprunGroup : public GroupBase {
  public:
-  /// Makes the group of world ranks `members`, in the order of the group (empty: of all); all of them call it. Profiles and
-  /// errors begin with `name`.
-  TsprunGroup(std::shared_ptr<Member> member, int rank, int size, const std::vector<int>& members,
-              std::chrono::milliseconds timeout, std::string name);
+  /// Makes the group of world ranks `members`, in the order of the group (empty: of all); all of them call it. `store` is the
+  /// group's own. Profiles and errors begin with `name`.
+  TsprunGroup(std::shared_ptr<Member> member, c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+              const std::vector<int>& members, std::chrono::milliseconds timeout, std::string name);
   ~TsprunGroup() override;
 
   const std::string getBackendName() const override { return "tsprun"; }
@@ -95,6 +95,9 @@ class TsprunGroup : public GroupBase {
   WorkPtr recv(Tensors& tensors, int from, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  /// Waits until all ranks have called it; after the timeout rank 0 names the first that hasn't, or all of them, and tells the
+  /// others. It goes by the store, so that nothing is left pending: the group can be used on.
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return posted_; }
 
@@ -106,10 +109,12 @@ class TsprunGroup : public GroupBase {
 
   std::string name_;
   std::shared_ptr<Member> member_;
+  c10::intrusive_ptr<c10d::Store> store_;
   std::unique_ptr<Communicator> communicator_;
   bool is_world_;
   std::chrono::milliseconds timeout_;
   std::uint64_t posted_ = 0;
+  std::uint64_t monitored_ = 0;  // monitored barriers so far
 };
 
 }  // namespace tsprun::torch_binding

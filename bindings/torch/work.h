@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace tsprun::torch_binding {
 
@@ -22,6 +23,13 @@ inline std::exception_ptr as_torch_error(const std::string& call, const std::exc
   } catch (...) {
     return std::current_exception();
   }
+}
+
+/// Returns a list for people: "rank 3", "ranks 1, 2".
+inline std::string ranks(const std::vector<int>& list) {
+  std::string text = list.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < list.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(list[i]);
+  return text;
 }
 
 /// One operation, as torch waits for it; used by any thread.
@@ -55,8 +63,12 @@ class TsprunWork : public c10d::Work {
     } catch (...) {
       std::rethrow_exception(as_torch_error(call_, std::current_exception()));
     }
-    TORCH_CHECK(in_time, call_, ": Timed out after ", limit.count(), " ms: ranks of the group are still computing, ",
-                "or never called it");
+    if (!in_time) {
+      const std::vector<int> missing = posted_->missing();
+      TORCH_CHECK(false, call_, ": Timed out after ", limit.count(),
+                  " ms: ", missing.empty() ? "it hasn't come to an end" : "it waits for " + ranks(missing),
+                  missing.empty() ? "" : " of the job, still computing, or elsewhere");
+    }
     return true;
   }
   std::vector<at::Tensor> result() override { return outputs_; }

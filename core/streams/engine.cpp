@@ -342,6 +342,25 @@ void Engine::tick() {
   progress();
 }
 
+std::vector<int> Engine::missing(const Work& work) const {
+  if (is_complete(work)) return {};
+  const Operation* operation = queue(work.stream_).head;
+  while (operation != nullptr && operation->number_ != work.number_) operation = operation->next_;
+  if (operation == nullptr) return {};
+  const OperationInfo& mine = operation->info();
+  std::vector<int> ranks;
+  if (!is_collective(mine.op)) {
+    if (const int peer = operation->waiting_for(); peer >= 0) ranks.push_back(peer);
+    return ranks;
+  }
+  for (const int rank : members_of(mine.group)) {
+    if (rank == world_rank_ || board_.finished(rank, mine.group, work.stream_) >= mine.group_sequence) continue;
+    const std::optional<Activity> there = board_.activity(rank, work.stream_);
+    if (!there || there->group != mine.group || there->group_sequence < mine.group_sequence) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 std::uint64_t Engine::new_group(std::span<const int> members) {
   const std::uint64_t hash = XXH3_64bits(members.data(), members.size_bytes());
   const std::uint64_t parts[] = {hash, ++groups_[hash]};

@@ -225,6 +225,9 @@ class Engine {
   bool is_complete(const Work& work) const { return work.engine_ == nullptr || is_over(work.stream_, work.number_); }
   static Stream stream_of(const Work& work) { return work.stream_; }
   static std::uint64_t number_of(const Work& work) { return work.number_; }
+  /// Returns the world ranks for which a pending operation waits: those that haven't begun the collective, as far as the board
+  /// tells, or the other end of a message; empty: none is known.
+  std::vector<int> missing(const Work& work) const;
   /// Gives back the memory of an operation that is complete, as a wait for it does.
   void settle(const Work& work) {
     if (work.engine_ != nullptr) settle(work.stream_, work.number_);

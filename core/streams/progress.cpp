@@ -254,6 +254,11 @@ bool Posted::wait(std::chrono::milliseconds at_most) {
       *state_, limited ? posix::now_ns() + static_cast<std::uint64_t>(std::chrono::nanoseconds(at_most).count()) : kNoDeadline);
 }
 
+std::vector<int> Posted::missing() const {
+  const ProgressState::Turn turn(*state_->owner);
+  return state_->over.load(std::memory_order_acquire) ? std::vector<int>() : state_->owner->engine->missing(state_->work);
+}
+
 Progress::Progress(Context& context) : state_(std::make_shared<ProgressState>(context)) {
   state_->thread = std::thread([state = state_.get()] { state->attend(); });
 }

@@ -19,6 +19,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <vector>
 
 namespace tsprun {
 
@@ -36,6 +37,9 @@ class Posted {
   /// Waits until over(); returns false if it isn't within `at_most` (zero: no limit; the job's own deadline counts in any case).
   /// Throws the failure of the operation, if it failed: as a rule the first failure of the job.
   bool wait(std::chrono::milliseconds at_most = std::chrono::milliseconds(0));
+  /// Returns the world ranks for which the operation waits, as this rank sees it now: those that haven't begun the collective, or
+  /// the other end of a message; empty if it is over or none is known. For messages about a wait that returned false.
+  std::vector<int> missing() const;
 
  private:
   friend class Progress;

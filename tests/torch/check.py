@@ -40,6 +40,8 @@ elif case == "examples":
     good(run("../../examples/torch_context_parallel.py", 4))
 elif case == "compute":
     good(run("compute.py", 2, "--timeout", "2"))
+elif case == "late":
+    good(run("late.py"))
 elif case == "mismatch":
     done = run("mismatch.py")
     assert done.returncode != 0 and "mismatch" in done.stderr and "all_reduce" in done.stderr

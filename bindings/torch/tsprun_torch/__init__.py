@@ -24,6 +24,17 @@ def _make_group(options, _, name="tsprun"):
                               name)
 
 
+def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+    """Does what torch.distributed.monitored_barrier does, which refuses all backends but gloo: waits until all ranks of the group
+    have called it. After `timeout` (a timedelta; none: the group's) rank 0 raises an error that names the first rank that hasn't, with
+    `wait_all_ranks` all of them, and so do the others."""
+    if dist.distributed_c10d._rank_not_in_group(group):
+        return
+    pg = group if group is not None else dist.distributed_c10d._get_default_group()
+    limit = {} if timeout is None else {"timeout": timeout}
+    pg.monitored_barrier(wait_all_ranks=wait_all_ranks, **limit)
+
+
 if "TSPRUN" not in dist.Backend._plugins:
     dist.Backend.register_backend("tsprun", _make_group, extended_api=True)
     atexit.register(_tsprun.leave)
