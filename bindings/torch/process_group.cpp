@@ -21,23 +21,22 @@ struct TsprunGroup::Job {
 };
 
 TsprunGroup::TsprunGroup(std::shared_ptr<Member> member, c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                         const std::vector<int>& members, milliseconds timeout, std::string name)
+                         const std::vector<int>& members, Stream stream, milliseconds timeout, std::string name)
     : GroupBase(rank, size),
       name_(std::move(name)),
       member_(std::move(member)),
       store_(std::move(store)),
-      is_world_(members.empty()),
+      stream_(stream),
       timeout_(timeout) {
   std::vector<int> ranks = members;
-  for (int r = 0; is_world_ && r < size; ++r) ranks.push_back(r);
+  for (int r = 0; members.empty() && r < size; ++r) ranks.push_back(r);
   member_->progress()->use(
       [&](Context& context) { communicator_ = std::make_unique<Communicator>(context.world().subgroup(ranks)); });
 }
 
 TsprunGroup::~TsprunGroup() = default;
 
-/// Operations of the group of all ranks, and those of other groups, have a stream each; messages, which have tags, need none.
-CallOptions TsprunGroup::call_options() const { return {.stream = is_world_ ? Stream::control : Stream::gradients}; }
+CallOptions TsprunGroup::call_options() const { return {.stream = stream_}; }
 
 WorkPtr TsprunGroup::start(Job job) {
   auto work = c10::make_intrusive<TsprunWork>(getRank(), job.type, name_ + ":" + job.call, c10::optional<Tensors>(job.inputs),

@@ -71,9 +71,10 @@ void use_heap(std::size_t smallest);
 class TsprunGroup : public GroupBase {
  public:
   /// Makes the group of world ranks `members`, in the order of the group (empty: of all); all of them call it. `store` is the
-  /// group's own. Profiles and errors begin with `name`.
+  /// group's own, `stream` that of its collectives, the same on all ranks. (Messages have tags, and need none.) Profiles and
+  /// errors begin with `name`.
   TsprunGroup(std::shared_ptr<Member> member, c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-              const std::vector<int>& members, std::chrono::milliseconds timeout, std::string name);
+              const std::vector<int>& members, Stream stream, std::chrono::milliseconds timeout, std::string name);
   ~TsprunGroup() override;
 
   const std::string getBackendName() const override { return "tsprun"; }
@@ -111,7 +112,7 @@ class TsprunGroup : public GroupBase {
   std::shared_ptr<Member> member_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::unique_ptr<Communicator> communicator_;
-  bool is_world_;
+  Stream stream_;
   std::chrono::milliseconds timeout_;
   std::uint64_t posted_ = 0;
   std::uint64_t monitored_ = 0;  // monitored barriers so far

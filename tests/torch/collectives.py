@@ -164,6 +164,16 @@ for first, group in enumerate(halves):
         dist.all_reduce(t, group=group)
         equal(t, sum(given(r) for r in range(first, size, 2)))
 
+# Groups of different shapes, and the first group: ranks may call their collectives in different orders.
+if size > 2:
+    shapes = [dist.new_group(list(range(size - 1))), dist.new_group([0] + list(range(2, size)) + [1]), dist.group.WORLD]
+    mine = [(i, group) for i, group in enumerate(shapes) if i != 0 or rank != size - 1]
+    sums = {i: given(rank, 10 + i) for i, _ in mine}
+    for work in [dist.all_reduce(sums[i], group=group, async_op=True) for i, group in (mine if rank % 2 else mine[::-1])]:
+        work.wait()
+    for i, _ in mine:
+        equal(sums[i], sum(given(r, 10 + i) for r in range(size if i else size - 1)))
+
 refused("dense tensors", lambda: dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (2,))))
 refused("can't be reduced by", lambda: dist.all_reduce(given(rank, 3, torch.float32), dist.ReduceOp.BXOR))
 refused("a tensor for each of", lambda: dist.all_gather([torch.empty(7)] * (size + 1), given(rank)))

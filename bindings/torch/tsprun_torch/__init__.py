@@ -14,14 +14,27 @@ from . import _tsprun
 from ._tsprun import ProcessGroupTsprun, use_heap
 
 
+def _stream(members, rank):
+    """Returns the number of the stream of a group's collectives, those of one stream being called in one order: 0 of the group of all
+    ranks; of others one for each shape, the distances between members, which the groups along one axis of a mesh have in common. From
+    the fourth shape on they take turns. The first member of the first group of a shape numbers it in the store."""
+    if not members:
+        return 0
+    store = dist.distributed_c10d._get_default_store()
+    shape = "tsprun/shape" + "".join(f"/{b - a}" for a, b in zip(members, members[1:]))
+    if rank == 0 and store.add(shape + "/seen", 1) == 1:
+        store.set(shape, str(store.add("tsprun/shapes", 1)))
+    return 1 + (int(store.get(shape)) - 1) % 3
+
+
 def _make_group(options, _, name="tsprun"):
     members = list(options.global_ranks_in_group)
     if members:
         world_rank, world_size = dist.get_rank(), dist.get_world_size()
     else:
         world_rank, world_size = options.group_rank, options.group_size
-    return _tsprun.make_group(options.store, options.group_rank, options.group_size, members, options.timeout, world_rank, world_size,
-                              name)
+    return _tsprun.make_group(options.store, options.group_rank, options.group_size, members, _stream(members, options.group_rank),
+                              options.timeout, world_rank, world_size, name)
 
 
 def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
