@@ -168,7 +168,7 @@ void PlanCommand::play_fastest(std::span<const theory::Candidate> found, nlohman
   std::vector<std::string> left_out;
   for (std::size_t i = 0; i < found.size() && found[i].fits && all.size() < options_.simulate; ++i) {
     const theory::Candidate& each = found[i];
-    if (const int unit = theory::unit_of(each.layout, question_.machine->gpus_per_node); unit > theory::kMostPlayed) {
+    if (const int unit = theory::unit_of(each.layout, *question_.machine); unit > theory::kMostPlayed) {
       left_out.push_back(
           fmt::format("{}: {} ranks would be played, and {} are the most", each.layout.label(), unit, theory::kMostPlayed));
       continue;

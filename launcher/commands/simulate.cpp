@@ -224,13 +224,13 @@ void SimulateCommand::check(const SimulatePoint& point) const {
   if (const std::string why = why_impossible(point.model.setting(), layout); !why.empty()) {
     refuse(fmt::format("{}: {}", point.typed, why));
   }
-  const int unit = theory::unit_of(layout, machine_->gpus_per_node);
+  const int unit = theory::unit_of(layout, *machine_);
   const int played = options_.fold == "on" ? unit : layout.ranks();
   if (played > theory::kMostPlayed) {
     refuse(fmt::format(
         "{}: {} ranks would be played, each talking to all others, and {} are the most; of layouts with dp one unit of "
-        "whole replicas on whole nodes is played for all",
-        point.typed, played, theory::kMostPlayed));
+        "whole replicas on whole nodes{} is played for all",
+        point.typed, played, theory::kMostPlayed, machine_->spine ? " of whole leaf switches" : ""));
   }
   if (!options_.slow.empty() && played != layout.ranks()) {
     refuse(fmt::format("--slow {}: one unit of {} ranks would be played for all {}, so each unit would be slow; add --fold off",

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <limits>
 
 namespace tsprun::detail::theory {
 
@@ -22,8 +23,9 @@ using nlohmann::json;
 
 constexpr std::uintmax_t kMaxFileBytes = std::uintmax_t{1} << 20;
 constexpr double kWorstCrossing = 1000;
+constexpr int kMostOfALeaf = 65536;
 constexpr double kSlowestKernels = 100;
-constexpr std::uint64_t kNewestVersion = 3;
+constexpr std::uint64_t kNewestVersion = 4;
 constexpr double kLeastEfficiency = 0.001;
 /// Largest memory of a GPU: an exabyte.
 constexpr double kMostMemory = 1e18;
@@ -49,11 +51,22 @@ void read_within(JsonObject object, Machine& machine) {
   object.done();
 }
 
-void read_across(JsonObject object, Machine& machine) {
+Spine read_spine(JsonObject object) {
+  const Spine spine{.nodes_per_leaf = object.integer("nodes_per_leaf", 1, kMostOfALeaf),
+                    .leaf_per_rail = object.flag("leaf_per_rail"),
+                    .leaf_bytes_per_s = object.number("leaf_bytes_per_s", 1, kLargest),
+                    .bytes_per_s = object.number("bytes_per_s", 1, kLargest, std::numeric_limits<double>::infinity()),
+                    .latency = object.number("latency_s", 0, kLongestLatency)};
+  object.done();
+  return spine;
+}
+
+void read_across(JsonObject object, Machine& machine, bool may_have_spine) {
   machine.nics_per_node = object.integer("nics_per_node", 1, kMostOfANode);
   machine.nic_bytes_per_s = object.number("bytes_per_s", 1, kLargest);
   machine.nic_latency = object.number("latency_s", 0, kLongestLatency);
   machine.rail_crossing = object.number("rail_crossing", 1, kWorstCrossing);
+  if (may_have_spine && object.find("spine") != nullptr) machine.spine = read_spine(object.inside("spine"));
   object.done();
 }
 
@@ -189,7 +202,7 @@ Machine parse_machine(std::string_view text, const std::string& where) {
   }
   machine.gpus_per_node = object.integer("gpus_per_node", 1, kMostOfANode);
   read_within(object.inside("within_node"), machine);
-  read_across(object.inside("across_nodes"), machine);
+  read_across(object.inside("across_nodes"), machine, version >= 4);
   object.done();
   return machine;
 }

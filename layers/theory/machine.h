@@ -2,7 +2,7 @@
 // ones are found by name; their files are in machines/. docs/reference/machine-file.md documents the format for users.
 //
 //   {
-//     "version": 2,                             1 if it is missing; fields marked * need 2
+//     "version": 2,                             1 if it is missing; fields marked * need 2, ** 4
 //     "name": "8 MI300X a node, a Pollara 400 each",
 //     "memory_bytes": 206158430208,             of a GPU
 //     "memory_bytes_per_s": 5.3e12,
@@ -27,21 +27,30 @@
 //       "nics_per_node": 8,                     local GPU i uses NIC i modulo their number: rail i
 //       "bytes_per_s": 50e9,                    of one NIC, per direction
 //       "latency_s": 5e-6,
-//       "rail_crossing": 1.5                    how many times longer bytes take if they change rails, at least 1
+//       "rail_crossing": 1.5,                   how many times longer bytes take if they change rails, at least 1
+//       "spine": {                              ** what is above the NICs; without it nothing there limits them
+//         "nodes_per_leaf": 32,                 nodes whose NICs are on one leaf switch
+//         "leaf_per_rail": true,                NICs of each rail have leaves of their own, so that to change rails is to go
+//                                               through the spine
+//         "leaf_bytes_per_s": 6.4e11,           of all links of a leaf to the spine, per direction
+//         "bytes_per_s": 1e13,                  of all that goes through the spine; without it only leaves limit it
+//         "latency_s": 1e-6                     that a message through the spine takes besides
+//       }
 //     },
 //     "sources": {"launch_s": "an assumption"}  * where numbers come from, by field: "within_node.latency_s" for one inside
 //   }
 //
 // Version 3 has a second kind of machine, cores of a host: core_machine.h.
 //
-// Every field is required, except those of version 2, and that flops_per_s may lack dtypes. No other field is allowed. Errors
-// name the file, the field and what was expected.
+// Every field is required, except those of versions 2 and 4, and that flops_per_s may lack dtypes. No other field is allowed.
+// Errors name the file, the field and what was expected.
 #pragma once
 
 #include "layers/theory/core_machine.h"
 #include "tsprun/types.h"
 
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -52,6 +61,15 @@ namespace tsprun::detail::theory {
 
 /// Connection of a node's GPUs: a link between every two, or one switch.
 enum class Fabric { links, on_switch };
+
+/// Leaf and spine switches, as the top of this file describes them.
+struct Spine {
+  int nodes_per_leaf = 1;
+  bool leaf_per_rail = false;
+  double leaf_bytes_per_s = 0;
+  double bytes_per_s = std::numeric_limits<double>::infinity();
+  double latency = 0;
+};
 
 /// Fraction of a peak that kernels reach, by their size.
 class Efficiency {
@@ -99,6 +117,7 @@ struct Machine {
   double nic_bytes_per_s = 0;
   double nic_latency = 0;
   double rail_crossing = 1;
+  std::optional<Spine> spine;
 
   /// Returns the peak FLOP/s for a dtype, or nothing if the file doesn't state it.
   std::optional<double> flops(DType dtype) const;

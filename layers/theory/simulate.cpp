@@ -50,7 +50,8 @@ Recorded record_step(const MeshSetting& of, int number, int per_node, const Simu
   return {recorder.end(), run.peaks()};
 }
 
-sim::FabricShape fabric_of(const Machine& machine, int ranks, const SimulateOptions& options) {
+sim::FabricShape fabric_of(const Machine& machine, int ranks, int world, const SimulateOptions& options) {
+  const Spine spine = machine.spine.value_or(Spine{.nodes_per_leaf = 0});
   return {.ranks = ranks,
           .ranks_per_node = machine.gpus_per_node,
           .links_within = machine.fabric == Fabric::links,
@@ -60,6 +61,12 @@ sim::FabricShape fabric_of(const Machine& machine, int ranks, const SimulateOpti
           .nic_bytes_per_s = machine.nic_bytes_per_s,
           .nic_latency = machine.nic_latency,
           .rail_crossing = machine.rail_crossing,
+          .nodes_per_leaf = spine.nodes_per_leaf,
+          .leaf_per_rail = spine.leaf_per_rail,
+          .leaf_bytes_per_s = spine.leaf_bytes_per_s,
+          .spine_bytes_per_s = spine.bytes_per_s,
+          .spine_latency = spine.latency,
+          .units = world / ranks,
           .slow = options.slow_ways};
 }
 
@@ -89,7 +96,7 @@ PlayedRun play_on(const Machine& machine, std::span<const Program> programs, int
                return std::max(price.seconds / std::max(1.0, price.ticks), kShortestTick);
              }};
   }
-  return play(programs, {.fabric = fabric_of(machine, unit, options),
+  return play(programs, {.fabric = fabric_of(machine, unit, world, options),
                          .ranks = world,
                          .steps = options.steps,
                          .blocking = options.blocking,
@@ -170,6 +177,7 @@ std::string what_binds(const Machine& machine, std::span<const Program> programs
   add("launches of kernels", [](Machine& of) { of.launch_seconds = 0; });
   add(name(Resource::within_node, machine), make_within_node_infinite);
   add(name(Resource::across_nodes, machine), make_across_nodes_infinite);
+  if (machine.spine) add("leaf and spine switches", [](Machine& of) { of.spine.reset(); });
   std::ranges::stable_sort(candidates, std::ranges::greater(), &Candidate::most);
   std::string_view binds;
   double gain = 0;
@@ -225,6 +233,14 @@ int unit_of(const Layout& layout, int gpus_per_node) {
   return layout.ranks() % unit == 0 ? unit : layout.ranks();
 }
 
+int unit_of(const Layout& layout, const Machine& machine) {
+  if (!machine.spine) return unit_of(layout, machine.gpus_per_node);
+  const std::int64_t leaf = std::int64_t{machine.spine->nodes_per_leaf} * machine.gpus_per_node;
+  // All nodes on one leaf: nothing goes through the spine.
+  if (layout.ranks() <= leaf && !machine.spine->leaf_per_rail) return unit_of(layout, machine.gpus_per_node);
+  return layout.ranks() <= leaf ? layout.ranks() : unit_of(layout, static_cast<int>(leaf));
+}
+
 double kernel_seconds(const KernelCost& cost, const Machine& machine) {
   if (machine.cores) return machine.launch_seconds + machine.cores->price(cost, machine.name).seconds;
   const double bytes = static_cast<double>(cost.bytes_read) + static_cast<double>(cost.bytes_written);
@@ -245,7 +261,7 @@ Simulated simulate(const MeshSetting& of, const Machine& machine, const Simulate
     throw Error(Cause::refused, options.fold ? std::string("slow ranks and ways need every rank to be played")
                                              : fmt::format("slow rank {}: ranks are 0 to {}", fewest - 1, world - 1));
   }
-  const int unit = options.fold ? unit_of(of.layout, machine.gpus_per_node) : world;
+  const int unit = options.fold ? unit_of(of.layout, machine) : world;
   Simulated result;
   result.played = unit;
   std::vector<Program> programs;

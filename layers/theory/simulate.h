@@ -87,6 +87,8 @@ inline constexpr int kMostPlayed = 1024;
 /// Returns the number of ranks that stand for all of a layout's: whole replicas on whole nodes; all of them if replicas and nodes
 /// don't fit into each other.
 int unit_of(const Layout& layout, int gpus_per_node);
+/// Returns the same on a machine: if it has leaf switches, whole leaves of nodes, since nodes of a leaf share its links.
+int unit_of(const Layout& layout, const Machine& machine);
 /// Returns the seconds that a kernel takes. Throws Error(refused) if the machine doesn't state FLOP/s for its dtype.
 double kernel_seconds(const KernelCost& cost, const Machine& machine);
 /// Plays one step of the layout on the machine. Token ids are taken as equally frequent on every rank. Throws

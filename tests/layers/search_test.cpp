@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <set>
 #include <string>
 
@@ -117,6 +118,44 @@ TEST(Machines, HaveTablesOfEfficiency) {
   EXPECT_EQ(read.of_largest(), 0.8);
 }
 
+const std::string kSpine =
+    R"("spine": {"nodes_per_leaf": 32, "leaf_per_rail": true, "leaf_bytes_per_s": 1e12, "bytes_per_s": 3e13, "latency_s": 1e-6})";
+
+/// Returns a machine of version 4 with leaf and spine switches, of which a text was replaced.
+std::string with_spine(const std::string& what = "", const std::string& instead = "") {
+  std::string text = with("\"rail_crossing\": 2", "\"rail_crossing\": 2, " + kSpine);
+  text.insert(1, "\"version\": 4, ");
+  const std::size_t at = text.find(what);
+  EXPECT_NE(at, std::string::npos) << what;
+  return text.replace(at, what.size(), instead);
+}
+
+TEST(Machines, OfVersion4MayHaveLeafAndSpineSwitches) {
+  const Machine machine = parse_machine(with_spine(), "m.json");
+  ASSERT_TRUE(machine.spine);
+  EXPECT_EQ(machine.spine->nodes_per_leaf, 32);
+  EXPECT_TRUE(machine.spine->leaf_per_rail);
+  EXPECT_EQ(machine.spine->leaf_bytes_per_s, 1e12);
+  EXPECT_EQ(machine.spine->bytes_per_s, 3e13);
+  EXPECT_EQ(machine.spine->latency, 1e-6);
+  EXPECT_EQ(parse_machine(with_spine("\"bytes_per_s\": 3e13, ", ""), "m.json").spine->bytes_per_s,
+            std::numeric_limits<double>::infinity());
+  EXPECT_FALSE(parse_machine(with_spine(", " + kSpine, ""), "m.json").spine);
+  const auto refused = [](const std::string& what, const std::string& instead) {
+    return refusal([&] { parse_machine(with_spine(what, instead), "m.json"); });
+  };
+  EXPECT_EQ(refused("\"nodes_per_leaf\": 32", "\"nodes_per_leaf\": 0"),
+            "m.json: field \"across_nodes.spine.nodes_per_leaf\": expected an integer from 1 to 65536, found 0");
+  EXPECT_EQ(refused("true", "1"), "m.json: field \"across_nodes.spine.leaf_per_rail\": expected true or false, found 1");
+  EXPECT_EQ(refused("\"leaf_bytes_per_s\": 1e12", "\"leaf_bytes_per_s\": -1e12"),
+            "m.json: field \"across_nodes.spine.leaf_bytes_per_s\": expected a number from 1 to 1e+30, found -1000000000000.0");
+  EXPECT_EQ(refused("3e13", "0"), "m.json: field \"across_nodes.spine.bytes_per_s\": expected a number from 1 to 1e+30, found 0");
+  EXPECT_EQ(refused("\"latency_s\": 1e-6}", "\"latency_s\": 2}"),
+            "m.json: field \"across_nodes.spine.latency_s\": expected a number from 0 to 1, found 2");
+  EXPECT_NE(refused("\"leaf_per_rail\": true, ", "").find("spine.leaf_per_rail\""), std::string::npos);
+  EXPECT_NE(refused("\"version\": 4", "\"version\": 3").find("spine\" is not known"), std::string::npos);
+}
+
 TEST(Machines, OfVersion2AreRefusedByField) {
   const auto refused = [](const std::string& what, const std::string& instead) {
     std::string text = with("\"name\"", kVersion2 + "\"name\"");
@@ -125,7 +164,7 @@ TEST(Machines, OfVersion2AreRefusedByField) {
     text.replace(at, what.size(), instead);
     return refusal([&] { parse_machine(text, "m.json"); });
   };
-  EXPECT_EQ(refused("\"version\": 2", "\"version\": 4"), "m.json: field \"version\": expected an integer from 1 to 3, found 4");
+  EXPECT_EQ(refused("\"version\": 2", "\"version\": 5"), "m.json: field \"version\": expected an integer from 1 to 4, found 5");
   EXPECT_NE(refused("\"version\": 2, ", "").find("field \"copies_slow_kernels\" is not known"), std::string::npos);
   EXPECT_EQ(refused("1.25", "0.5"), "m.json: field \"copies_slow_kernels\": expected a number from 1 to 100, found 0.5");
   EXPECT_EQ(refused("4e-6", "-1"), "m.json: field \"launch_s\": expected a number from 0 to 1, found -1");

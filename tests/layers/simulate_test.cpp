@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -93,6 +94,35 @@ TEST(Simulate, OneUnitStandsForAll) {
   }
 }
 
+TEST(Simulate, OneUnitOfWholeLeavesStandsForAll) {
+  theory::Machine on = machine();
+  on.rail_crossing = 1;
+  on.spine = theory::Spine{.nodes_per_leaf = 2, .leaf_bytes_per_s = on.nic_bytes_per_s, .latency = 1e-6};
+  EXPECT_EQ(theory::unit_of(Layout::parse("dp=8,tsp=4"), on), 8);
+  EXPECT_EQ(theory::unit_of(Layout::parse("dp=3,tsp=4"), on), 12);  // not whole leaves
+  EXPECT_EQ(theory::unit_of(Layout::parse("dp=4,tsp=2"), on), 4);   // all on one leaf
+  const theory::MeshSetting of = setting("dp=8,tsp=4", 16, 1024);
+  // A spine that all units share carries the bytes of all at once: short messages are then later than some of them really are.
+  for (const auto& [per_rail, spine, error] :
+       {std::tuple(false, 1e30, 1e-3), std::tuple(true, 1e30, 1e-3), std::tuple(false, 2 * on.nic_bytes_per_s, 2e-2)}) {
+    on.spine->leaf_per_rail = per_rail;
+    on.spine->bytes_per_s = spine;
+    const theory::Simulated whole = theory::simulate(of, on, {.fold = false});
+    const theory::Simulated folded = theory::simulate(of, on, {});
+    EXPECT_EQ(folded.played, 8);
+    EXPECT_NEAR(folded.seconds, whole.seconds, error * whole.seconds) << per_rail << ", " << spine;
+    for (const char* kind : {"leaf to spine", "spine to leaf", "spine"}) {
+      const auto use = [&](const theory::Simulated& run) { return std::ranges::find(run.links, kind, &theory::LinkUse::kind); };
+      ASSERT_NE(use(whole), whole.links.end()) << kind;
+      ASSERT_NE(use(folded), folded.links.end()) << kind;
+      EXPECT_NEAR(use(folded)->bytes, use(whole)->bytes, 1e-2 * use(whole)->bytes) << kind << per_rail;
+    }
+  }
+  on.spine->leaf_per_rail = true;
+  // A leaf of each rail may have bytes of all nodes below it.
+  EXPECT_EQ(theory::unit_of(Layout::parse("dp=2,tsp=4"), on), 8);
+}
+
 TEST(Simulate, TwoRunsAreAlikeToTheBit) {
   const theory::MeshSetting of = setting("dp=2,tsp=4");
   const theory::Simulated one = theory::simulate(of, machine(), {});
@@ -162,6 +192,9 @@ TEST(Simulate, WhatBindsIsWhatWouldShortenTheStepMost) {
   slow = fast;
   slow.launch_seconds = 1e-3;
   EXPECT_EQ(binds(slow), "launches of kernels");
+  slow = fast;
+  slow.spine = theory::Spine{.nodes_per_leaf = 1, .leaf_bytes_per_s = 1e6};
+  EXPECT_EQ(binds(slow), "leaf and spine switches");
 }
 
 TEST(Simulate, WhatBindsKnowsOfASlowRank) {

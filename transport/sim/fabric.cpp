@@ -12,11 +12,12 @@ namespace {
 /// Bytes of a quantum: small enough that transfers which share a link end nearly together, large enough that there are few.
 double quantum_of(double bytes) { return std::max(bytes / 8, 262144.0); }
 
-// Events: which transfer, and what of it is over.
+// Events: which transfer, and what of it is over, or begins.
 constexpr std::uint64_t kLinkFree = 0;
 constexpr std::uint64_t kQuantumThere = 1;
 constexpr std::uint64_t kArrived = 2;
-constexpr std::uint64_t kKinds = 3;
+constexpr std::uint64_t kNextLink = 3;
+constexpr std::uint64_t kKinds = 4;
 
 }  // namespace
 
@@ -35,6 +36,14 @@ Fabric::Fabric(Timeline& timeline, const FabricShape& shape) : timeline_(timelin
   for (int nic = 0; nic < nodes * shape.nics_per_node; ++nic) add_link("NIC out", shape.nic_bytes_per_s);
   nics_in_ = static_cast<std::uint32_t>(links_.size());
   for (int nic = 0; nic < nodes * shape.nics_per_node; ++nic) add_link("NIC in", shape.nic_bytes_per_s);
+  if (shape.nodes_per_leaf == 0) return;
+  const int leaves = ((nodes - 1) / shape.nodes_per_leaf + 1) * (shape.leaf_per_rail ? shape.nics_per_node : 1);
+  leaves_up_ = static_cast<std::uint32_t>(links_.size());
+  for (int i = 0; i < leaves; ++i) add_link("leaf to spine", shape.leaf_bytes_per_s);
+  leaves_down_ = static_cast<std::uint32_t>(links_.size());
+  for (int i = 0; i < leaves; ++i) add_link("spine to leaf", shape.leaf_bytes_per_s);
+  spine_ = add_link("spine", shape.spine_bytes_per_s);
+  links_[spine_].times = shape.units;
 }
 
 std::uint32_t Fabric::add_link(std::string_view kind, double bytes_per_s) {
@@ -59,6 +68,13 @@ std::uint32_t Fabric::nic(int rank) const {
   return static_cast<std::uint32_t>(node * shape_.nics_per_node + rank % shape_.ranks_per_node % shape_.nics_per_node);
 }
 
+/// Returns the leaf of a rank's NIC, also of a rank beyond the fabric.
+std::uint32_t Fabric::leaf(int rank) const {
+  const int group = rank / shape_.ranks_per_node / shape_.nodes_per_leaf;
+  const int rail = rank % shape_.ranks_per_node % shape_.nics_per_node;
+  return static_cast<std::uint32_t>(shape_.leaf_per_rail ? group * shape_.nics_per_node + rail : group);
+}
+
 Way Fabric::way(int from, int to) const {
   Way way = usual_way(from, to);
   for (const SlowWay& slow : shape_.slow) {
@@ -70,20 +86,23 @@ Way Fabric::way(int from, int to) const {
 Way Fabric::usual_way(int from, int to) const {
   const int per_node = shape_.ranks_per_node;
   if (from / per_node == to / per_node) {
-    Way way{.latency = shape_.within_latency};
-    if (shape_.links_within) {
-      way.first = static_cast<std::uint32_t>(from * per_node + to % per_node);
-    } else {
-      way.first = static_cast<std::uint32_t>(from);
-      way.second = static_cast<std::uint32_t>(shape_.ranks + to);
-    }
-    return way;
+    if (shape_.links_within)
+      return {
+          .links = {static_cast<std::uint32_t>(from * per_node + to % per_node)}, .hops = 1, .latency = shape_.within_latency};
+    return {.links = {static_cast<std::uint32_t>(from), static_cast<std::uint32_t>(shape_.ranks + to)},
+            .hops = 2,
+            .latency = shape_.within_latency};
   }
   const bool changes_rails = from % per_node % shape_.nics_per_node != to % per_node % shape_.nics_per_node;
-  return {.first = nics_out_ + nic(from),
-          .second = nics_in_ + nic(to % shape_.ranks),
-          .latency = shape_.nic_latency,
-          .stretch = changes_rails ? shape_.rail_crossing : 1};
+  const std::uint32_t out = nics_out_ + nic(from);
+  const std::uint32_t in = nics_in_ + nic(to % shape_.ranks);
+  const double stretch = changes_rails ? shape_.rail_crossing : 1;
+  if (shape_.nodes_per_leaf == 0 || leaf(from) == leaf(to))
+    return {.links = {out, in}, .hops = 2, .latency = shape_.nic_latency, .stretch = stretch};
+  return {.links = {out, leaves_up_ + leaf(from), spine_, leaves_down_ + leaf(to % shape_.ranks), in},
+          .hops = 5,
+          .latency = shape_.nic_latency + shape_.spine_latency,
+          .stretch = stretch};
 }
 
 void Fabric::send(const Way& way, double bytes, Handler& handler, std::uint64_t what) {
@@ -104,7 +123,7 @@ void Fabric::send(const Way& way, double bytes, Handler& handler, std::uint64_t 
 
 /// Puts a transfer in the queue of its first link.
 void Fabric::enter(std::uint32_t transfer) {
-  Port& port = ports_[transfers_[transfer].way.first];
+  Port& port = ports_[transfers_[transfer].way.links[0]];
   if (port.busy) {
     port.waiting.push_back(transfer);
   } else {
@@ -112,29 +131,48 @@ void Fabric::enter(std::uint32_t transfer) {
   }
 }
 
+/// Lets the transfer's quantum cross the link that it has got to, in so many seconds from now; returns how long that takes.
+double Fabric::cross(Transfer& transfer, double begins) {
+  const Way& way = transfer.way;
+  const std::uint32_t number = way.links[transfer.hop];
+  Link& link = links_[number];
+  const double bytes = transfer.bytes * link.times;
+  const bool is_end = transfer.hop == 0 || transfer.hop + 1 == way.hops;
+  const double seconds = bytes * (is_end ? way.stretch : 1) / link.bytes_per_s;
+  if (rates_ != nullptr) rates_->carry(number, timeline_.now() + begins, timeline_.now() + begins + seconds, bytes);
+  link.busy_seconds += seconds;
+  link.bytes += bytes;
+  return seconds;
+}
+
 /// Carries the transfer's next quantum, beginning now.
 void Fabric::carry(std::uint32_t number) {
   Transfer& transfer = transfers_[number];
-  const double bytes = std::min(transfer.left, transfer.quantum);
-  transfer.left -= bytes;
-  const double now = timeline_.now();
-  const auto cross = [&](std::uint32_t link, double begins) {
-    const double seconds = bytes * transfer.way.stretch / links_[link].bytes_per_s;
-    if (rates_ != nullptr) rates_->carry(link, now + begins, now + begins + seconds, bytes);
-    links_[link].busy_seconds += seconds;
-    links_[link].bytes += bytes;
-    return seconds;
-  };
-  const double out = cross(transfer.way.first, 0);
-  ports_[transfer.way.first].busy = true;
+  transfer.bytes = std::min(transfer.left, transfer.quantum);
+  transfer.left -= transfer.bytes;
+  transfer.hop = 0;
+  const double out = cross(transfer, 0);
+  ports_[transfer.way.links[0]].busy = true;
   timeline_.add(out, *this, number * kKinds + kLinkFree);
-  double there = out;
-  if (transfer.way.second != Way::kNone) {
-    Port& second = ports_[transfer.way.second];
-    const double begins = std::max(second.free_at - now, 0.0);
-    const double ends = begins + cross(transfer.way.second, begins);
-    second.free_at = now + ends;
-    there = std::max(out, ends);
+  go_on(number, out);
+}
+
+/// Lets a quantum go on behind the link on which it begins now. It will have crossed all so far in `there` seconds.
+void Fabric::go_on(std::uint32_t number, double there) {
+  Transfer& transfer = transfers_[number];
+  const Way& way = transfer.way;
+  while (transfer.hop + 1 < way.hops) {
+    Port& port = ports_[way.links[++transfer.hop]];
+    const double now = timeline_.now();
+    const double begins = std::max(port.free_at - now, 0.0);
+    const double ends = begins + cross(transfer, begins);
+    port.free_at = now + ends;
+    there = std::max(there, ends);
+    // The links behind are taken when it gets to them: others may use them until then.
+    if (begins == 0 || transfer.hop + 1 == way.hops) continue;
+    transfer.there_at = now + there;
+    timeline_.add(begins, *this, number * kKinds + kNextLink);
+    return;
   }
   timeline_.add(there, *this, number * kKinds + kQuantumThere);
 }
@@ -144,13 +182,14 @@ void Fabric::happen(std::uint64_t what) {
   Transfer& transfer = transfers_[number];
   switch (what % kKinds) {
     case kLinkFree: {
-      Port& port = ports_[transfer.way.first];
+      Port& port = ports_[transfer.way.links[0]];
       port.busy = false;
       if (port.waiting.empty()) break;
-      // The first transfer whose second link is free, if there is one: the others would only wait behind this link.
+      // The first transfer whose later links are free, if there is one: the others would only wait behind this link.
       auto next = std::ranges::find_if(port.waiting, [this](std::uint32_t other) {
-        const std::uint32_t second = transfers_[other].way.second;
-        return second == Way::kNone || ports_[second].free_at <= timeline_.now();
+        const Way& way = transfers_[other].way;
+        return std::all_of(way.links.begin() + 1, way.links.begin() + way.hops,
+                           [this](std::uint32_t link) { return ports_[link].free_at <= timeline_.now(); });
       });
       if (next == port.waiting.end()) next = port.waiting.begin();
       const std::uint32_t chosen = *next;
@@ -165,6 +204,7 @@ void Fabric::happen(std::uint64_t what) {
         timeline_.add(transfer.way.latency, *this, number * kKinds + kArrived);
       }
       break;
+    case kNextLink: go_on(number, transfer.there_at - timeline_.now()); break;
     default: {
       // The entry may be used again by what the handler sends.
       Handler& handler = *transfer.handler;

@@ -1,14 +1,17 @@
-// The links of a cluster that isn't there, in virtual time. A transfer goes over one link, or out of one port and into another.
+// The links of a cluster that isn't there, in virtual time. A transfer goes over one link, or out of one port and into another;
+// between nodes maybe up from the sender's leaf switch, through the spine and down to the receiver's leaf on its way.
 //
 // A link carries one quantum of a transfer at a time. Transfers that share a link take turns, quantum by quantum, so each gets
-// its share (one whose second link is free goes first); of a transfer one quantum is on its way at a time. Behind a first link a
-// quantum goes on at once (cut-through): over two idle links of equal speed it takes as long as over one. When the second link is
+// its share (one whose later links are free goes first); of a transfer one quantum is on its way at a time. Behind its first link
+// a quantum goes on at once (cut-through): over two idle links of equal speed it takes as long as over one. When a later link is
 // busy it waits there, and its transfer with it.
 #pragma once
 
 #include "transport/sim/link_rates.h"
 #include "transport/sim/timeline.h"
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -23,15 +26,16 @@ struct Link {
   double bytes_per_s = 0;   ///< infinite: takes no time
   double busy_seconds = 0;  ///< time in which it carried something, so far
   double bytes = 0;         ///< carried so far
+  double times = 1;         ///< bytes that it carries for each byte of a played rank: units share it that one stands for
 };
 
 /// Links between ranks, and their speed.
 struct Way {
-  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
-  std::uint32_t first = kNone;   ///< number of the first link
-  std::uint32_t second = kNone;  ///< number of the link after it; kNone: there is only one
-  double latency = 0;            ///< seconds that each message takes besides its bytes
-  double stretch = 1;            ///< how many times longer its bytes take
+  static constexpr std::size_t kMost = 5;
+  std::array<std::uint32_t, kMost> links{};  ///< numbers, in the order in which bytes cross them
+  std::uint32_t hops = 0;                    ///< number of links
+  double latency = 0;                        ///< seconds that each message takes besides its bytes
+  double stretch = 1;                        ///< how many times longer its bytes take on the first and on the last of them
 };
 
 /// A pair of ranks whose bytes take longer, in both directions.
@@ -52,6 +56,12 @@ struct FabricShape {
   double nic_bytes_per_s = 0;
   double nic_latency = 0;
   double rail_crossing = 1;  ///< stretch of bytes between NICs of different numbers
+  int nodes_per_leaf = 0;  ///< nodes whose NICs are on one leaf switch; 0: nothing is known of switches, and nothing limits them
+  bool leaf_per_rail = false;    ///< NICs of each number have leaves of their own
+  double leaf_bytes_per_s = 0;   ///< of all links of a leaf to the spine, in each direction
+  double spine_bytes_per_s = 0;  ///< of all that leaves go through; infinite: only they limit it
+  double spine_latency = 0;      ///< seconds that a message from one leaf to another takes besides
+  int units = 1;                 ///< of which the fabric has one, all doing the same at the same time (folding)
   std::vector<SlowWay> slow{};
 };
 
@@ -77,12 +87,15 @@ class Fabric final : public Handler {
     Way way;
     double left = 0;
     double quantum = 0;
+    double bytes = 0;       // of the quantum that is on its way
+    std::uint32_t hop = 0;  // the link of the way that it has got to
+    double there_at = 0;    // when it will have crossed the links so far
     Handler* handler = nullptr;
     std::uint64_t what = 0;
   };
   struct Port {
     bool busy = false;                  // carries a quantum as a first link
-    double free_at = 0;                 // as a second link
+    double free_at = 0;                 // as a later link
     std::deque<std::uint32_t> waiting;  // transfers
   };
 
@@ -90,8 +103,11 @@ class Fabric final : public Handler {
   void happen(std::uint64_t what) override;
   void enter(std::uint32_t transfer);
   void carry(std::uint32_t transfer);
+  double cross(Transfer& transfer, double begins);
+  void go_on(std::uint32_t transfer, double there);
   std::uint32_t add_link(std::string_view kind, double bytes_per_s);
   std::uint32_t nic(int rank) const;
+  std::uint32_t leaf(int rank) const;
 
   Timeline& timeline_;
   FabricShape shape_;
@@ -101,6 +117,9 @@ class Fabric final : public Handler {
   std::vector<std::uint32_t> unused_;  // entries of transfers_
   std::uint32_t nics_out_ = 0;         // number of the first NIC's link
   std::uint32_t nics_in_ = 0;
+  std::uint32_t leaves_up_ = 0;
+  std::uint32_t leaves_down_ = 0;
+  std::uint32_t spine_ = 0;
   LinkRates* rates_ = nullptr;
 };
 
