@@ -136,6 +136,7 @@ Work CommunicatorState::start_recv(Mode mode, const Buffer& buffer, int from, co
                 "recv");
   }
   if (from != kAnySource) check_other("recv", "from", from, group);
+  else if (group.size() == 1) throw Error(Cause::refused, "recv: a group of one rank has no other that could send", -1, "recv");
   check_memory("recv", "buffer", buffer);
   if (options.algorithm != Algorithm::automatic) choose(Op::recv, buffer.bytes(), options);
   if (tagged) {

@@ -1,6 +1,7 @@
 // The engine's queues and failures. How it waits is in waiting.cpp.
 #include "core/streams/engine.h"
 
+#include "core/board/peer_watch.h"
 #include "core/fault/rank_faults.h"
 #include "core/program/recorder.h"
 #include "core/streams/mail.h"
@@ -336,8 +337,14 @@ bool Engine::test(Stream stream, std::uint64_t number) {
 }
 
 void Engine::tick() {
-  page_->last_sign_ns.store(clock().now_ns(), relaxed);
+  const std::uint64_t now = clock().now_ns();
+  page_->last_sign_ns.store(now, relaxed);
   sign_of_life();
+  constexpr std::uint64_t kBetweenLooks = 100'000'000;
+  if (options_.watch != nullptr && now - watched_ns_ >= kBetweenLooks) {
+    watched_ns_ = now;
+    options_.watch->look();
+  }
   if (broken_ || board_.aborted()) throw_first_cause();
   progress();
 }

@@ -359,6 +359,7 @@ class Engine {
   Recorder* recorder_ = nullptr;
   bool stepping_ = false;                               // an operation's step() is on the stack
   const std::atomic<std::uint32_t>* wanted_ = nullptr;  // in drive(): raised by a thread that wants the engine
+  std::uint64_t watched_ns_ = 0;                        // the last look at peers of a rank that only ticks
   bool broken_ = false;
   bool moved_ = false;
   std::uint64_t blocked_ns_ = 0;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 namespace tsprun::detail {
 
@@ -119,7 +120,7 @@ bool Mail::send_first(Peer& to) {
     if (header.kind == Kind::small) ++to.small_sent;
   }
   if (!to.header_sent) {
-    header.taken = to.taken;
+    if (!std::exchange(first.stamped, true)) header.taken = to.taken;
     const Ticket ticket =
         to.transport->send(to.lane, envelope_of(to.headers_out + 1, false, Purpose::none), std::as_bytes(std::span(&header, 1)));
     if (ticket == kNotNow) return false;

@@ -135,6 +135,7 @@ class Mail {
   struct Outgoing {
     Header header{};
     Letter* letter = nullptr;
+    bool stamped = false;  // the header says what was taken; a send that is tried again must send the same bytes
   };
   /// A message that no receive wanted when its header came.
   struct Parked {

@@ -18,7 +18,7 @@ def _stream(members, rank):
     """Returns the number of the stream of a group's collectives, those of one stream being called in one order: 0 of the group of all
     ranks; of others one for each shape, the distances between members, which the groups along one axis of a mesh have in common. From
     the fourth shape on they take turns. The first member of the first group of a shape numbers it in the store."""
-    if not members:
+    if len(members) < 2:  # of one rank: nobody else takes part
         return 0
     store = dist.distributed_c10d._get_default_store()
     shape = "tsprun/shape" + "".join(f"/{b - a}" for a, b in zip(members, members[1:]))
