@@ -177,6 +177,8 @@ if size > 2:
 refused("dense tensors", lambda: dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (2,))))
 refused("can't be reduced by", lambda: dist.all_reduce(given(rank, 3, torch.float32), dist.ReduceOp.BXOR))
 refused("a tensor for each of", lambda: dist.all_gather([torch.empty(7)] * (size + 1), given(rank)))
+if size == 1:
+    refused("no other that could send", lambda: dist.recv(torch.empty(1)))
 
 # What torch's own wrappers build on.
 objects = [None] * size
