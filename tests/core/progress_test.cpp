@@ -105,11 +105,11 @@ TEST(Progress, AWaitEndsAtItsLimitAndMayBeRepeated) {
 
 TEST(Progress, AFailureReachesEveryPendingOperation) {
   const std::vector<RankOutcome> outcomes = try_ranks(2, [](Context& context) {
-    Progress progress(context);
     std::int64_t a = 1;
     std::int64_t b = 1;
     std::atomic<int> failures = 0;
     const auto count = [&](const std::exception_ptr& failure) { failures += failure ? 1 : 0; };
+    Progress progress(context);  // tells `count` until it ends
     // Both streams are needed on both ranks, but rank 1 calls something else on one of them.
     Posted one = sum(progress, a, Stream::kv, count);
     Posted other = context.rank() == 0
