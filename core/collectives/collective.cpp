@@ -94,14 +94,18 @@ Call Collective::among(const Group& members, std::uint64_t phase) const {
 int Collective::likely_sender() const {
   constexpr std::uint64_t kFreshNs = 10'000'000;
   const std::uint64_t now = engine().clock().now_ns();
-  if (likely_since_ns_ != 0 && now - likely_since_ns_ < kFreshNs) return likely_;
-  likely_since_ns_ = now;
   const FlightBoard& board = engine().board();
+  const auto is_gone = [&board](int world) {
+    const Life life = board.life(world);
+    return life != Life::alive && life != Life::unborn;
+  };
+  if (likely_since_ns_ != 0 && now - likely_since_ns_ < kFreshNs && !is_gone(likely_)) return likely_;
+  likely_since_ns_ = now;
   int waits = -1;
   int gone = -1;
   for (int i = 0; i < peers(); ++i) {
     const int world = group_->member(peer(i)).world;
-    if (const Life life = board.life(world); life != Life::alive && life != Life::unborn) {
+    if (is_gone(world)) {
       gone = world;
       continue;
     }

@@ -1,4 +1,4 @@
-// How a rank waits: it spins or yields, then sleeps. At every look at the clock it checks whether the job has failed, whether the
+// Waits of a rank: it spins or yields, then sleeps. At every look at the clock it checks whether the job has failed, whether the
 // rank it waits for is alive, whether the other ranks' arguments agree with its own, and the deadline.
 #include "core/board/peer_watch.h"
 #include "core/streams/engine.h"
@@ -278,7 +278,8 @@ void Engine::check_peer(Patience& patience, std::uint64_t now) {
     if (now - patience.left_since_ns < wait_for_word_ns(options_.timeout_ns)) return;
   }
   if (patience.suspect != peer) {
-    patience.suspect = peer;
+    // Whoever waits for any source waits for another rank now, unless all of them are gone.
+    patience.suspect = head->waiting_for() == peer ? peer : -1;
     return;
   }
   if (withheld(peer)) {
