@@ -185,7 +185,7 @@ void Job::handle_signal(int signal) {
     case SIGCONT:
       signal_ranks(SIGCONT);
       // Time limits don't run while all are stopped.
-      if (ending_) ending_since_ns_ = posix::now_ns();
+      if (ending_) ending_since_ns_ = killed_ns_ = posix::now_ns();
       break;
     case SIGUSR1:
     case SIGUSR2: stderr_.append(print_board(board_, posix::now_ns())); break;
@@ -222,8 +222,7 @@ void Job::interrupt(int signal) {
   asked_to_end_by_ = signal;
   if (ask_to_wind_down(signal)) return;
   if (interrupted_by_ != 0) {
-    signal_ranks(SIGKILL);
-    sent_kill_ = true;
+    kill_ranks();
     hurried_ = true;
     return;
   }

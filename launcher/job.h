@@ -98,6 +98,8 @@ class Job {
   void judge(int rank, const RankEnd& end);
   void begin_ending(const std::optional<Failure>& own);
   void end_patiently();
+  void kill_ranks();
+  void leave_held_ranks();
   void complete_abort();
   void name_earlier_death();
   RankEnd look_at_end(int rank) const;
@@ -148,7 +150,8 @@ class Job {
   bool ending_ = false;
   bool sent_term_ = false;
   bool sent_kill_ = false;
-  bool hurried_ = false;  ///< a second signal came: don't wait for other nodes
+  std::uint64_t killed_ns_ = 0;  ///< when ranks got SIGKILL, or the last of them has ended since
+  bool hurried_ = false;         ///< a second signal came: don't wait for other nodes
   std::uint64_t ending_since_ns_ = 0;
   int interrupted_by_ = 0;
   std::uint64_t wind_down_until_ns_ = 0;  // deadline for the ranks to save and end early; 0: they weren't asked to

@@ -28,6 +28,10 @@ constexpr GracePeriods kBuiltIn{250'000'000, 250'000'000};
 /// A user's program may have something to clean up when it is interrupted.
 constexpr GracePeriods kAfterInterrupt{1'000'000'000, 3'000'000'000};
 
+/// Longest time that no rank ends after all got SIGKILL. What then still runs sleeps in the kernel, where no signal ends it: of a
+/// rank over RDMA, for instance, the kernel waits for messages that a dead port will never send.
+constexpr std::uint64_t kHeldByKernel_ns = 5'000'000'000;
+
 }  // namespace
 
 /// Returns how a rank's process has ended, if it has, without reaping it.
@@ -56,6 +60,7 @@ void Job::rank_ended(int rank) {
   record.end.by_launcher = (sent_term_ && record.end.signal == SIGTERM) || (sent_kill_ && record.end.signal == SIGKILL) ||
                            (record.stopped && ending_ && record.end.signal == SIGKILL);
   --living_;
+  killed_ns_ = posix::now_ns();
   loop_.ignore(ended.pidfd.get());
   ended.pidfd.reset();
   if (end.failed() && !ending_) hear_own_signals(end);
@@ -161,8 +166,24 @@ void Job::end_patiently() {
     signal_ranks(SIGTERM);
   }
   if (waited > grace.kill_ns && !sent_kill_) {
-    sent_kill_ = true;
-    signal_ranks(SIGKILL);
+    kill_ranks();
+  }
+  if (sent_kill_ && posix::now_ns() - killed_ns_ > kHeldByKernel_ns) leave_held_ranks();
+}
+
+void Job::kill_ranks() {
+  sent_kill_ = true;
+  killed_ns_ = posix::now_ns();
+  signal_ranks(SIGKILL);
+}
+
+/// Counts the ranks that the kernel holds as ended, so that the job ends without them.
+void Job::leave_held_ranks() {
+  for (int rank = here_.first; rank < here_.first + here_.count; ++rank) {
+    if (!alive(rank)) continue;
+    records_[static_cast<std::size_t>(rank)].end = {.ended = true, .signal = SIGKILL, .by_launcher = true, .held = true};
+    --living_;
+    loop_.ignore(process(rank).pidfd.get());
   }
 }
 

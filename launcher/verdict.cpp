@@ -181,7 +181,12 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
     } else if (const std::string idle = describe_idle(record, rank, failure, anybody_joined); !idle.empty()) {
       add(idle);
     }
-    if (record.end.by_launcher && record.end.signal == SIGKILL && rank != failure.rank && !record.stopped) {
+    if (record.end.held) {
+      add(
+          fmt::format("rank {} (process {}) was killed, but the kernel still holds it, for a device that doesn't answer or a "
+                      "debugger; tsprun ended without it",
+                      rank, record.pid));
+    } else if (record.end.by_launcher && record.end.signal == SIGKILL && rank != failure.rank && !record.stopped) {
       add(fmt::format("rank {} didn't end by itself and was killed", rank));
     }
   }

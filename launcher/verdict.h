@@ -18,6 +18,7 @@ struct RankEnd {
   int exit_code = 0;
   int signal = 0;            ///< 0: it exited
   bool by_launcher = false;  ///< a signal that tsprun sent ended it
+  bool held = false;         ///< it was killed, but the kernel still holds it, so it hasn't really ended
 
   /// Returns true if the process ended by a signal or with a code other than 0.
   bool failed() const { return ended && (signal != 0 || exit_code != 0); }

@@ -8,12 +8,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <optional>
 #include <string>
+#include <sys/ptrace.h>
 #include <unistd.h>
 #include <vector>
 
@@ -392,6 +395,26 @@ TEST(KilledLauncher, OfABuiltInCommandTakesItsRanksWithIt) {
   ASSERT_GE(process.marked().size(), 4U) << process.err();
   process.signal(SIGKILL);
   process.wait();
+  EXPECT_TRUE(process.wait_until_nothing_is_left(2)) << process.marked().size() << " processes are left";
+}
+
+// The kernel may hold a killed process, for a device that doesn't answer. Here a tracer holds it at its end.
+TEST(KilledRank, ThatTheKernelHoldsIsLeftBehind) {
+  Process process({tsprun_path(), "-n", "3", "bench", "all_reduce", "--sizes", "1M", "--iters", "100000"});
+  for (int i = 0; i < 1000 && process.marked().size() < 4; ++i) ::usleep(5000);
+  std::vector<pid_t> ranks = process.marked();
+  std::erase(ranks, process.pid());
+  ASSERT_EQ(ranks.size(), 3U) << process.err();
+  const pid_t held = ranks[0];
+  ASSERT_EQ(::ptrace(PTRACE_SEIZE, held, nullptr, PTRACE_O_TRACEEXIT), 0) << std::strerror(errno);
+  ::kill(ranks[1], SIGKILL);
+  const End end = process.wait(30);
+  EXPECT_EQ(end.code, 1) << process.err();
+  EXPECT_LT(end.seconds, 15) << process.err();
+  EXPECT_NE(process.err().find("was killed by signal 9"), std::string::npos) << process.err();
+  const std::string line = fmt::format("(process {}) was killed, but the kernel still holds it", held);
+  EXPECT_NE(process.err().find(line), std::string::npos) << process.err();
+  ::ptrace(PTRACE_CONT, held, nullptr, nullptr);
   EXPECT_TRUE(process.wait_until_nothing_is_left(2)) << process.marked().size() << " processes are left";
 }
 
