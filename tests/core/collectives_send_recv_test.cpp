@@ -4,12 +4,12 @@
 #include "core/collectives/chunks.h"
 #include "tests/support/calls.h"
 #include "tests/support/oracle.h"
+#include "tests/support/refusal.h"
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -117,22 +117,13 @@ TEST(SendRecv, RefusesWhatCantBe) {
     const int p = world.rank();
     std::vector<float> a(4);
     std::vector<float> b(4);
-    const auto refusal = [&](const std::function<void()>& call) {
-      try {
-        call();
-      } catch (const Error& error) {
-        EXPECT_EQ(error.cause(), Cause::refused) << error.what();
-        return std::string(error.what());
-      }
-      ADD_FAILURE() << "nothing was refused";
-      return std::string();
-    };
     const std::span<const float> send(a);
-    EXPECT_NE(refusal([&] { world.send_recv(send, 2, std::span<float>(b), 0); }).find("to = 2"), std::string::npos);
-    EXPECT_NE(refusal([&] { world.send_recv(send, 0, std::span<float>(b), -1); }).find("from = -1"), std::string::npos);
-    EXPECT_NE(refusal([&] { world.send_recv(send, p, std::span<float>(b), 1 - p); }).find("own rank"), std::string::npos);
-    EXPECT_NE(refusal([&] { world.send_recv(send, 1 - p, std::span<float>(a), 1 - p); }).find("overlaps"), std::string::npos);
-    EXPECT_NE(refusal([&] { world.send_recv(send, p, std::span<float>(b).first(3), p); }).find("3 f32"), std::string::npos);
+    EXPECT_NE(refused_text([&] { world.send_recv(send, 2, std::span<float>(b), 0); }).find("to = 2"), std::string::npos);
+    EXPECT_NE(refused_text([&] { world.send_recv(send, 0, std::span<float>(b), -1); }).find("from = -1"), std::string::npos);
+    EXPECT_NE(refused_text([&] { world.send_recv(send, p, std::span<float>(b), 1 - p); }).find("own rank"), std::string::npos);
+    EXPECT_NE(refused_text([&] { world.send_recv(send, 1 - p, std::span<float>(a), 1 - p); }).find("overlaps"),
+              std::string::npos);
+    EXPECT_NE(refused_text([&] { world.send_recv(send, p, std::span<float>(b).first(3), p); }).find("3 f32"), std::string::npos);
     world.barrier();  // nothing was begun
   });
 }

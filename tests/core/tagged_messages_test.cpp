@@ -2,13 +2,13 @@
 // any size, over every transport; the witness is the list of messages that both ends were given.
 #include "core/streams/mail.h"
 #include "tests/support/oracle.h"
+#include "tests/support/refusal.h"
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <random>
 #include <string>
@@ -280,22 +280,12 @@ TEST(TaggedMessages, RefusesWhatCantBe) {
     std::vector<std::int32_t> values(1);
     std::vector<std::int32_t> more(1);
     const std::span<std::int32_t> buffer(values);
-    const auto refusal = [&](const std::function<void()>& call) {
-      try {
-        call();
-      } catch (const Error& error) {
-        EXPECT_EQ(error.cause(), Cause::refused) << error.what();
-        return std::string(error.what());
-      }
-      ADD_FAILURE() << "nothing was refused";
-      return std::string();
-    };
     const int other = 1 - world.rank();
-    EXPECT_NE(refusal([&] { world.recv(buffer, kAnySource); }).find("with a tag"), std::string::npos);
-    EXPECT_NE(refusal([&] { world.send(buffer, other, {.tag = kAnyTag}); }).find("tag = -2"), std::string::npos);
-    EXPECT_NE(refusal([&] { world.recv(buffer, other, {.tag = -3}); }).find("tag = -3"), std::string::npos);
-    EXPECT_NE(refusal([&] { world.send(buffer, world.rank(), {.tag = 0}); }).find("itself"), std::string::npos);
-    EXPECT_NE(refusal([&] { world.send_recv(buffer, other, std::span<std::int32_t>(more), other, {.tag = 0}); }).find("tag"),
+    EXPECT_NE(refused_text([&] { world.recv(buffer, kAnySource); }).find("with a tag"), std::string::npos);
+    EXPECT_NE(refused_text([&] { world.send(buffer, other, {.tag = kAnyTag}); }).find("tag = -2"), std::string::npos);
+    EXPECT_NE(refused_text([&] { world.recv(buffer, other, {.tag = -3}); }).find("tag = -3"), std::string::npos);
+    EXPECT_NE(refused_text([&] { world.send(buffer, world.rank(), {.tag = 0}); }).find("itself"), std::string::npos);
+    EXPECT_NE(refused_text([&] { world.send_recv(buffer, other, std::span<std::int32_t>(more), other, {.tag = 0}); }).find("tag"),
               std::string::npos);
     world.barrier();
   });

@@ -1,10 +1,8 @@
 // Before a rank starts all nodes prove that they compute the same from the same: weights, data, kernels, program. What differs is
 // named on both, with both values.
 
-#include "tests/support/free_port.h"
-#include "tests/support/process.h"
+#include "tests/multiprocess/two_launchers.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -18,27 +16,6 @@ namespace tsprun::detail::test::nodes_alike_test {
 namespace {
 
 namespace fs = std::filesystem;
-
-ProcessOptions with(std::map<std::string, std::string> environment) {
-  ProcessOptions options;
-  options.environment = std::move(environment);
-  options.environment["TSP_SECRET"] = "that of the tests of alike nodes";
-  return options;
-}
-
-std::vector<std::string> node_words(int node, int port, const std::vector<std::string>& command) {
-  std::vector<std::string> words = {tsprun_path(),
-                                    "-n",
-                                    "2",
-                                    "--nnodes",
-                                    "2",
-                                    "--node-rank",
-                                    std::to_string(node),
-                                    "--rendezvous",
-                                    fmt::format("127.0.0.1:{}", port)};
-  words.insert(words.end(), command.begin(), command.end());
-  return words;
-}
 
 /// Changes one byte of a file: `from_end` 1 is the last.
 void flip(const std::string& path, int from_end) {
@@ -74,8 +51,10 @@ class AlikeNodes : public testing::Test {
                                   const std::vector<std::string>& words,
                                   const std::map<std::string, std::string>& second_environment = {}) {
     const int port = free_port();
-    Process first(node_words(0, port, first_command), with({}));
-    Process second(node_words(1, port, second_command), with(second_environment));
+    ProcessOptions options = kSecret;
+    options.environment.insert(second_environment.begin(), second_environment.end());
+    Process first(node_words(0, port, first_command), kSecret);
+    Process second(node_words(1, port, second_command), options);
     for (Process* process : {&first, &second}) {
       EXPECT_EQ(process->wait(20).code, 2) << process->err();
       for (const std::string& word : words) EXPECT_NE(process->err().find(word), std::string::npos) << process->err();
@@ -109,8 +88,8 @@ TEST_F(AlikeNodes, ComputeFromEqualFilesInDifferentPlaces) {
   for (const char* name : {"config.json", "model.safetensors"})
     fs::copy_file(path("model0/") + name, path("copy0/") + name, fs::copy_options::overwrite_existing);
   const int port = free_port();
-  Process first(node_words(0, port, {"-q", "eval", "--model", path("model0"), "--data", path("text"), "--seq", "16"}), with({}));
-  Process second(node_words(1, port, {"-q", "eval", "--model", path("copy0"), "--data", path("text"), "--seq", "16"}), with({}));
+  Process first(node_words(0, port, {"-q", "eval", "--model", path("model0"), "--data", path("text"), "--seq", "16"}), kSecret);
+  Process second(node_words(1, port, {"-q", "eval", "--model", path("copy0"), "--data", path("text"), "--seq", "16"}), kSecret);
   EXPECT_EQ(first.wait(30).code, 0) << first.err();
   EXPECT_EQ(second.wait(30).code, 0) << second.err();
 }
@@ -158,8 +137,8 @@ TEST_F(AlikeNodes, RefuseAnotherProgram) {
   const std::vector<std::string> command = {"bench", "barrier"};
   std::vector<std::string> second_words = node_words(1, port, command);
   second_words.front() = other;
-  Process first(node_words(0, port, command), with({}));
-  Process second(second_words, with({}));
+  Process first(node_words(0, port, command), kSecret);
+  Process second(second_words, kSecret);
   for (Process* process : {&first, &second}) {
     EXPECT_EQ(process->wait(20).code, 2) << process->err();
     EXPECT_NE(process->err().find("build "), std::string::npos) << process->err();
@@ -177,8 +156,8 @@ TEST_F(AlikeNodes, WaitForOneThatReadsForLong) {
                                     data,        "--seq", "16",    "--steps",  "1"};
   };
   const int port = free_port();
-  Process first(node_words(0, port, train(path("text"))), with({}));
-  Process second(node_words(1, port, train(large)), with({}));
+  Process first(node_words(0, port, train(path("text"))), kSecret);
+  Process second(node_words(1, port, train(large)), kSecret);
   EXPECT_EQ(first.wait(100).code, 2) << first.err();
   EXPECT_EQ(second.wait(100).code, 2) << second.err();
   EXPECT_NE(first.err().find("--data (content "), std::string::npos) << first.err();

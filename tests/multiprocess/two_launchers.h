@@ -31,9 +31,8 @@ inline std::vector<std::string> node_words(int node, int port, std::vector<std::
 /// Environment with the secret of these jobs.
 inline const ProcessOptions kSecret = with({{"TSP_SECRET", "of this test, and long enough"}});
 
-/// A tsprun of two that train on one rank each: global options, then those of train.
-inline std::vector<std::string> train_words(int node, int port, const std::string& data, const std::vector<std::string>& global,
-                                            const std::vector<std::string>& options) {
+/// A tsprun of two that have one rank each: further options and the command.
+inline std::vector<std::string> node_words(int node, int port, const std::vector<std::string>& more) {
   std::vector<std::string> words = {tsprun_path(),
                                     "-n",
                                     "2",
@@ -43,7 +42,14 @@ inline std::vector<std::string> train_words(int node, int port, const std::strin
                                     std::to_string(node),
                                     "--rendezvous",
                                     fmt::format("127.0.0.1:{}", port)};
-  words.insert(words.end(), global.begin(), global.end());
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+/// A tsprun of two that train on one rank each: global options, then those of train.
+inline std::vector<std::string> train_words(int node, int port, const std::string& data, const std::vector<std::string>& global,
+                                            const std::vector<std::string>& options) {
+  std::vector<std::string> words = node_words(node, port, global);
   words.insert(words.end(), {"train", "--config", "nano", "--data", data, "--seq", "16"});
   words.insert(words.end(), options.begin(), options.end());
   return words;

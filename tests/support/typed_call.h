@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <optional>
 #include <utility>
 
 namespace tsprun::detail::test {
@@ -61,6 +62,12 @@ class TypedCall : public Running {
   ReducedSamples<T> reductions() const { return ReducedSamples<T>(call_.seed, n_, call_.reduction); }
   void expect_guards(const Guarded<T>& memory, const char* what) const {
     EXPECT_TRUE(memory.guards_intact()) << place() << " wrote outside of " << what;
+  }
+  /// Checks that a send buffer still holds what this rank put there, if the call has one of its own.
+  void expect_unchanged(const std::optional<Guarded<T>>& send) const {
+    if (!send) return;
+    expect_samples("send", send->elements(), call_.seed, p_);
+    expect_guards(*send, "send");
   }
 
   /// Checks that the holes between the chunks still hold what make() wrote there.
