@@ -56,12 +56,17 @@ Mail::Letter::Letter(Mail& mail, int to, std::uint64_t group, std::int32_t tag, 
                      Purpose purpose)
     : mail_(&mail), to_(&mail.peer(to)), group_(group), tag_(tag), dtype_(dtype), payload_(payload), purpose_(purpose) {
   number_ = ++to_->letters;
-  to_->outbox.push_back({.header = {.kind = Kind::undecided,
-                                    .dtype = dtype,
+  announce(Kind::undecided);
+}
+
+/// Queues a header of this message.
+void Mail::Letter::announce(Kind kind) {
+  to_->outbox.push_back({.header = {.kind = kind,
+                                    .dtype = dtype_,
                                     .taken = 0,
-                                    .tag = tag,
-                                    .bytes = payload.size(),
-                                    .group = static_cast<std::uint32_t>(group),
+                                    .tag = tag_,
+                                    .bytes = payload_.size(),
+                                    .group = static_cast<std::uint32_t>(group_),
                                     .number = number_},
                          .letter = this});
 }
@@ -81,14 +86,7 @@ bool Mail::Letter::sent_or_wanted(const OperationInfo& mine) {
 bool Mail::Letter::has_lane(const OperationInfo& mine) {
   if (state_ == State::wanted) {
     state_ = State::due;
-    to_->outbox.push_back({.header = {.kind = Kind::coming,
-                                      .dtype = dtype_,
-                                      .taken = 0,
-                                      .tag = tag_,
-                                      .bytes = payload_.size(),
-                                      .group = static_cast<std::uint32_t>(group_),
-                                      .number = number_},
-                           .letter = this});
+    announce(Kind::coming);
   }
   mail_->attend(*to_, mine);
   return state_ == State::on_lane;

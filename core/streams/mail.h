@@ -75,6 +75,7 @@ class Mail {
    private:
     friend class Mail;
     enum class State : std::uint8_t { queued, announced, wanted, due, on_lane, sent };
+    void announce(Kind kind);
     Mail* mail_;
     Peer* to_;
     std::uint64_t group_;
@@ -143,7 +144,7 @@ class Mail {
     Header header;
     std::vector<std::byte> payload;  // of a small one
   };
-  /// What is exchanged with one rank.
+  /// State of the exchange with one rank.
   struct Peer {
     int world = -1;
     Transport* transport = nullptr;
