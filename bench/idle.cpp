@@ -1,5 +1,5 @@
-// What ranks cost that only wait: n processes, of which 1 … n−1 wait in a barrier for rank 0, which sleeps. The parent reads each
-// process's CPU clock from 10 ms after the wait began until shortly before it ends.
+// Measures what ranks cost that only wait: n processes, of which 1 … n−1 wait in a barrier for rank 0, which sleeps. The parent
+// reads each process's CPU clock from 10 ms after the wait began until shortly before it ends.
 //
 //   idle [-n RANKS] [--seconds S] [--json FILE]       exit code 1 if a waiting rank used 2% of a core or more
 #include "core/context.h"

@@ -1,4 +1,4 @@
-// What happens to exceptions that a rank's program doesn't catch: the flight board, and so the verdict, gets to know of them.
+// Tells the flight board, and so the verdict, of exceptions that a rank's program doesn't catch.
 #pragma once
 
 #include "transport/shm/node_memory.h"

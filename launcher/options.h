@@ -28,7 +28,7 @@ using bootstrap::RankBlock;
 /// them.
 enum class Bind : std::uint8_t { automatic, core, none };
 
-/// Whether what travels by tcp is encrypted (--tls). automatic: between machines.
+/// Encryption of what travels by tcp (--tls). automatic: between machines.
 enum class Encryption : std::uint8_t { automatic, on, off };
 
 /// The global options, each with its default. Members without a description are described by their rows (declare()).

@@ -33,7 +33,7 @@ struct Factory {
     job    ///< it is on another node
   };
 
-  /// Whether it connects two ranks at some distance.
+  /// Answer to whether a transport connects two ranks at some distance.
   enum class Use : std::uint8_t {
     never,
     if_reachable,  ///< if their addresses say that they can reach each other

@@ -1,4 +1,4 @@
-// What trials of transports have in common (Factory::attempt): two ends of one process, of which one sends the other a message
+// Common part of the trials of transports (Factory::attempt): two ends of one process, of which one sends the other a message
 // within a deadline.
 #pragma once
 

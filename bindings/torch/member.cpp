@@ -1,4 +1,4 @@
-// How this process becomes a rank of its job, once for all its process groups, and leaves it.
+// Makes this process a rank of its job, once for all its process groups, and takes it out again.
 #include "process_group.h"
 
 #include <c10/util/Exception.h>

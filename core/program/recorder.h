@@ -1,4 +1,4 @@
-// What writes a rank's program (program.h): the compute stream tells it of kernels, the engine of operations and waits, the rank
+// Writes a rank's program (program.h): the compute stream tells it of kernels, the engine of operations and waits, the rank
 // and its heap of memory.
 #pragma once
 

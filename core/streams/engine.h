@@ -130,7 +130,7 @@ struct PhantomPeer {
   std::size_t plain_limit = 8 * 1024;  ///< largest payload, in bytes, that may be sent from any memory; default: that of shm
 };
 
-/// How this rank reaches a rank of the world.
+/// Way from this rank to a rank of the world.
 struct Route {
   Transport* transport = nullptr;                 ///< null: unreachable; borrowed
   int peer = -1;                                  ///< its number in that transport
@@ -232,7 +232,8 @@ class Engine {
   void settle(const Work& work) {
     if (work.engine_ != nullptr) settle(work.stream_, work.number_);
   }
-  /// To be called by a step() that did something but isn't complete: gives a sign of life and makes the wait poll eagerly again.
+  /// Notes progress, for a step() that did something but isn't complete: gives a sign of life and makes the wait poll eagerly
+  /// again.
   void moved() {
     moved_ = true;
     sign_of_life();

@@ -64,7 +64,7 @@ struct PlayedTrace {
   std::uint64_t left_out = 0;  ///< events beyond TraceRecorder::kMostEvents
 };
 
-/// What a link carried when.
+/// Bytes that a link carried over time.
 struct LinkTrack {
   std::size_t link = 0;       ///< its place in PlayedRun::links
   std::string name;           ///< "NIC out 3"

@@ -1,4 +1,4 @@
-// What a played rank did, as a graph of tasks for other simulators: kernels, and the messages that its operations really sent and
+// Graph of what a played rank did, in tasks for other simulators: kernels, and the messages that its operations really sent and
 // received, each with the tasks that must be over before it begins.
 //
 // A kernel follows the kernel before it and what the rank waited for since. An operation follows the kernel before it was posted

@@ -57,9 +57,10 @@ struct CallOptions {
   /// Overrides the choice table for this call. An algorithm that the operation doesn't have, or that can't run on this group, is
   /// refused. A group of one rank has nothing to move and takes any that the operation has.
   Algorithm algorithm = Algorithm::automatic;
-  /// Of a send, the message's tag, 0 or larger; of a recv, the tag that it wants. See send().
+  /// Tag of the message: the one that a send gives it, 0 or larger, or the one that a recv wants. See send().
   std::int32_t tag = kNoTag;
-  /// Of a recv: where to note which message it took, before it is complete; null: nowhere. Must exist until then.
+  /// Place where a recv notes which message it took; null: nowhere. It is written before the recv is complete, and must exist
+  /// until then.
   MessageInfo* received = nullptr;
 };
 

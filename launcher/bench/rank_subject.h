@@ -1,4 +1,4 @@
-// What `bench` measures on a rank of a job, and what the ranks tell each other besides.
+// Subject of `bench` on a rank of a job: what is measured, and what the ranks tell each other besides.
 #pragma once
 
 #include "core/context.h"

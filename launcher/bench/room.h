@@ -1,4 +1,4 @@
-// Whether what `bench` measures fits into memory.
+// Checks that what `bench` measures fits into memory.
 #pragma once
 
 #include "launcher/bench/case.h"

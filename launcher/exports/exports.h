@@ -8,7 +8,7 @@
 
 namespace tsprun::detail::launcher {
 
-/// What `--export` asks for; empty paths: nothing.
+/// Values of `--export`; an empty path: not asked for.
 struct Exports {
   std::string goal;    ///< file
   std::string chakra;  ///< folder

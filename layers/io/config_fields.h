@@ -1,4 +1,4 @@
-// What only a config.json needs of its reader: fields that change the computation are refused unless their value is neutral, and
+// Rules for the fields of a config.json: those that change the computation are refused unless their value is neutral, and
 // unknown fields are listed rather than refused.
 #pragma once
 

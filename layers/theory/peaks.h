@@ -30,7 +30,7 @@ struct PeakOptions {
                                     ///< Error(out_of_memory), as on the rank
 };
 
-/// What one rank holds and receives.
+/// Memory that one rank holds and bytes that it receives.
 struct RankCounts {
   CategoryBytes memory{};  ///< peaks, over the whole run
   Traffic traffic{};       ///< received in one pass

@@ -55,7 +55,7 @@ struct LinkUse {
   double bytes = 0;  ///< bytes that it carried
 };
 
-/// What a rank does in a step, and what it costs.
+/// Program of a rank for one step, with the prices of its kernels.
 struct PricedProgram {
   Program program;
   std::vector<double> kernel_seconds;  ///< of each of its costs

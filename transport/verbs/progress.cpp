@@ -1,4 +1,4 @@
-// What VerbsTransport learns from its NIC: completions with the news that they bring, events of devices and ports, the silence of
+// Reads what VerbsTransport learns from its NIC: completions with the news that they bring, events of devices and ports, the silence of
 // a peer, and the end of a connection. Messages are in sending.cpp and receiving.cpp.
 #include "transport/verbs/judgement.h"
 #include "transport/verbs/parts.h"
