@@ -13,9 +13,6 @@ namespace tsprun::detail {
 
 namespace {
 
-/// Place on an axis that means all ranks of the axis.
-constexpr int kAll = -1;
-
 Layout checked(const Communicator& world, Layout layout) {
   if (const std::string why = layout.why_not(); !why.empty()) throw Error(Cause::refused, why);
   const bool none = std::ranges::any_of(layout.axes, [](const Axis& axis) { return axis.degree < 1; });
@@ -30,30 +27,24 @@ Layout checked(const Communicator& world, Layout layout) {
 Mesh::Mesh(Communicator& world, Layout layout)
     : world_(world),
       layout_(checked(world, std::move(layout))),
-      data_rank_(layout_.place(layout_.data_axis(), world.rank())),
-      tensor_rank_(layout_.place(layout_.tensor_axis(), world.rank())),
-      sequence_rank_(layout_.place(layout_.token_axis(), world.rank())),
-      data_(group(kAll, tensor_rank_, sequence_rank_)),
-      tensor_(group(data_rank_, kAll, sequence_rank_)),
-      sequence_(group(data_rank_, tensor_rank_, kAll)) {
-  if (layout_.slices_tokens()) tokens_.emplace(group(data_rank_, kAll, kAll));
+      data_(group({layout_.data_axis()})),
+      tensor_(group({layout_.tensor_axis()})),
+      sequence_(group({layout_.token_axis()})) {
+  if (layout_.slices_tokens()) tokens_.emplace(group({layout_.token_axis(), layout_.tensor_axis()}));
 }
 
-/// Returns the group of the ranks with these places on the axes, ordered by (data, sequence, tensor).
-Communicator Mesh::group(int data, int tensor, int sequence) const {
-  std::vector<int> members = {0};
-  const auto widen = [&](AxisKind axis, int place) {
-    const int stride = layout_.stride(axis);
+/// Returns the group of the ranks that stand elsewhere than this one on these axes alone. Of two axes the last varies fastest.
+Communicator Mesh::group(std::initializer_list<AxisKind> axes) const {
+  int first = world_.rank();
+  for (const AxisKind axis : axes) first -= layout_.place(axis, world_.rank()) * layout_.stride(axis);
+  std::vector<int> members = {first};
+  for (const AxisKind axis : axes) {
     std::vector<int> wider;
     for (const int member : members) {
-      for (int i = place == kAll ? 0 : place; i < (place == kAll ? layout_.degree(axis) : place + 1); ++i)
-        wider.push_back(member + i * stride);
+      for (int place = 0; place < layout_.degree(axis); ++place) wider.push_back(member + place * layout_.stride(axis));
     }
     members = std::move(wider);
-  };
-  widen(layout_.data_axis(), data);
-  widen(layout_.token_axis(), sequence);
-  widen(layout_.tensor_axis(), tensor);
+  }
   return world_.subgroup(members);
 }
 

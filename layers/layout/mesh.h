@@ -8,6 +8,7 @@
 #include "layers/layout/layout.h"
 #include "tsprun/communicator.h"
 
+#include <initializer_list>
 #include <optional>
 
 namespace tsprun::detail {
@@ -31,13 +32,10 @@ class Mesh {
   Communicator& vocabulary() { return layout_.cuts_vocabulary_over_tensor() ? tensor_ : tokens(); }
 
  private:
-  Communicator group(int data, int tensor, int sequence) const;
+  Communicator group(std::initializer_list<AxisKind> axes) const;
 
   Communicator& world_;
   Layout layout_;
-  int data_rank_;
-  int tensor_rank_;
-  int sequence_rank_;
   Communicator data_;
   Communicator tensor_;
   Communicator sequence_;
