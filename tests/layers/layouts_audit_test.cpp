@@ -5,6 +5,7 @@
 #include "layers/theory/traffic.h"
 #include "tests/layers/closed_formulas.h"
 #include "tests/layers/model_run.h"
+#include "tests/support/each_axis.h"
 
 #include <gtest/gtest.h>
 
@@ -280,15 +281,12 @@ TEST(LayoutsMemory, IsExactOnEveryRank) {
 }
 
 TEST(LayoutsMemory, ForecastsHoldUnderEveryScheme) {
-  const std::vector<Layout> layouts = {Layout::parse("zero3=3"),
-                                       Layout::parse("sp=4").with(SequenceExchange::ulysses),
-                                       Layout::parse("tp=2,sp=2").with(SequenceExchange::ulysses),
-                                       Layout::parse("tp=2,tsp=2"),
-                                       Layout::parse("dp=2,tsp=2,tp=2").with(TensorExchange::sequence),
-                                       Layout::parse("dp=2,tp=2,sp=2").with(SequenceExchange::ring),
-                                       Layout::parse("dp=2,zero3=2")};
+  const std::vector<Layout> layouts =
+      each_axis(4, {Layout::parse("zero3=3"), Layout::parse("tp=2,sp=2").with(SequenceExchange::ulysses),
+                    Layout::parse("tp=2,tsp=2"), Layout::parse("dp=2,tsp=2,tp=2").with(TensorExchange::sequence),
+                    Layout::parse("dp=2,tp=2,sp=2").with(SequenceExchange::ring), Layout::parse("dp=2,zero3=2")});
   for (ModelCase of : cases()) {
-    of.batch *= 2;
+    of.batch *= 4;
     for (const Layout& layout : layouts) {
       const std::string where = of.describe() + ", " + layout.label();
       const theory::MeshSetting mesh{.setting = of.setting(), .layout = layout};

@@ -1,6 +1,7 @@
 // A training step under every layout against the reference, which shares no code with any: loss, gradient norm, every gradient.
 #include "tests/layers/model_run.h"
 #include "tests/reference/model.h"
+#include "tests/support/each_axis.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +14,6 @@ namespace {
 Layout dense(int tensor, int sequence = 1, TensorExchange exchange = TensorExchange::plain) {
   return Layout{{{AxisKind::tp, tensor}, {AxisKind::sp, sequence}}}.with(exchange);
 }
-Layout zero3(int ranks) { return {{{AxisKind::zero3, ranks}}}; }
 
 /// Runs the reference in f64 on the weights that the model has, rounded to its dtype.
 void expect_reference(const ModelCase& of, const Layout& on, double tolerance) {
@@ -76,19 +76,14 @@ void expect_reference_for_random_shapes(const std::vector<Layout>& layouts, int 
 
 constexpr TensorExchange kMegatron = TensorExchange::sequence;
 
-TEST(TensorParallelAgainstReference, PlainForRandomShapes) {
-  expect_reference_for_random_shapes({dense(1), dense(2), dense(3), dense(4), dense(8)}, 8, 1);
+TEST(EachAxisAgainstReference, RandomShapes) {
+  for (const int ranks : {2, 3, 4, 8}) expect_reference_for_random_shapes(each_axis(ranks), 5, static_cast<std::uint64_t>(ranks));
 }
 
-TEST(TensorParallelAgainstReference, WithMegatronsSequenceParallelismForRandomShapes) {
-  expect_reference_for_random_shapes({dense(2, 1, kMegatron), dense(3, 1, kMegatron), dense(8, 1, kMegatron)}, 8, 2);
-}
-
-TEST(SequenceParallelAgainstReference, EveryExchangeForRandomShapes) {
-  expect_reference_for_random_shapes(
-      {dense(1, 2), dense(1, 4), dense(1, 3).with(SequenceExchange::ring), dense(1, 8).with(SequenceExchange::ring),
-       dense(1, 2).with(SequenceExchange::ulysses), dense(1, 4).with(SequenceExchange::ulysses)},
-      5, 3);
+TEST(EachAxisAgainstReference, OneRankUnderTheStrategyOfItsName) {
+  std::vector<Layout> layouts;
+  for (const AxisRow& row : kAxes) layouts.push_back({{{row.kind, 1}}});
+  expect_reference_for_random_shapes(layouts, 5, 1);
 }
 
 TEST(TensorTimesSequenceAgainstReference, RandomShapes) {
@@ -106,8 +101,6 @@ TEST(TensorTimesTspAgainstReference, RandomShapes) {
   expect_reference_for_random_shapes(
       {Layout::parse("tp=2,tsp=2"), Layout::parse("tp=4,tsp=2"), Layout::parse("tp=2,tsp=4").with(kMegatron)}, 6, 7);
 }
-
-TEST(Zero3AgainstReference, RandomShapes) { expect_reference_for_random_shapes({zero3(1), zero3(2), zero3(3), zero3(8)}, 5, 8); }
 
 TEST(DataTimesAnythingAgainstReference, RandomShapes) {
   expect_reference_for_random_shapes({Layout::parse("dp=2,tp=2,sp=2"), Layout::parse("dp=2,tp=4").with(kMegatron),
@@ -138,28 +131,12 @@ TEST(LayoutsAgainstReference, SequencesShorterThanTheRanksAndOfOneToken) {
 
 TEST(Gpt2AgainstReference, EveryLayoutForRandomShapes) {
   std::mt19937_64 random(11);
-  for (const Layout& on : std::vector<Layout>{Layout::tsp(1),
-                                              Layout::tsp(2),
-                                              Layout::tsp(4),
-                                              Layout::tsp(8),
-                                              dense(1),
-                                              dense(2),
-                                              dense(4),
-                                              dense(3, 1, kMegatron),
-                                              dense(8, 1, kMegatron),
-                                              dense(1, 3),
-                                              dense(1, 4).with(SequenceExchange::ring),
-                                              dense(1, 4).with(SequenceExchange::ulysses),
-                                              dense(2, 2),
-                                              dense(2, 3, kMegatron).with(SequenceExchange::ring),
-                                              dense(2, 2, kMegatron).with(SequenceExchange::ulysses),
-                                              Layout::parse("sp=2,tp=2").with(kMegatron),
-                                              Layout::parse("tp=2,tsp=2"),
-                                              zero3(1),
-                                              zero3(3),
-                                              zero3(8),
-                                              Layout::parse("dp=2,tsp=3"),
-                                              Layout::parse("dp=2,tp=2,sp=2")}) {
+  for (const Layout& on :
+       each_axis(4, {Layout::tsp(1), Layout::tsp(2), Layout::tsp(8), dense(1), dense(2), dense(3, 1, kMegatron),
+                     dense(8, 1, kMegatron), dense(1, 3), dense(2, 2), dense(2, 3, kMegatron).with(SequenceExchange::ring),
+                     dense(2, 2, kMegatron).with(SequenceExchange::ulysses), Layout::parse("sp=2,tp=2").with(kMegatron),
+                     Layout::parse("tp=2,tsp=2"), Layout::parse("zero3=1"), Layout::parse("zero3=3"), Layout::parse("zero3=8"),
+                     Layout::parse("dp=2,tsp=3"), Layout::parse("dp=2,tp=2,sp=2")})) {
     for (int i = 0; i < 3; ++i) expect_reference(random_gpt2_case(random, on), on, 1e-11);
   }
 }
@@ -169,11 +146,9 @@ TEST(Gpt2AgainstReference, AttentionDropoutUnderEveryLayoutAndRecomputation) {
   ModelCase of{.config = small_gpt2_config(2, 8, 3, 13, 17), .batch = 4, .seed = 5};
   of.config.residual_dropout = of.config.embedding_dropout = 0;
   of.config.attention_dropout = 0.4;
-  for (const Layout& on : std::vector<Layout>{
-           Layout::tsp(1), Layout::tsp(4), dense(4), dense(4, 1, kMegatron), dense(1, 4),
-           dense(1, 4).with(SequenceExchange::ring), dense(1, 4).with(SequenceExchange::ulysses), dense(2, 2),
-           dense(2, 2).with(SequenceExchange::ring), dense(2, 2).with(SequenceExchange::ulysses), Layout::parse("zero3=4"),
-           Layout::parse("tp=2,tsp=2"), Layout::parse("dp=2,tsp=2"), Layout::parse("dp=2,sp=2").with(SequenceExchange::ring)}) {
+  for (const Layout& on : each_axis(4, {Layout::tsp(1), dense(2, 2), dense(2, 2).with(SequenceExchange::ring),
+                                        dense(2, 2).with(SequenceExchange::ulysses), Layout::parse("tp=2,tsp=2"),
+                                        Layout::parse("dp=2,tsp=2"), Layout::parse("dp=2,sp=2").with(SequenceExchange::ring)})) {
     for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
       for (const std::size_t sequence : {3U, 29U}) {
         of.recompute = recompute;
@@ -189,7 +164,7 @@ TEST(Gpt2AgainstReference, AttentionDropoutUnderEveryLayoutAndRecomputation) {
 TEST(FeaturesAgainstReference, EachIsDecidedByItself) {
   std::mt19937_64 random(13);
   const auto either = [&] { return random() % 2 == 0; };
-  for (const Layout& on : {Layout::tsp(2), Layout::tsp(4), dense(2), dense(2, 2, kMegatron), dense(1, 2), zero3(3)}) {
+  for (const Layout& on : each_axis(2, {Layout::tsp(4), dense(2, 2, kMegatron), Layout::parse("zero3=3")})) {
     for (int i = 0; i < 6; ++i) {
       ModelCase of = random_gpt2_case(random, on);
       of.config.head_dim *= 2;  // for rotary positions

@@ -4,6 +4,7 @@
 #include "layers/model/model.h"
 #include "tests/layers/model_run.h"
 #include "tests/layers/temporary_folder.h"
+#include "tests/support/each_axis.h"
 
 #include <gtest/gtest.h>
 
@@ -63,18 +64,7 @@ Layout dense(int tensor, int sequence, TensorExchange exchange = TensorExchange:
   return Layout{{{AxisKind::tp, tensor}, {AxisKind::sp, sequence}}}.with(exchange);
 }
 
-std::vector<Layout> layouts() {
-  return {Layout::tsp(4),
-          dense(4, 1),
-          dense(4, 1, TensorExchange::sequence),
-          dense(1, 4),
-          dense(1, 4).with(SequenceExchange::ring),
-          dense(1, 4).with(SequenceExchange::ulysses),
-          dense(2, 2),
-          Layout::parse("zero3=4"),
-          Layout::parse("dp=2,tsp=2"),
-          Layout::parse("tp=2,tsp=2")};
-}
+std::vector<Layout> layouts() { return each_axis(4, {dense(2, 2), Layout::parse("dp=2,tsp=2"), Layout::parse("tp=2,tsp=2")}); }
 
 void expect_near(const Curve& actual, const Curve& expected, std::size_t skipped, const std::string& where) {
   ASSERT_EQ(actual.losses.size() + skipped, expected.losses.size()) << where;

@@ -4,6 +4,7 @@
 #include "core/kernels/check.h"
 #include "layers/model/single_block.h"
 #include "tests/layers/model_run.h"
+#include "tests/support/each_axis.h"
 
 #include <gtest/gtest.h>
 
@@ -14,37 +15,24 @@ namespace {
 
 std::vector<Layout> layouts() {
   constexpr TensorExchange kSlices = TensorExchange::sequence;
-  return {Layout::parse("tsp=1"),
-          Layout::parse("tsp=4"),
-          Layout::parse("tsp=8"),
-          Layout::parse("dp=2,tsp=2"),
-          Layout::parse("dp=2"),
-          Layout::parse("tp=4"),
-          Layout::parse("tp=8"),
-          Layout::parse("tp=4").with(kSlices),
-          Layout::parse("sp=3"),
-          Layout::parse("sp=4").with(SequenceExchange::ring),
-          Layout::parse("sp=4").with(SequenceExchange::ulysses),
-          Layout::parse("zero3=3"),
-          Layout::parse("tp=2,sp=2"),
-          Layout::parse("sp=2,tp=2").with(SequenceExchange::ring),
-          Layout::parse("tp=2,sp=2").with(kSlices).with(SequenceExchange::ulysses),
-          Layout::parse("tp=2,tsp=2"),
-          Layout::parse("dp=2,tsp=2,tp=2").with(kSlices),
-          Layout::parse("dp=2,zero3=2")};
+  return each_axis(4, {Layout::parse("tsp=1"), Layout::parse("tsp=8"), Layout::parse("dp=2,tsp=2"), Layout::parse("tp=8"),
+                       Layout::parse("sp=3"), Layout::parse("zero3=3"), Layout::parse("tp=2,sp=2"),
+                       Layout::parse("sp=2,tp=2").with(SequenceExchange::ring),
+                       Layout::parse("tp=2,sp=2").with(kSlices).with(SequenceExchange::ulysses), Layout::parse("tp=2,tsp=2"),
+                       Layout::parse("dp=2,tsp=2,tp=2").with(kSlices), Layout::parse("dp=2,zero3=2")});
 }
 
 /// Every recomputation mode and type once.
 std::vector<ModelCase> cases() {
-  return {{.config = small_config(128, 2, 8, 4, 16, 321, 501), .batch = 2, .sequence = 151, .dtype = DType::f32},
+  return {{.config = small_config(128, 2, 8, 4, 16, 321, 501), .batch = 4, .sequence = 151, .dtype = DType::f32},
           {.config = small_config(64, 3, 8, 1, 8, 203, 3001, true),
-           .batch = 2,
+           .batch = 4,
            .sequence = 130,
            .dtype = DType::bf16,
            .recompute = Recompute::selective,
            .threads = 2},
           {.config = small_config(64, 2, 16, 16, 8, 200, 97),
-           .batch = 2,
+           .batch = 4,
            .sequence = 300,
            .dtype = DType::f64,
            .recompute = Recompute::full,
