@@ -90,8 +90,8 @@ bool uses_tls(const GlobalOptions& options);
 
 /// Use that a command makes of the number of ranks that the options give.
 enum class RankUse : std::uint8_t {
-  none,      ///< has none, and refuses -n and --layout
-  on_paper,  ///< starts none; the numbers are calculated
+  none,      ///< starts none, and refuses -n and --layout
+  on_paper,  ///< starts none: what -n or --layout ask for is calculated
   job,       ///< starts them in one job
   jobs       ///< starts several jobs; validates the options again for each, and until then not what depends on the ranks
 };

@@ -50,7 +50,7 @@ struct AxisRow {
   AxisKind kind;
   std::string_view name;
   Cut cuts;
-  AxisKind tokens_by;                                ///< the axis whose strategy computes the blocks if no other axis cuts tokens
+  AxisKind tokens_by;                                ///< the axis by whose strategy blocks are computed if none cuts tokens
   std::span<const std::string_view> elsewhere = {};  ///< other frameworks' names
   bool foremost = false;                             ///< stands before all others
   std::span<const AxisKind> never_with = {};         ///< axes that a layout can't have beside it

@@ -44,7 +44,7 @@ struct BlockElements {
 };
 
 /// Row of an axis in the table of theory. Of the members that follow `axis`, an axis that cuts heads has `add_flows` alone, one
-/// that cuts sequences none: what it sums isn't the blocks' own.
+/// that cuts sequences none: flows.cpp counts the gradients that it sums.
 struct AxisWay {
   AxisKind axis;
   bool shares_weights = false;  ///< every rank computes with the weights that all of them hold together, not those that it holds
