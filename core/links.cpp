@@ -22,8 +22,6 @@ void pause_a_moment() {
   ::nanosleep(&pause, nullptr);
 }
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
-
 }  // namespace
 
 Links::Links(shm::NodeMemory& memory, const bootstrap::JobDescription& job, int local_rank, LinkOptions options)

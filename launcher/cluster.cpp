@@ -9,14 +9,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace tsprun::detail::launcher {
 
 namespace {
 
-constexpr std::uint64_t kBeat_ns = 200'000'000;
 /// Time beyond --timeout that node 0 waits, after a failure, for other tspruns to end their ranks.
 constexpr std::uint64_t kOthersEnd_ns = 2'000'000'000;
 /// Longest time between two calls of hear(), which usually comes many times a second. If more passes, this tsprun or its machine
@@ -32,24 +30,12 @@ void Cluster::say(const std::string& key, std::span<const std::byte> value) {
   else client_->set(key, value);
 }
 
-void Cluster::tell(Boards& boards) {
-  const std::uint64_t now = posix::now_ns();
-  boards.mirror([&](int rank, std::span<const std::byte> page) {
-    std::vector<std::byte> value(sizeof now + page.size());
-    std::memcpy(value.data(), &now, sizeof now);
-    std::memcpy(value.data() + sizeof now, page.data(), page.size());
-    say(fmt::format("live/page/{}", rank), value);
-  });
-  if (now - last_beat_ns_ < kBeat_ns) return;
-  last_beat_ns_ = now;
-  say(fmt::format("live/beat/{}", self_), {});
+News::Say Cluster::sayer() {
+  return [this](const std::string& key, std::span<const std::byte> value) { say(key, value); };
 }
 
-void Cluster::tell_failure(const Failure& failure) {
-  if (told_failure_ || failure.cause == Cause::none) return;
-  told_failure_ = true;
-  say(fmt::format("live/abort/{}", self_), bytes_of(text_of(failure)));
-}
+void Cluster::tell(Boards& boards) { news_.tell(boards, sayer()); }
+void Cluster::tell_failure(const Failure& failure) { news_.tell_failure(failure, sayer()); }
 
 void Cluster::tell_bye(const Ending& own) {
   nodes_[static_cast<std::size_t>(self_)].bye = own;
@@ -126,15 +112,8 @@ std::optional<Failure> Cluster::cut_off_node(int node) const {
 void Cluster::heard(const std::string& key, const std::vector<std::byte>& value, Boards& boards) {
   const auto count = static_cast<int>(nodes_.size());
   const std::uint64_t now = posix::now_ns();
-  if (const int rank = number_after(key, "live/page/", ranks_); rank >= 0) {
-    const int node = node_of(ranks_, count, rank);
-    std::uint64_t then = 0;
-    if (node == self_ || value.size() < sizeof then || value.size() - sizeof then > sizeof(RankPage)) return;
-    std::memcpy(&then, value.data(), sizeof then);
-    boards.show(rank, std::span(value).subspan(sizeof then), static_cast<std::int64_t>(now - then));
+  if (const int node = news_.hear(key, value, boards); node >= 0) {
     nodes_[static_cast<std::size_t>(node)].heard_ns = now;
-  } else if (const int beating = number_after(key, "live/beat/", count); beating >= 0) {
-    nodes_[static_cast<std::size_t>(beating)].heard_ns = now;
   } else if (const int leaving = number_after(key, "live/bye/", count); leaving > 0) {
     nodes_[static_cast<std::size_t>(leaving)].bye = Ending::parse(text_of(value));
   } else if (const int knowing = number_after(key, "live/seen/", count); knowing > 0) {
@@ -147,10 +126,6 @@ void Cluster::heard(const std::string& key, const std::vector<std::byte>& value,
     say(fmt::format("live/seen/{}", self_), {});
   } else if (key.starts_with("live/way/")) {
     if (on_choice) on_choice(key, text_of(value));
-  } else if (const int failing = number_after(key, "live/abort/", count); failing >= 0 && failing != self_) {
-    const Failure failure = parse_failure(text_of(value));
-    told_failure_ = true;  // it is known to all
-    if (failure.cause != Cause::none) boards.abort(failure);
   }
 }
 

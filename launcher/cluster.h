@@ -1,21 +1,17 @@
 // The launchers of one job on several machines, one tsprun on each. They meet at the rendezvous, prove that they know the job's
 // secret, and compare options, machines and files. While the job runs they tell each other what their ranks do, the first
-// failure, and how the job ended. Everything goes through the key-value store that node 0 serves:
+// failure (core/board/news.h), and how the job ended. Everything goes through the key-value store that node 0 serves:
 //
 //   node/I        node I has come, and what it was started with; node 0 compares that
 //   busy/I        node I has come, and is still reading the files that its ranks will read
 //   proof/I       the digests of those files; node 0 compares them
 //   go/NONCE      node 0's answer to one node: "ok PORT", or why the job can't start, or that it has begun without this node
-//   live/page/R   the flight board's page of rank R
-//   live/abort/I  the first failure that node I knows
 //   live/bye/I    node I's ranks have ended, and how
 //   live/end      how the job ended, as node 0 decides once every node has said bye or is lost; all nodes report that
 //   live/seen/I   node I has read live/end; it leaves when node 0 has left, which waits until all nodes have read it
-//   live/beat/I   node I is alive
 //   live/way/R    which transports rank R chose, and why (core/links.h)
 #pragma once
 
-#include "launcher/boards.h"
 #include "launcher/cluster_words.h"
 #include "launcher/options.h"
 #include "transport/bootstrap/store.h"
@@ -81,6 +77,7 @@ class Cluster {
   std::string answer_to(const JoinRequest& mine, const Inputs& inputs, std::optional<Agreement>& proof);
   void heard(const std::string& key, const std::vector<std::byte>& value, Boards& boards);
   void say(const std::string& key, std::span<const std::byte> value);
+  News::Say sayer();
   Failure loss_of(int node, const std::string& why) const;
   void watch_ways(std::uint64_t now);
   std::optional<Failure> cut_way(int node) const;
@@ -94,15 +91,14 @@ class Cluster {
   std::string rendezvous_;
   std::uint64_t timeout_ns_;
   std::vector<Node> nodes_;
+  News news_;
   std::optional<bootstrap::StoreServer> server_;
   std::vector<int> links_;  ///< server: number of the client that is node I's tsprun; -1: none
   std::optional<bootstrap::StoreClient> client_;
   std::string store_address_;
   int master_port_ = 0;
-  std::uint64_t last_beat_ns_ = 0;
   std::uint64_t last_look_ns_ = 0;
   std::uint64_t watched_ns_ = 0;  ///< when the ways to other nodes were last looked at
-  bool told_failure_ = false;
   std::optional<Ending> ending_;
   std::uint64_t ending_ns_ = 0;  ///< when ending_ became known here
   std::uint64_t failed_ns_ = 0;  ///< server: when, after a failure, it began to wait for other nodes' ranks to end

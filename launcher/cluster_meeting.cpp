@@ -45,7 +45,8 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
       self_(global.node_rank),
       rendezvous_(global.rendezvous),
       timeout_ns_(global.timeout_ns),
-      nodes_(static_cast<std::size_t>(global.nodes)) {
+      nodes_(static_cast<std::size_t>(global.nodes)),
+      news_(ranks_, global.nodes, self_) {
   JoinRequest mine{.nonce = {}, .attempt = global.attempt, .trouble = trouble, .options = global.typed};
   // Files are compared by content, not by path.
   for (const InputFile& file : global.inputs.files) mine.options.erase(file.option);

@@ -3,6 +3,7 @@
 
 #include "layers/io/digest.h"
 #include "transport/bootstrap/store_link.h"
+#include "transport/cause.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -17,7 +18,7 @@ using nlohmann::json;
 
 constexpr std::string_view kNo = "no ";
 
-std::string text_of(const json& message) { return message.dump(-1, ' ', false, json::error_handler_t::replace); }
+std::string dump(const json& message) { return message.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 /// Reads a message that is a JSON object by `read`; nothing if the text is none, or has a field of another type.
 template <class Read>
@@ -54,7 +55,7 @@ Failure read_failure(const json& message) {
 }  // namespace
 
 std::string JoinRequest::text() const {
-  return text_of(json{{"nonce", nonce}, {"attempt", attempt}, {"trouble", trouble}, {"options", options}});
+  return dump(json{{"nonce", nonce}, {"attempt", attempt}, {"trouble", trouble}, {"options", options}});
 }
 
 std::optional<JoinRequest> JoinRequest::parse(const std::string& text) {
@@ -68,9 +69,7 @@ std::optional<JoinRequest> JoinRequest::parse(const std::string& text) {
   return arrival;
 }
 
-std::string Ending::text() const {
-  return text_of(json{{"failure", failure_json(failure)}, {"code", code}, {"trouble", trouble}});
-}
+std::string Ending::text() const { return dump(json{{"failure", failure_json(failure)}, {"code", code}, {"trouble", trouble}}); }
 
 std::optional<Ending> Ending::parse(const std::string& text) {
   return parse_message(text, [](const json& message) {
@@ -78,9 +77,6 @@ std::optional<Ending> Ending::parse(const std::string& text) {
         .failure = read_failure(message.at("failure")), .code = message.at("code"), .trouble = message.value("trouble", "")};
   });
 }
-
-std::string text_of(const Failure& failure) { return text_of(failure_json(failure)); }
-Failure parse_failure(const std::string& text) { return parse_message(text, read_failure).value_or(Failure{}); }
 
 std::string Refusal::text() const { return fmt::format("{}{} {}", kNo, missing, why); }
 

@@ -1,9 +1,8 @@
 // Messages that launchers exchange, as text. Used only by cluster*.cpp and admission.cpp.
 #pragma once
 
-#include "core/board/flight_board.h"
+#include "core/board/news.h"
 #include "launcher/agreement.h"
-#include "transport/number.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -14,20 +13,6 @@
 #include <vector>
 
 namespace tsprun::detail::launcher {
-
-/// Returns a text's bytes, as values of the store are written.
-inline std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
-/// Returns a value of the store as text.
-inline std::string text_of(const std::vector<std::byte>& value) {
-  return {reinterpret_cast<const char*>(value.data()), value.size()};
-}
-
-/// Returns the number that follows `prefix` in `key`; -1 if the key begins otherwise, or no number below `limit` follows.
-inline int number_after(std::string_view key, std::string_view prefix, int limit) {
-  if (!key.starts_with(prefix)) return -1;
-  const int number = number_from<int>(key.substr(prefix.size())).value_or(-1);
-  return number >= 0 && number < limit ? number : -1;
-}
 
 /// A node's request to node 0 to join the job: made once when it comes (node/I), and again when it has read its files (proof/I).
 struct JoinRequest {
@@ -68,11 +53,6 @@ struct Ending {
   std::string text() const;
   static std::optional<Ending> parse(const std::string& text);
 };
-
-/// Returns a failure as text.
-std::string text_of(const Failure& failure);
-/// Reads what text_of() wrote; cause none if the text is none.
-Failure parse_failure(const std::string& text);
 
 /// Returns the agreement itself if it fits into a value of the store, else a digest of it, which still tells two long lists
 /// apart. `what`: what it lists, such as "options".

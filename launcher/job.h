@@ -6,8 +6,7 @@
 // (only programs under `run`), then SIGKILL, so that after a failure all are gone within a second.
 #pragma once
 
-#include "core/board/flight_board.h"
-#include "launcher/boards.h"
+#include "core/board/boards.h"
 #include "launcher/cluster.h"
 #include "launcher/event_loop.h"
 #include "launcher/link_choices.h"

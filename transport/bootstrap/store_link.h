@@ -16,7 +16,16 @@
 #include <string_view>
 #include <vector>
 
-namespace tsprun::detail::bootstrap {
+namespace tsprun::detail {
+
+/// Returns a text's bytes, as values of the store are written.
+inline std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+/// Returns a value of the store as text.
+inline std::string text_of(const std::vector<std::byte>& value) {
+  return {reinterpret_cast<const char*>(value.data()), value.size()};
+}
+
+namespace bootstrap {
 
 inline constexpr std::size_t kMostKeyBytes = 256;
 inline constexpr std::size_t kMostValueBytes = 65536;
@@ -99,4 +108,5 @@ class StoreLink {
   std::string why_over_;
 };
 
-}  // namespace tsprun::detail::bootstrap
+}  // namespace bootstrap
+}  // namespace tsprun::detail

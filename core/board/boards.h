@@ -1,5 +1,5 @@
-// The flight boards of all nodes that one tsprun serves: usually one node, K with --nodes K. Every node's board shows the whole
-// world: this class copies pages from the node where a rank lives to the others, and the first failure to all.
+// The flight boards of all nodes that one process serves: usually one node, K in a tsprun with --nodes K. Every node's board
+// shows the whole world: this class copies pages from the node where a rank lives to the others, and the first failure to all.
 #pragma once
 
 #include "core/board/flight_board.h"
@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-namespace tsprun::detail::launcher {
+namespace tsprun::detail {
 
 /// The boards and the node memories that they are in. Used by one thread.
 class Boards {
@@ -18,15 +18,16 @@ class Boards {
   /// Takes the nodes' memories; at least one.
   explicit Boards(std::vector<shm::NodeMemory> memories);
 
-  /// Returns the number of nodes that this tsprun serves.
+  /// Returns the number of nodes that this process serves.
   std::size_t size() const { return nodes_.size(); }
   /// Returns the memory of the node-th of them.
   shm::NodeMemory& memory(std::size_t node) { return nodes_[node].memory; }
-  /// Returns the board that this tsprun reads; it shows all ranks.
+  /// Returns the board that this process reads; it shows all ranks.
   const FlightBoard& board() const { return nodes_.front().board; }
-  /// Returns the memory of the node on which the rank lives; null: the rank lives under another tsprun.
+  /// Returns the memory of the node on which the rank lives; null: another process serves its node.
   shm::NodeMemory* home(int rank);
-  /// Returns the page that the rank itself writes. For ranks of other tspruns: the page here that show() fills.
+  /// Returns the page that the rank itself writes. For ranks whose node another process serves: the page here
+  /// that show() fills.
   RankPage& page(int rank);
 
   /// Returns true if a failure was written, or is being written, on any node.
@@ -62,4 +63,4 @@ class Boards {
   std::vector<std::vector<std::byte>> heard_;  // by rank: the page that `changed` was last called with
 };
 
-}  // namespace tsprun::detail::launcher
+}  // namespace tsprun::detail

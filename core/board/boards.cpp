@@ -1,5 +1,5 @@
 // Copies pages word by word between boards, and drops activity that was caught between two operations.
-#include "launcher/boards.h"
+#include "core/board/boards.h"
 
 #include "transport/bootstrap/job_description.h"
 
@@ -7,7 +7,7 @@
 #include <array>
 #include <cstring>
 
-namespace tsprun::detail::launcher {
+namespace tsprun::detail {
 
 namespace {
 
@@ -147,4 +147,4 @@ void Boards::show(int rank, std::span<const std::byte> page, std::int64_t clock_
   for (Node& node : nodes_) put(words, node.board.page(rank));
 }
 
-}  // namespace tsprun::detail::launcher
+}  // namespace tsprun::detail
