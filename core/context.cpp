@@ -2,6 +2,7 @@
 #include "core/context.h"
 
 #include "core/context_parts.h"
+#include "core/joining.h"
 #include "core/uncaught.h"
 #include "transport/bootstrap/identity.h"
 #include "transport/bootstrap/meeting.h"
@@ -88,12 +89,15 @@ Context::~Context() {
 }
 
 void Context::leave() {
+  if (::getpid() != parts_->process) return;
   const bool in_order =
       std::uncaught_exceptions() <= parts_->exceptions_at_start && parts_->engine.idle() && !parts_->board.aborted();
-  if (!in_order || ::getpid() != parts_->process || std::exchange(parts_->left, true)) return;
-  parts_->close_links();
-  RankPage& page = parts_->board.page(rank());
-  page.life.store(static_cast<std::uint32_t>(Life::finished), std::memory_order_release);
+  if (in_order && !std::exchange(parts_->left, true)) {
+    parts_->close_links();
+    RankPage& page = parts_->board.page(rank());
+    page.life.store(static_cast<std::uint32_t>(Life::finished), std::memory_order_release);
+  }
+  if (parts_->courier && (parts_->left || parts_->board.aborted())) parts_->courier->part();
 }
 
 Context Context::from_environment() {
@@ -118,13 +122,15 @@ Context Context::from_environment() {
   return Context(std::move(parts));
 }
 
-Context Context::meet(int rank, int size, std::string_view job) {
-  if (rank < 0 || rank >= size) throw Error(Cause::refused, fmt::format("meet: rank {} of {}", rank, size));
-  const bootstrap::Identity identity{
-      .rank = rank, .size = size, .local_rank = rank, .local_size = size, .starter = "a program", .job_id = std::string(job)};
-  bootstrap::Meeting meeting = bootstrap::meet(identity, Environment().timeout_ns());
-  return Context(
-      std::make_unique<ContextParts>(std::move(meeting.memory), nullptr, rank, options_of(Environment()), meeting.pids));
+Context Context::join(int rank, int size, KeyValue& store) {
+  if (rank < 0 || rank >= size) throw Error(Cause::refused, fmt::format("join: rank {} of {}", rank, size));
+  const Environment environment;
+  const ContextOptions options = options_of(environment);
+  Joined joined = join_by(store, rank, size, environment.text("TSP_NODE").value_or(""), environment.timeout_ns());
+  auto parts =
+      std::make_unique<ContextParts>(std::move(joined.meeting.memory), nullptr, joined.local_rank, options, joined.meeting.pids);
+  parts->courier = std::move(joined.courier);
+  return Context(std::move(parts));
 }
 
 int Context::rank() const { return parts_->engine.world_rank(); }

@@ -55,7 +55,7 @@ ContextParts::ContextParts(std::optional<shm::NodeMemory> owned, shm::NodeMemory
                    board.page(world_rank()).last_sign_ns.store(posix::now_ns(), relaxed);
                    throw_if_aborted();
                  }}),
-      watch(pids.empty() ? std::nullopt : std::optional<PeerWatch>(std::in_place, board, pids)),
+      watch(pids.empty() ? std::nullopt : std::optional<PeerWatch>(std::in_place, board, static_cast<int>(job.first_rank), pids)),
       staging(heap),
       engine(board, world_rank(), with_phantoms(finished(links.routes(), options.verify), phantom_peers),
              memory->doorbell(local_rank),

@@ -2,6 +2,7 @@
 // world. Only context.cpp and phantom.cpp make it.
 #pragma once
 
+#include "core/board/courier.h"
 #include "core/board/peer_watch.h"
 #include "core/collectives/communicator_state.h"
 #include "core/collectives/staging.h"
@@ -43,6 +44,7 @@ struct ContextParts {
   std::string algorithms;
   ChoiceTable choices;
   std::optional<Communicator> world;
+  std::unique_ptr<Courier> courier;  ///< carries news between nodes, see Joined; null: nobody does here
   int exceptions_at_start = std::uncaught_exceptions();
   bool left = false;
   const pid_t process = ::getpid();  ///< one that was forked from it must not leave for it

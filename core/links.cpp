@@ -30,7 +30,10 @@ Links::Links(shm::NodeMemory& memory, const bootstrap::JobDescription& job, int 
     connect();
   } catch (const Error& error) {
     // Noted before the launcher sees how the process ends: the program may simply abort because of this exception.
-    board_.note_first_error(rank(), failure_of(error));
+    Failure failure = failure_of(error);
+    board_.note_first_error(rank(), failure);
+    if (failure.rank < 0) failure.rank = rank();
+    if (job_.supervised == 0) board_.abort(failure);
     throw;
   }
   for (const auto& used : used_) decorate(*used);

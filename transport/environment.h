@@ -28,7 +28,7 @@ struct EnvironmentVariable {
 };
 
 /// Table of all variables. That of docs/reference/environment.md is made of this one, which a test checks.
-inline constexpr std::array<EnvironmentVariable, 11> kEnvironment = {{
+inline constexpr std::array<EnvironmentVariable, 12> kEnvironment = {{
     {"TSP_KERNELS", ObeyedBy::tsprun, "baseline, avx2, avx512, avx512_bf16", "the best level that every rank's machine offers",
      "holds the ranks of train, eval, generate, block and compare at this level of kernels, so that unlike machines agree bit "
      "for bit",
@@ -41,6 +41,11 @@ inline constexpr std::array<EnvironmentVariable, 11> kEnvironment = {{
      "how much the library says on stderr", "--log-level"},
     {"TSP_TIMEOUT", ObeyedBy::programs, "seconds, 0.001 to 1000000", "30",
      "deadline of waits, for programs that no tsprun started", "--timeout"},
+    {"TSP_NODE", ObeyedBy::programs, "any text", "the machine itself",
+     "name of the node that a rank is on, for programs that no tsprun started: ranks of one machine that have unlike names share "
+     "no "
+     "memory",
+     "--nodes"},
     {"TSP_MEM_PER_RANK", ObeyedBy::programs, "bytes", "no budget", "budget of a rank's heap", "--mem-per-rank"},
     {"TSP_VERIFY", ObeyedBy::programs, "0, 1", "0", "checksums every payload; tcp always does", "--verify"},
     {"TSP_REASSOCIATE", ObeyedBy::programs, "0, 1", "0", "allows orders of summation that depend on which rank is on which node",

@@ -3,12 +3,15 @@
 
 #include <c10/util/Exception.h>
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <new>
-#include <random>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,17 +27,38 @@ std::shared_ptr<Member>& the_member() {
   return *member;
 }
 
-Context join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
-  if (std::getenv("TSP_NODE_FD") != nullptr) return Context::from_environment();
-  static constexpr const char* kKey = "tsprun/job";
-  if (rank == 0) {
-    std::random_device random;
-    std::string job = "torch-";
-    for (int i = 0; i < 4; ++i) job += std::to_string(random()) + (i < 3 ? "." : "");
-    store->set(kKey, std::vector<std::uint8_t>(job.begin(), job.end()));
+/// The store of a process group, as ranks that no tsprun started meet in it.
+class GroupStore : public KeyValue {
+ public:
+  GroupStore(c10::intrusive_ptr<c10d::Store> store, std::string prefix) : store_(std::move(store)), prefix_(std::move(prefix)) {}
+
+  void set(const std::string& key, std::span<const std::byte> value) override {
+    const auto* const data = reinterpret_cast<const std::uint8_t*>(value.data());
+    store_->set(prefix_ + key, std::vector<std::uint8_t>(data, data + value.size()));
   }
-  const std::vector<std::uint8_t> job = store->get(kKey);
-  return Context::meet(rank, size, std::string(job.begin(), job.end()));
+
+  /// Looks every few milliseconds: a wait that has timed out leaves the connection to a TCPStore unusable.
+  std::optional<std::vector<std::byte>> get(const std::string& key, std::chrono::milliseconds at_most) override {
+    using std::chrono::steady_clock;
+    for (const steady_clock::time_point begin = steady_clock::now(); !store_->check({prefix_ + key});) {
+      if (steady_clock::now() - begin >= at_most) return std::nullopt;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    const std::vector<std::uint8_t> value = store_->get(prefix_ + key);
+    const auto* const data = reinterpret_cast<const std::byte*>(value.data());
+    return std::vector<std::byte>(data, data + value.size());
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string prefix_;
+};
+
+Context join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
+  static int joins = 0;  // the store may outlive this process's membership
+  if (std::getenv("TSP_NODE_FD") != nullptr) return Context::from_environment();
+  GroupStore meeting(store, "tsprun/" + std::to_string(joins++) + "/");
+  return Context::join(rank, size, meeting);
 }
 
 }  // namespace

@@ -58,8 +58,8 @@ class Member {
 /// Returns the process's membership; null if it hasn't joined, or has left.
 std::shared_ptr<Member> current_membership();
 
-/// Returns the process's membership. The first call joins: as rank `rank` of `size` where tsprun started this process, else by a
-/// name that rank 0 leaves in `store`. Throws if the job that was joined has another size or gave this process another rank.
+/// Returns the process's membership. The first call joins: as rank `rank` of `size` where tsprun started this process, else through
+/// `store`. Throws if the job that was joined has another size or gave this process another rank.
 std::shared_ptr<Member> membership(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size);
 /// Leaves the job; process groups that still exist can't be used any more.
 void leave();

@@ -11,6 +11,8 @@
 //     │ abort         │ 0 none, 1 being written,     the process that finds the first failure: 0→1 by CAS, the fields, then 2
 //     │               │ 2 complete                   (if it dies in between, the launcher starts over; if the launcher learns
 //     │               │                              of an earlier cause, it replaces the failure: 2→1, the fields, 2)
+//     │ untold        │ 1: other nodes don't know    the courier (courier.h), 0 where there is none; ranks that have waited
+//     │               │ of a failure yet             for it in vain
 //  64 ├───────────────┤
 //     │ failure       │ cause, rank, signal, op,     the same process
 //     │               │ sequence, detail text
@@ -165,6 +167,7 @@ static_assert(sizeof(RankPage) <= shm::kPage);
 /// Page of a node with the first failure of the job, see the drawing above.
 struct NodePage {
   alignas(64) std::atomic<std::uint32_t> abort;  ///< 0 none, 1 being written, 2 complete
+  std::atomic<std::uint32_t> untold;             ///< 1: a courier runs, and has told other nodes of no failure yet
   alignas(64) std::atomic<std::uint32_t> cause;  ///< Cause
   std::atomic<std::int32_t> rank;                ///< world rank of the culprit, -1 unknown
   std::atomic<std::int32_t> code;                ///< signal or exit code, 0 none

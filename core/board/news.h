@@ -4,7 +4,7 @@
 //   live/beat/I   node I is alive
 //   live/abort/I  the first failure that node I knows
 //
-// Those processes are the launchers.
+// Those processes are the launchers or, where no tsprun started the ranks, the first rank of each node (courier.h).
 #pragma once
 
 #include "core/board/boards.h"

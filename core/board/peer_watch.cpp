@@ -12,7 +12,7 @@
 
 namespace tsprun::detail {
 
-PeerWatch::PeerWatch(FlightBoard board, const std::vector<int>& pids) : board_(board), pids_(pids) {
+PeerWatch::PeerWatch(FlightBoard board, int first, const std::vector<int>& pids) : board_(board), first_(first), pids_(pids) {
   for (std::size_t rank = 0; rank < pids.size(); ++rank) {
     processes_.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, pids[rank], 0)));
     if (!processes_.back() && errno != ESRCH) {
@@ -23,7 +23,7 @@ PeerWatch::PeerWatch(FlightBoard board, const std::vector<int>& pids) : board_(b
 
 void PeerWatch::look() {
   for (std::size_t i = 0; i < processes_.size(); ++i) {
-    const int rank = static_cast<int>(i);
+    const int rank = first_ + static_cast<int>(i);
     if (board_.life(rank) > Life::alive) continue;
     bool gone = !processes_[i];
     if (!gone) {
@@ -42,7 +42,8 @@ void PeerWatch::look() {
 bool PeerWatch::note_stopped(std::span<const int> ranks) {
   bool any = false;
   for (const int rank : ranks) {
-    const bool stopped = posix::is_stopped(pids_[static_cast<std::size_t>(rank)]);
+    if (rank < first_ || rank >= first_ + static_cast<int>(pids_.size())) continue;
+    const bool stopped = posix::is_stopped(pids_[static_cast<std::size_t>(rank - first_)]);
     board_.page(rank).stopped.store(stopped ? 1 : 0, relaxed);
     any = any || stopped;
   }

@@ -10,20 +10,22 @@
 
 namespace tsprun::detail {
 
-/// Watches the processes of all ranks of a job that runs on one node.
+/// Watches the processes of all ranks of a node.
 class PeerWatch {
  public:
-  /// Opens a pidfd for each rank. `pids[i]`: process id of local rank i, as the kernel reported it when the ranks met. Throws
-  /// Error(refused) if a pidfd can't be opened.
-  PeerWatch(FlightBoard board, const std::vector<int>& pids);
+  /// Opens a pidfd for each rank. `pids[i]`: process id of local rank i, as the kernel reported it when the ranks met; `first`:
+  /// its rank in the world if i is 0. Throws Error(refused) if a pidfd can't be opened.
+  PeerWatch(FlightBoard board, int first, const std::vector<int>& pids);
 
   /// Marks every rank Life::exited whose process is gone and that had not marked itself finished.
   void look();
-  /// Writes to the pages of these ranks whether their processes are stopped (SIGSTOP, a debugger); returns true if any is.
+  /// Writes to the pages of those of these ranks that are on this node whether their processes are stopped (SIGSTOP, a debugger);
+  /// returns true if any is.
   bool note_stopped(std::span<const int> ranks);
 
  private:
   FlightBoard board_;
+  int first_;
   std::vector<int> pids_;                   // by local rank
   std::vector<posix::UniqueFd> processes_;  // pidfds by local rank; invalid: the process was gone already
 };

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <new>
+#include <time.h>
 
 namespace tsprun {
 
@@ -27,6 +28,13 @@ void Work::wait() {
 }
 
 namespace detail {
+
+namespace {
+
+/// How long a rank keeps the job's failure from its program, so that other nodes are told before the process ends.
+constexpr std::uint64_t kUntold_ns = 300'000'000;
+
+}  // namespace
 
 Engine::Engine(FlightBoard board, int world_rank, std::vector<Route> routes, Doorbell& doorbell, EngineOptions options)
     : board_(board),
@@ -404,6 +412,13 @@ void Engine::break_down(const Error& error) {
 void Engine::throw_first_cause() {
   broken_ = true;
   if (!stepping_) abandon();  // else the operation that is being stepped would be deleted; step_head() does it after that
+  // The program may end at once because of the exception, and the courier with it.
+  const std::uint64_t told_by = posix::now_ns() + kUntold_ns;
+  while (board_.node().untold.load() != 0 && posix::now_ns() < told_by) {
+    const timespec pause{0, 1'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
+  board_.node().untold.store(0);  // nobody waits a second time
   Failure first = board_.failure();
   // The first failure is still being written, or its writer died meanwhile; in that case the launcher writes it.
   const std::uint64_t patience_ends = posix::now_ns() + 100'000'000;

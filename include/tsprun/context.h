@@ -8,6 +8,7 @@
 #pragma once
 
 #include "tsprun/communicator.h"
+#include "tsprun/key_value.h"
 #include "tsprun/memory.h"
 #include "tsprun/types.h"
 
@@ -49,10 +50,14 @@ class Context {
   /// another program. Throws Error(refused | out_of_memory | stalled | disconnected), whose text says which variables were found,
   /// what is missing and which rank did not come.
   static Context from_environment();
-  /// Joins a job of `size` ranks on this node, which agreed by themselves on their numbers and on `job`, a name that no other job
-  /// of this user has meanwhile. Reads the same variables as from_environment(), but for a rank's place; installs no handler of
-  /// std::terminate. Throws Error as from_environment().
-  static Context meet(int rank, int size, std::string_view job);
+  /// Joins a job of `size` ranks that no tsprun started, on one node or several; all of them call it, with their numbers and a
+  /// store that they have in common and that no other job uses. Ranks of one machine, which must be numbered one after the other,
+  /// share memory; TSP_NODE lets one machine stand for several nodes. Between nodes rank 0's process serves the job: it listens
+  /// on the machine's addresses, at a port of the kernel's choice. One thread of each node's first rank tells the others what
+  /// happens there; so such a rank leaves its job only when the others of its node, and rank 0 when all, have left. Reads the
+  /// same variables as from_environment(), but for a rank's place; installs no handler of std::terminate. Throws Error as
+  /// from_environment(), and what `store` throws.
+  static Context join(int rank, int size, KeyValue& store);
 
   Context(Context&&) noexcept;
   Context& operator=(Context&&) noexcept;

@@ -4,6 +4,7 @@
 #include "tsprun/communicator.h"
 #include "tsprun/context.h"
 #include "tsprun/error.h"
+#include "tsprun/key_value.h"
 #include "tsprun/memory.h"
 #include "tsprun/progress.h"
 #include "tsprun/trace.h"

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <arpa/inet.h>
 #include <array>
 #include <bit>
@@ -14,12 +15,15 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <netinet/in.h>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <sys/socket.h>
@@ -36,6 +40,46 @@ int number(const Arguments& arguments, std::size_t index, int otherwise) {
 }
 
 void say(const std::string& line) { std::cout << line << std::endl; }
+
+/// A folder that all ranks see, with a file for each key.
+class FolderStore : public tsprun::KeyValue {
+ public:
+  explicit FolderStore(std::string folder) : folder_(std::move(folder)) {}
+
+  void set(const std::string& key, std::span<const std::byte> value) override {
+    const std::string file = path(key);
+    std::ofstream(file + ".new", std::ios::binary)
+        .write(reinterpret_cast<const char*>(value.data()), static_cast<std::streamsize>(value.size()));
+    std::filesystem::rename(file + ".new", file);
+  }
+
+  std::optional<std::vector<std::byte>> get(const std::string& key, std::chrono::milliseconds at_most) override {
+    const auto deadline = std::chrono::steady_clock::now() + at_most;
+    while (!std::filesystem::exists(path(key))) {
+      if (std::chrono::steady_clock::now() >= deadline) return std::nullopt;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    std::ifstream file(path(key), std::ios::binary);
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    const auto bytes = std::as_bytes(std::span(text));
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  }
+
+ private:
+  std::string path(std::string key) const {
+    std::replace(key.begin(), key.end(), '/', '-');
+    return folder_ + "/" + key;
+  }
+  std::string folder_;
+};
+
+/// Joins as the starter says or, where ACTOR_STORE names a folder, through that, as rank RANK of WORLD_SIZE.
+tsprun::Context join() {
+  const char* const folder = std::getenv("ACTOR_STORE");
+  if (folder == nullptr) return tsprun::Context::from_environment();
+  FolderStore store(folder);
+  return tsprun::Context::join(std::stoi(std::getenv("RANK")), std::stoi(std::getenv("WORLD_SIZE")), store);
+}
 
 /// all_reduce of ones; throws if the sum isn't the number of ranks.
 void reduce_ones(tsprun::Context& context, std::size_t count) {
@@ -114,7 +158,7 @@ int count_stdin(const Arguments&) {
 
 /// sum [ROUNDS]: collectives of several sizes.
 int sum(const Arguments& arguments) {
-  tsprun::Context context = tsprun::Context::from_environment();
+  tsprun::Context context = join();
   for (int round = 0; round < number(arguments, 0, 3); ++round) {
     for (std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{200'000}}) reduce_ones(context, count);
   }
@@ -124,7 +168,7 @@ int sum(const Arguments& arguments) {
 
 /// cores: how many the node's ranks are taken to have together.
 int cores(const Arguments&) {
-  tsprun::Context context = tsprun::Context::from_environment();
+  tsprun::Context context = join();
   context.world().barrier();
   say(fmt::format("{} cores for {} ranks", tsprun::detail::job_of(context).cores, context.local_size()));
   return 0;
@@ -132,7 +176,7 @@ int cores(const Arguments&) {
 
 /// digest: all collectives on numbers whose sums depend on their order; prints a hash of every bit that this rank got.
 int digest(const Arguments&) {
-  tsprun::Context context = tsprun::Context::from_environment();
+  tsprun::Context context = join();
   tsprun::Communicator& world = context.world();
   const auto ranks = static_cast<std::size_t>(context.size());
   const auto me = static_cast<std::uint64_t>(context.rank());
@@ -180,7 +224,7 @@ int digest(const Arguments&) {
 /// rail LOCAL KIB: the ranks of that local rank, one a node, pass so much around; the others have nothing to say. Precondition:
 /// all nodes have as many ranks.
 int rail(const Arguments& arguments) {
-  tsprun::Context context = tsprun::Context::from_environment();
+  tsprun::Context context = join();
   const int local_size = context.local_size();
   if (context.local_rank() == number(arguments, 0, 0)) {
     const std::size_t bytes = static_cast<std::size_t>(number(arguments, 1, 64)) << 10;
@@ -203,7 +247,7 @@ int rail(const Arguments& arguments) {
 
 /// loop: all_reduces for ever.
 int loop(const Arguments&) {
-  tsprun::Context context = tsprun::Context::from_environment();
+  tsprun::Context context = join();
   reduce_ones(context, 10);
   say("ready");
   for (std::size_t i = 0;; ++i) reduce_ones(context, i % 10 == 0 ? 100'000 : 100);
@@ -211,7 +255,7 @@ int loop(const Arguments&) {
 
 /// fail HOW RANK AFTER [FILE]: all_reduces without end; that rank fails in the middle of number AFTER+1, noting when in FILE.
 int fail_in_operation(const Arguments& arguments) {
-  tsprun::Context context = tsprun::Context::from_environment();
+  tsprun::Context context = join();
   const std::string& how = arguments.at(0);
   const int rank = number(arguments, 1, 0);
   const int after = number(arguments, 2, 5);
@@ -233,7 +277,7 @@ int fail_in_operation(const Arguments& arguments) {
 /// fail_outside HOW RANK [BUSY]: that rank fails between operations while the others wait for it in a barrier; but rank BUSY
 /// computes.
 int fail_outside(const Arguments& arguments) {
-  tsprun::Context context = tsprun::Context::from_environment();
+  tsprun::Context context = join();
   reduce_ones(context, 10);
   if (context.rank() == number(arguments, 1, 0)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -250,7 +294,7 @@ int fail_outside(const Arguments& arguments) {
 /// leave_badly RANK CODE: that rank closes its context while the others wait for it, and its process ends a moment later, with
 /// that code, as that of a program whose exception nobody caught.
 int leave_badly(const Arguments& arguments) {
-  std::optional<tsprun::Context> context(tsprun::Context::from_environment());
+  std::optional<tsprun::Context> context(join());
   context->world().barrier();
   if (context->rank() == number(arguments, 0, 1)) {
     context.reset();
@@ -263,7 +307,7 @@ int leave_badly(const Arguments& arguments) {
 
 /// deadlock: ranks 0 and 1 receive from each other, the rest wait in a barrier.
 int deadlock(const Arguments&) {
-  tsprun::Context context = tsprun::Context::from_environment();
+  tsprun::Context context = join();
   std::array<float, 4> data{};
   if (context.rank() < 2) context.world().recv(std::span<float>(data), 1 - context.rank());
   context.world().barrier();
@@ -272,7 +316,7 @@ int deadlock(const Arguments&) {
 
 /// stop_chain: ranks 0 and 2 wait for rank 1, which waits for rank 3, which stops itself.
 int stop_chain(const Arguments&) {
-  tsprun::Context context = tsprun::Context::from_environment();
+  tsprun::Context context = join();
   context.world().barrier();
   float value = 0;
   if (context.rank() == 3) std::raise(SIGSTOP);
@@ -283,7 +327,7 @@ int stop_chain(const Arguments&) {
 /// stop_in_barrier RANK: that rank is stopped in a barrier in which it waits for the others; they come a moment later, and wait
 /// for it in that barrier or the next.
 int stop_in_barrier(const Arguments& arguments) {
-  tsprun::Context context = tsprun::Context::from_environment();
+  tsprun::Context context = join();
   context.world().barrier();
   const auto moment = std::chrono::milliseconds(200);
   if (context.rank() == number(arguments, 0, 0)) {
@@ -305,7 +349,7 @@ int stop_before_joining(const Arguments& arguments) {
 
 /// mismatch: rank 1 gathers where the others reduce.
 int mismatch(const Arguments&) {
-  tsprun::Context context = tsprun::Context::from_environment();
+  tsprun::Context context = join();
   if (context.rank() == 1) {
     const std::vector<float> own(1, 1.0F);
     std::vector<float> gathered(static_cast<std::size_t>(context.size()));
@@ -319,7 +363,7 @@ int mismatch(const Arguments&) {
 
 /// compute SECONDS: rank 0 computes that long, ticking, while the others wait.
 int compute(const Arguments& arguments) {
-  tsprun::Context context = tsprun::Context::from_environment();
+  tsprun::Context context = join();
   if (context.rank() == 0) {
     const std::uint64_t end =
         tsprun::detail::posix::now_ns() + static_cast<std::uint64_t>(number(arguments, 0, 1)) * 1'000'000'000;
@@ -350,7 +394,7 @@ int children(const Arguments& arguments) {
 
 /// heap MEBIBYTES: allocates and touches that much of its heap.
 int use_heap(const Arguments& arguments) {
-  tsprun::Context context = tsprun::Context::from_environment();
+  tsprun::Context context = join();
   const tsprun::HeapBlock block =
       context.allocate(static_cast<std::size_t>(number(arguments, 0, 1)) << 20, "what the actor asked for");
   std::fill(block.bytes().begin(), block.bytes().end(), std::byte{1});
@@ -360,11 +404,11 @@ int use_heap(const Arguments& arguments) {
 
 /// join_again WHEN: makes a second Context while the first lives ("during") or after it ("after").
 int join_again(const Arguments& arguments) {
-  std::optional<tsprun::Context> first(tsprun::Context::from_environment());
+  std::optional<tsprun::Context> first(join());
   first->world().barrier();
   if (arguments[0] == "after") first.reset();
   try {
-    tsprun::Context::from_environment();
+    join();
   } catch (const tsprun::Error& error) {
     say(error.what());
   }
@@ -374,7 +418,7 @@ int join_again(const Arguments& arguments) {
 
 /// start COMMAND…: joins, then runs a command line.
 int start_command(const Arguments& arguments) {
-  const tsprun::Context context = tsprun::Context::from_environment();
+  const tsprun::Context context = join();
   return std::system(arguments[0].c_str()) == 0 ? 0 : 1;
 }
 

@@ -23,6 +23,28 @@ def good(done):
     assert done.returncode == 0 and ("ok" in done.stdout or "step 50" in done.stdout)
 
 
+def torchrun(program, nodes=1):
+    """Runs the program on two ranks of each node, by one torchrun for each; this machine stands for all nodes."""
+    port = str(20000 + os.getpid() % 20000)
+    agents = []
+    for node in range(nodes):
+        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(nodes), "--node_rank", str(node), "--nproc_per_node", "2",
+                   "-r", "9:1", "-t", "9:1", "--master_addr", "127.0.0.1", "--master_port", port, os.path.join(here, program)]
+        agents.append(subprocess.Popen(command, env=dict(environment, TSP_NODE=str(node)), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                       text=True))
+    done = []
+    for agent in agents:
+        try:
+            out, err = agent.communicate(timeout=100)
+        except subprocess.TimeoutExpired:
+            for other in agents:
+                other.kill()
+            raise
+        done.append(subprocess.CompletedProcess(agent.args, agent.returncode, out, err))
+        print(" ".join(agent.args), f"\n{out}{err}exit code {agent.returncode}")
+    return done
+
+
 if case == "collectives":
     for ranks in (1, 2, 4):
         good(run("collectives.py", ranks))
@@ -56,10 +78,12 @@ elif case in ("upstream", "upstream_as_gloo"):
     print(done.stdout[-2000:], done.stderr[-20000:])
     assert done.returncode == 0
 elif case == "torchrun":
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-r", "9:1", "-t", "9:1",
-               "--master_port", str(20000 + os.getpid() % 20000), os.path.join(here, "collectives.py")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
-    print(done.stdout, done.stderr)
-    good(done)
+    good(torchrun("collectives.py")[0])
+elif case == "two_nodes":
+    good(torchrun("collectives.py", nodes=2)[0])
+    good(torchrun("ddp.py", nodes=2)[0])
+elif case == "two_nodes_killed":
+    for done in torchrun("killed.py", nodes=2):
+        assert done.returncode != 0 and "rank 1 is gone" in done.stderr + done.stdout
 else:
     sys.exit(f"no case {case}")

@@ -53,15 +53,16 @@ UniqueFd reach_host(const Identity& identity, std::uint64_t timeout_ns) {
 /// Receives the answer and, if it carries one, the memory's descriptor.
 UniqueFd receive_answer(const UniqueFd& socket, const Identity& identity, std::uint64_t timeout_ns, Answer& message) {
   // Local rank 0 started before this connection was made, so it gives up before this deadline and says which ranks are missing.
-  const std::uint64_t deadline = posix::now_ns() + timeout_ns + kGraceNs;
+  // It waits for other nodes after that.
+  const std::uint64_t patience = (identity.local_size == identity.size ? 1 : 2) * timeout_ns + kGraceNs;
+  const std::uint64_t deadline = posix::now_ns() + patience;
   for (;;) {
     pollfd watched{socket.get(), POLLIN, 0};
     const int ready = ::poll(&watched, 1, milliseconds_until(deadline));
     if (ready < 0 && errno != EINTR) throw system_error(Cause::refused, "poll", errno);
     if (ready > 0) break;
     if (posix::now_ns() >= deadline) {
-      throw Error(Cause::stalled,
-                  fmt::format("local rank 0 is there, but didn't answer within {}", seconds(timeout_ns + kGraceNs)),
+      throw Error(Cause::stalled, fmt::format("local rank 0 is there, but didn't answer within {}", seconds(patience)),
                   identity.rank - identity.local_rank);
     }
   }
@@ -126,15 +127,16 @@ Meeting visit(const Identity& identity, std::uint64_t timeout_ns) {
 
 }  // namespace
 
-Meeting meet(const Identity& identity, std::uint64_t timeout_ns) {
-  if (identity.local_size != identity.size) {
-    throw Error(Cause::refused, fmt::format("{} started {} ranks, {} of them on this node: all must be on one node",
+Meeting meet(const Identity& identity, std::uint64_t timeout_ns, const OtherNodes& others) {
+  if (identity.local_size != identity.size && !others) {
+    throw Error(Cause::refused, fmt::format("{} started {} ranks, {} of them on this node: all must be on one node, but for "
+                                            "those of Context::join() or tsprun --nnodes",
                                             identity.starter, identity.size, identity.local_size));
   }
   if (identity.local_size > shm::kMaxLocalRanks) {
     throw Error(Cause::refused, fmt::format("{} ranks on one node: 1 to {} work", identity.local_size, shm::kMaxLocalRanks));
   }
-  return identity.local_rank == 0 ? host(identity, timeout_ns) : visit(identity, timeout_ns);
+  return identity.local_rank == 0 ? host(identity, timeout_ns, others) : visit(identity, timeout_ns);
 }
 
 }  // namespace tsprun::detail::bootstrap

@@ -7,9 +7,11 @@
 #pragma once
 
 #include "transport/bootstrap/identity.h"
+#include "transport/bootstrap/job_description.h"
 #include "transport/shm/node_memory.h"
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace tsprun::detail::bootstrap {
@@ -20,9 +22,14 @@ struct Meeting {
   std::vector<int> pids;  ///< by local rank, as the kernel reports them
 };
 
+/// Fills in what a node of a job on several nodes has to know beside its own ranks: its number, the job's store and secret.
+/// Called by local rank 0 when the node's ranks have come; may wait for the timeout. What it throws, all ranks of the node throw.
+using OtherNodes = std::function<void(JobDescription& job, Secret& secret)>;
+
 /// Meets the other ranks of this node; all of them call it. Throws Error(stalled) at the deadline, naming the local ranks that
-/// didn't come; Error(exited) if a rank ends meanwhile; Error(refused) if the job has ranks on other nodes, a second job uses
-/// the same name, a rank comes twice or sizes disagree; Error(out_of_memory) as NodeMemory::create_posix.
-Meeting meet(const Identity& identity, std::uint64_t timeout_ns);
+/// didn't come; Error(exited) if a rank ends meanwhile; Error(refused) if the job has ranks on other nodes but `others` is
+/// empty, a second job uses the same name, a rank comes twice or sizes disagree; Error(out_of_memory) as
+/// NodeMemory::create_posix.
+Meeting meet(const Identity& identity, std::uint64_t timeout_ns, const OtherNodes& others = {});
 
 }  // namespace tsprun::detail::bootstrap

@@ -23,21 +23,24 @@ namespace {
 /// is a stranger until its packet was read, then a guest.
 class Host {
  public:
-  Host(const Identity& identity, std::uint64_t timeout_ns)
-      : identity_(identity), timeout_ns_(timeout_ns), guests_(static_cast<std::size_t>(identity.local_size)) {}
+  Host(const Identity& identity, std::uint64_t timeout_ns, const OtherNodes& others)
+      : identity_(identity), timeout_ns_(timeout_ns), others_(others), guests_(static_cast<std::size_t>(identity.local_size)) {}
 
   Meeting hold() {
     listen();
     try {
       collect();
+      JobDescription job{.first_rank = static_cast<std::uint32_t>(first_rank()),
+                         .cores = static_cast<std::uint32_t>(machine::usable_cores(pids())),
+                         .timeout_ns = timeout_ns_};
+      Secret secret;
+      if (others_) others_(job, secret);
       shm::NodeLayout layout;
       layout.local_ranks = static_cast<std::uint32_t>(identity_.local_size);
       layout.heap_bytes = shm::default_heap_bytes();
       layout.world_size = static_cast<std::uint32_t>(identity_.size);
       Meeting meeting{shm::NodeMemory::create_posix(layout), pids()};
-      describe_job(meeting.memory, {.first_rank = static_cast<std::uint32_t>(first_rank()),
-                                    .cores = static_cast<std::uint32_t>(machine::usable_cores(pids())),
-                                    .timeout_ns = timeout_ns_});
+      describe_job(meeting.memory, job, secret);
       answer(Cause::none, -1, {}, meeting.memory.descriptor());
       return meeting;
     } catch (const Error& error) {
@@ -209,6 +212,7 @@ class Host {
 
   const Identity& identity_;
   std::uint64_t timeout_ns_;
+  const OtherNodes& others_;
   UniqueFd listener_;
   std::vector<Guest> guests_;     // by local rank; 0 stays empty
   std::vector<Guest> strangers_;  // connected, packet not read yet
@@ -216,6 +220,8 @@ class Host {
 
 }  // namespace
 
-Meeting host(const Identity& identity, std::uint64_t timeout_ns) { return Host(identity, timeout_ns).hold(); }
+Meeting host(const Identity& identity, std::uint64_t timeout_ns, const OtherNodes& others) {
+  return Host(identity, timeout_ns, others).hold();
+}
 
 }  // namespace tsprun::detail::bootstrap::meeting

@@ -70,6 +70,6 @@ std::string list(const std::vector<int>& numbers);
 
 /// Runs local rank 0's side of a meeting: collects the other ranks, then gives all of them the memory, or all of them the
 /// reason for the failure. Throws as meet().
-Meeting host(const Identity& identity, std::uint64_t timeout_ns);
+Meeting host(const Identity& identity, std::uint64_t timeout_ns, const OtherNodes& others);
 
 }  // namespace tsprun::detail::bootstrap::meeting

@@ -48,9 +48,12 @@ std::string claimed(int name) {
 Secret lanes_secret(const Secret& secret, std::span<const std::byte> job) { return derive(secret, "tsprun lanes", job); }
 
 StoreServer::StoreServer(const std::string& host, std::uint16_t port, const tls::Credentials& credentials)
+    : StoreServer(tcp::resolve_all(host, port), credentials) {}
+
+StoreServer::StoreServer(const std::vector<tcp::SocketAddress>& addresses, const tls::Credentials& credentials)
     : credentials_(credentials), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) throw system_error(Cause::refused, "the store: epoll_create", errno);
-  listeners_ = tcp::listen_on(tcp::resolve_all(host, port));
+  listeners_ = tcp::listen_on(addresses);
   for (const posix::UniqueFd& listener : listeners_) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -238,9 +241,11 @@ const std::vector<std::byte>* StoreServer::find(const std::string& key) const {
 
 StoreClient::StoreClient(const std::string& address, const tls::Credentials& credentials, int name, std::uint64_t timeout_ns,
                          Check check)
+    : StoreClient(addresses_of("the store's address", address), credentials, name, timeout_ns, std::move(check)) {}
+
+StoreClient::StoreClient(const std::vector<tcp::SocketAddress>& addresses, const tls::Credentials& credentials, int name,
+                         std::uint64_t timeout_ns, Check check)
     : timeout_ns_(timeout_ns), check_(std::move(check)) {
-  const HostPort place = parse_host_port("the store's address", address);
-  const std::vector<tcp::SocketAddress> addresses = tcp::resolve_all(place.host, place.port);
   const std::uint64_t deadline = posix::now_ns() + timeout_ns;
   std::uint64_t left_ns = timeout_ns;
   for (int tries = 1;; ++tries) {
@@ -250,7 +255,7 @@ StoreClient::StoreClient(const std::string& address, const tls::Credentials& cre
     link_ = std::make_unique<StoreLink>(tls::Channel::connector(std::move(socket), credentials, ConnectionUse::store, name, 0));
     bool alive = link_->pump();
     for (; alive && !link_->ready(); alive = link_->pump())
-      wait(deadline, fmt::format("the store at {} to answer: something listens there, but is it tsprun?", address));
+      wait(deadline, fmt::format("the store at {} to answer: something listens there, but is it tsprun?", reached_));
     if (alive) {
       endure(timeout_ns);
       return;
@@ -259,7 +264,7 @@ StoreClient::StoreClient(const std::string& address, const tls::Credentials& cre
     // A server to which many strangers connect may have dropped this end as one too many.
     if (!link_->turned_away() || tries == kMostTries || now >= deadline)
       throw Error(Cause::disconnected,
-                  fmt::format("the store at {} and this end refuse each other: {}", address, link_->why_over()));
+                  fmt::format("the store at {} and this end refuse each other: {}", reached_, link_->why_over()));
     left_ns = deadline - now;
     ::poll(nullptr, 0, kTryAgain_ms);
   }
@@ -310,6 +315,11 @@ std::vector<std::byte> StoreClient::get(const std::string& key, const std::strin
     if (!alive) throw Error(Cause::disconnected, fmt::format("the way to the job's store is cut: {}", link_->why_over()));
     wait(deadline, what);
   }
+}
+
+std::vector<tcp::SocketAddress> addresses_of(const std::string& option, const std::string& text) {
+  const HostPort place = parse_host_port(option, text);
+  return tcp::resolve_all(place.host, place.port);
 }
 
 HostPort parse_host_port(const std::string& option, const std::string& text) {

@@ -37,6 +37,8 @@ class StoreServer {
   /// Listens on a numeric address, or on those addresses of a name that are this machine's; port 0: any port. Throws
   /// Error(refused), also if another job has the port.
   StoreServer(const std::string& host, std::uint16_t port, const tls::Credentials& credentials);
+  /// Listens on those of these addresses that are this machine's, as above.
+  StoreServer(const std::vector<tcp::SocketAddress>& addresses, const tls::Credentials& credentials);
 
   /// Returns a descriptor that is readable when pump() has something to do.
   int descriptor() const { return epoll_.get(); }
@@ -105,6 +107,9 @@ class StoreClient {
   /// Error(stalled | refused), and Error(disconnected) if the server ends the link before both ends have proved themselves.
   StoreClient(const std::string& address, const tls::Credentials& credentials, int name, std::uint64_t timeout_ns,
               Check check = {});
+  /// Connects to the first of these addresses that answers, as above.
+  StoreClient(const std::vector<tcp::SocketAddress>& addresses, const tls::Credentials& credentials, int name,
+              std::uint64_t timeout_ns, Check check = {});
 
   /// Sets a key; doesn't wait.
   void set(std::string_view key, std::span<const std::byte> value);
@@ -156,5 +161,7 @@ struct HostPort {
 };
 /// Parses "host:port" or "[::1]:port". Throws Error(refused) naming `option` if the text is neither.
 HostPort parse_host_port(const std::string& option, const std::string& text);
+/// Returns the addresses of a host and port as text. Throws Error(refused), naming `option`, if it isn't such a text.
+std::vector<tcp::SocketAddress> addresses_of(const std::string& option, const std::string& text);
 
 }  // namespace tsprun::detail::bootstrap

@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <cstring>
 #include <fmt/format.h>
+#include <ifaddrs.h>
 #include <memory>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 
@@ -63,6 +65,23 @@ std::vector<SocketAddress> resolve_all(const std::string& host, std::uint16_t po
       return one.length == address.length && std::memcmp(&one.storage, &address.storage, one.length) == 0;
     });
     if (!known) addresses.push_back(address);
+  }
+  return addresses;
+}
+
+std::vector<SocketAddress> own_addresses() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) throw system_error(Cause::refused, "getifaddrs", errno);
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
+  std::vector<SocketAddress> addresses;
+  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || (each->ifa_flags & IFF_UP) == 0 || (each->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    const int family = each->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    SocketAddress address;
+    address.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    std::memcpy(&address.storage, each->ifa_addr, address.length);
+    if (!address.is_link_local()) addresses.push_back(address);
   }
   return addresses;
 }

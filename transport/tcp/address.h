@@ -33,6 +33,9 @@ struct SocketAddress {
 /// Returns all addresses of a name, the preferred one first (as getaddrinfo(3) sorts them), each once; of a numeric address,
 /// that address. Throws Error(refused) naming what couldn't be resolved.
 std::vector<SocketAddress> resolve_all(const std::string& host, std::uint16_t port);
+/// Returns the addresses of this machine's interfaces that are up, by which other machines may reach it: without loopback and
+/// link-local ones. Throws Error(refused).
+std::vector<SocketAddress> own_addresses();
 /// Returns the preferred address of a name. Throws Error(refused).
 SocketAddress resolve(const std::string& host, std::uint16_t port);
 /// Returns the address of this end of a connected or bound socket. Throws Error(refused).

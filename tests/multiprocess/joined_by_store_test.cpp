@@ -1,0 +1,134 @@
+// Ranks that no tsprun started and that only have numbers and a key-value store in common, on one node and on several. TSP_NODE
+// lets this machine stand for all of them.
+
+#include "tests/support/process.h"
+#include "transport/posix.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tsprun::detail::test::joined_by_store_test {
+namespace {
+
+using Ranks = std::vector<std::unique_ptr<Process>>;
+
+class JoinedByStore : public testing::Test {
+ protected:
+  /// Starts an actor for each rank; `nodes[i]` names the node of rank i, "-": nobody starts it.
+  Ranks start(const std::vector<std::string>& nodes, const std::vector<std::string>& action, const std::string& timeout = "20") {
+    const std::string store = folder_.path(std::to_string(++jobs_));
+    std::filesystem::create_directories(store);
+    Ranks ranks;
+    for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
+      if (nodes[rank] == "-") continue;
+      ProcessOptions options;
+      options.environment = {{"RANK", std::to_string(rank)},
+                             {"WORLD_SIZE", std::to_string(nodes.size())},
+                             {"ACTOR_STORE", store},
+                             {"TSP_NODE", nodes[rank]},
+                             {"TSP_TIMEOUT", timeout}};
+      std::vector<std::string> command = {program_path("actor")};
+      command.insert(command.end(), action.begin(), action.end());
+      ranks.push_back(std::make_unique<Process>(command, options));
+    }
+    return ranks;
+  }
+
+  /// Runs the action to its end, which must be good, and returns what each rank wrote.
+  std::vector<std::string> outputs(const std::vector<std::string>& nodes, const std::vector<std::string>& action) {
+    Ranks ranks = start(nodes, action);
+    std::vector<std::string> all;
+    for (const auto& rank : ranks) {
+      EXPECT_EQ(rank->wait().code, 0) << rank->err();
+      all.push_back(rank->out());
+    }
+    return all;
+  }
+
+  /// Waits for the ends of all ranks but `except`, which must be bad and speak of `words`.
+  void expect_told(const Ranks& ranks, const std::string& words, std::size_t except = 99) {
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      if (rank == except) continue;
+      EXPECT_NE(ranks[rank]->wait(20).code, 0);
+      EXPECT_NE(ranks[rank]->err().find(words), std::string::npos) << "rank " << rank << ": " << ranks[rank]->err();
+    }
+  }
+
+ private:
+  TemporaryDirectory folder_;
+  int jobs_ = 0;
+};
+
+/// Each rank's results have the bits of those on one node.
+TEST_F(JoinedByStore, ResultsAreThoseOfOneNode) {
+  const auto before = shared_names();
+  const std::vector<std::string> one = outputs({"a", "a", "a", "a", "a"}, {"digest"});
+  EXPECT_NE(one[0].find("digest "), std::string::npos);
+  EXPECT_EQ(outputs({"a", "a", "a", "b", "b"}, {"digest"}), one);
+  EXPECT_EQ(outputs({"a", "a", "b", "b", "c"}, {"digest"}), one);
+  EXPECT_EQ(outputs({"a", "b", "c", "d", "e"}, {"digest"}), one);
+  EXPECT_EQ(names_left(before), std::set<std::string>{});
+}
+
+/// The first ranks of the nodes pass 64 KiB around: over tcp, since they share no memory.
+TEST_F(JoinedByStore, NodesAreLinkedByTcp) {
+  const std::vector<std::string> said = outputs({"a", "a", "b", "b"}, {"rail", "0", "64"});
+  for (const int rank : {0, 2}) {
+    EXPECT_NE(said[static_cast<std::size_t>(rank)].find("tcp sent 65536"), std::string::npos) << said[0];
+    EXPECT_NE(said[static_cast<std::size_t>(rank)].find("shm sent 0"), std::string::npos) << said[0];
+  }
+  EXPECT_NE(outputs({"a", "a"}, {"rail", "0", "64"})[0].find("shm sent"), std::string::npos);
+}
+
+/// Whichever rank dies, also one that carries the news of its node, the survivors of all nodes name it, soon.
+TEST_F(JoinedByStore, ADeathIsNamedOnAllNodes) {
+  for (std::size_t dead = 0; dead < 4; ++dead) {
+    Ranks ranks = start({"a", "a", "b", "b"}, {"loop"});
+    for (const auto& rank : ranks) ASSERT_TRUE(rank->wait_for_output("ready")) << rank->err();
+    [[maybe_unused]] const std::uint64_t begin = posix::now_ns();  // sanitizers have no such limit
+    ranks[dead]->signal(SIGKILL);
+    expect_told(ranks, fmt::format("rank {} is gone", dead), dead);
+#if !defined(TSP_SANITIZE_ADDRESS) && !defined(TSP_SANITIZE_THREAD)
+    EXPECT_LT(static_cast<double>(posix::now_ns() - begin) * 1e-9, 4) << "rank " << dead;
+#endif
+  }
+}
+
+/// A stopped rank is named, also if it carries its node's news.
+TEST_F(JoinedByStore, AStoppedRankIsNamedOnAllNodes) {
+  for (const std::size_t stopped : {std::size_t{0}, std::size_t{3}}) {
+    Ranks ranks = start({"a", "a", "b", "b"}, {"loop"}, "2");
+    for (const auto& rank : ranks) ASSERT_TRUE(rank->wait_for_output("ready")) << rank->err();
+    ranks[stopped]->signal(SIGSTOP);
+    expect_told(ranks, fmt::format("rank {} ", stopped), stopped);
+    ranks[stopped]->signal(SIGKILL);
+  }
+}
+
+TEST_F(JoinedByStore, AMismatchIsToldToAllNodes) {
+  Ranks ranks = start({"a", "a", "b", "b"}, {"mismatch"});
+  for (const auto& rank : ranks) {
+    EXPECT_NE(rank->wait(20).code, 0);
+    EXPECT_NE(rank->err().find("rank"), std::string::npos) << rank->err();
+  }
+}
+
+TEST_F(JoinedByStore, MissingRanksAreNamedToAll) {
+  expect_told(start({"a", "-", "b", "-"}, {"sum"}, "1"), "ranks 1, 3 of 4 didn't come within 1 s");
+  expect_told(start({"-", "a", "b", "b"}, {"sum"}, "1"), "rank 0 of 4 didn't come within 1 s");
+}
+
+TEST_F(JoinedByStore, RanksThatAreNotNumberedNodeByNodeAreRefused) {
+  expect_told(start({"a", "b", "a", "b"}, {"sum"}), "number them node by node");
+  expect_told(start({"a", "b", "b", "b"}, {"sum"}), "4 ranks are on 2 nodes");
+}
+
+}  // namespace
+}  // namespace tsprun::detail::test::joined_by_store_test
