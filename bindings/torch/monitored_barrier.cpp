@@ -15,7 +15,9 @@ using std::chrono::steady_clock;
 void TsprunGroup::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const milliseconds limit = options.timeout.count() < 0 ? timeout_ : options.timeout;
   const steady_clock::time_point begin = steady_clock::now();
-  const auto key = [&](const std::string& what) { return "monitored/" + std::to_string(monitored_) + "/" + what; };
+  const auto key = [&](const std::string& what) {
+    return "monitored/" + std::to_string(life_) + "/" + std::to_string(monitored_) + "/" + what;
+  };
   const auto has = [&](const std::string& what) { return store_->check({key(what)}); };
   const auto set = [&](const std::string& what, const std::string& text) {
     store_->set(key(what), std::vector<std::uint8_t>(text.begin(), text.end()));

@@ -27,7 +27,8 @@ TsprunGroup::TsprunGroup(std::shared_ptr<Member> member, c10::intrusive_ptr<c10d
       member_(std::move(member)),
       store_(std::move(store)),
       stream_(stream),
-      timeout_(timeout) {
+      timeout_(timeout),
+      life_(store_->add("lives/" + std::to_string(rank), 1)) {
   std::vector<int> ranks = members;
   for (int r = 0; members.empty() && r < size; ++r) ranks.push_back(r);
   member_->progress()->use(

@@ -117,5 +117,6 @@ class TsprunGroup : public GroupBase {
   std::uint64_t posted_ = 0;
   std::uint64_t monitored_ = 0;  // monitored barriers so far
 };
+  std::int64_t life_;            // how many groups this rank has made on the store: it may outlive them, with their keys
 
 }  // namespace tsprun::torch_binding

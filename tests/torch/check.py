@@ -64,6 +64,7 @@ elif case == "compute":
     good(run("compute.py", 2, "--timeout", "2"))
 elif case == "late":
     good(run("late.py"))
+    good(run("again.py"))
 elif case == "mismatch":
     done = run("mismatch.py")
     assert done.returncode != 0 and "mismatch" in done.stderr and "all_reduce" in done.stderr
