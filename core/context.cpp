@@ -153,6 +153,7 @@ TrafficCounters Context::traffic() const {
       sum.received[i] += link.counters.received[i];
     }
   }
+void Context::fail(std::string_view text) { parts_->engine.break_down(Error(Cause::failed, std::string(text), rank())); }
   return sum;
 }
 std::vector<LinkTraffic> Context::traffic_by_link() const { return parts_->links.traffic(); }

@@ -46,6 +46,7 @@ std::string headline(const Failure& failure) {
     case Cause::interrupted:
       if (failure.code > 0) return fmt::format("the job was interrupted by {}", signal_name(failure.code));
       return failure.detail.empty() ? "the job was interrupted" : fmt::format("the job was interrupted: {}", failure.detail);
+    case Cause::failed: return fmt::format("the program of {} ended the job{}", rank, where);
     case Cause::none: break;
   }
   return "the job failed";

@@ -1,5 +1,6 @@
 // Makes this process a rank of its job, once for all its process groups, and takes it out again.
 #include "process_group.h"
+#include "work.h"
 
 #include <c10/util/Exception.h>
 
@@ -119,6 +120,18 @@ std::shared_ptr<Member> membership(const c10::intrusive_ptr<c10d::Store>& store,
   TORCH_CHECK(joined.rank() == rank && joined.size() == size, "tsprun: this process is rank ", joined.rank(), " of ",
               joined.size(), " in its job, and can't be rank ", rank, " of ", size, " in a process group of all ranks");
   return member;
+}
+
+void fail(const std::string& text) {
+  const std::shared_ptr<Member> member = current_membership();
+  TORCH_CHECK(member,
+              "fail: this process has joined no job that it could end; call it after init_process_group(\"tsprun\"): ", text);
+  try {
+    member->progress()->use([&](Context& context) { context.fail(text); });
+  } catch (const Error&) {
+    std::rethrow_exception(as_torch_error("tsprun", std::current_exception()));
+  }
+  TORCH_CHECK(false, text);
 }
 
 void leave() {

@@ -26,6 +26,10 @@ PYBIND11_MODULE(_tsprun, module) {
              "Makes tensors of `smallest` bytes or more lie in the rank's heap from now on, where there is room, so that\n"
              "collectives move them with one copy. Call it after init_process_group() and before the model is made. A process\n"
              "that is forked from this one shares these tensors with it instead of having copies.");
+  module.def(
+      "fail", &fail, py::arg("text"), py::call_guard<py::gil_scoped_release>(),
+      "Ends the job for a reason of the program's own: this call, and all ranks out of whatever they wait in, raise an error\n"
+      "with this text, which names this rank.");
   module.def("leave", &leave, py::call_guard<py::gil_scoped_release>(),
              "Leaves the job, in good order if no operation is pending.");
 }

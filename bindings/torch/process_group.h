@@ -58,11 +58,13 @@ class Member {
 /// Returns the process's membership; null if it hasn't joined, or has left.
 std::shared_ptr<Member> current_membership();
 
-/// Returns the process's membership. The first call joins: as rank `rank` of `size` where tsprun started this process, else through
-/// `store`. Throws if the job that was joined has another size or gave this process another rank.
+/// Returns the process's membership. The first call joins: as rank `rank` of `size` where tsprun started this process, else
+/// through `store`. Throws if the job that was joined has another size or gave this process another rank.
 std::shared_ptr<Member> membership(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size);
 /// Leaves the job; process groups that still exist can't be used any more.
 void leave();
+/// Ends the job, as Context::fail() does. Throws also if this process hasn't joined one.
+[[noreturn]] void fail(const std::string& text);
 /// Makes torch's host tensors of `smallest` bytes or more lie in the rank's heap from now on, where there is room, so that
 /// collectives move them with one copy. Throws if this process hasn't joined a job.
 void use_heap(std::size_t smallest);
@@ -115,8 +117,8 @@ class TsprunGroup : public GroupBase {
   Stream stream_;
   std::chrono::milliseconds timeout_;
   std::uint64_t posted_ = 0;
+  std::int64_t life_;            // how many groups this rank has made on the store: it may outlive them, with their keys
   std::uint64_t monitored_ = 0;  // monitored barriers so far
 };
-  std::int64_t life_;            // how many groups this rank has made on the store: it may outlive them, with their keys
 
 }  // namespace tsprun::torch_binding

@@ -391,7 +391,6 @@ std::span<const int> Engine::members_of(std::uint64_t group) const {
 
 // --- failures ----------------------------------------------------------------------------------------------------------------
 
-/// Ends the job because an operation failed with `error`; throws the first failure of the job.
 void Engine::break_down(const Error& error) {
   broken_ = true;
   Failure failure = failure_of(error);

@@ -282,6 +282,8 @@ class Engine {
   /// Throws an error that blames rank `culprit`, see blamed(). To be called within step(): the engine catches it there, marks the
   /// job as failed (an earlier failure stays), and throws the first failure of the job.
   [[noreturn]] void fail(Cause cause, int culprit, const std::string& detail);
+  /// Ends the job because of `error`, unless it has failed already; throws the first failure of the job.
+  [[noreturn]] void break_down(const Error& error);
 
  private:
   friend class tsprun::Work;
@@ -324,7 +326,6 @@ class Engine {
   void sign_of_life() { page_->ticks.store(++ticks_, std::memory_order_relaxed); }
   void note_finished(Stream stream, const OperationInfo& info);
   void abandon();
-  [[noreturn]] void break_down(const Error& error);
   [[noreturn]] void throw_first_cause();
 
   // waiting.cpp

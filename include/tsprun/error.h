@@ -25,7 +25,8 @@ namespace tsprun {
   X(disconnected, "the way to a rank is cut")                                                \
   X(out_of_memory, "a memory budget or the machine's memory is exhausted")                   \
   X(refused, "the request can't be served")                                                  \
-  X(interrupted, "the job was ended from outside")
+  X(interrupted, "the job was ended from outside")                                           \
+  X(failed, "the rank's program ended the job")
 
 /// Causes of failure: the table above.
 enum class Cause : std::uint8_t {

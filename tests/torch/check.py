@@ -68,6 +68,10 @@ elif case == "late":
 elif case == "mismatch":
     done = run("mismatch.py")
     assert done.returncode != 0 and "mismatch" in done.stderr and "all_reduce" in done.stderr
+elif case == "fail":
+    done = run("fail.py")
+    assert done.returncode != 0 and done.stdout.count("ranks were told why") == 3
+    assert "the program of rank 1 ended the job" in done.stderr and "why: the loss isn't finite" in done.stderr
 elif case == "killed":
     for program in ("killed.py", "killed_sender.py"):
         done = run(program)

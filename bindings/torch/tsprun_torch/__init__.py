@@ -11,7 +11,7 @@ import atexit
 import torch.distributed as dist
 
 from . import _tsprun
-from ._tsprun import ProcessGroupTsprun, use_heap
+from ._tsprun import ProcessGroupTsprun, fail, use_heap
 
 
 def _stream(members, rank):
