@@ -6,6 +6,7 @@
 #include "core/uncaught.h"
 #include "transport/bootstrap/identity.h"
 #include "transport/bootstrap/meeting.h"
+#include "transport/bootstrap/pmi_store.h"
 #include "transport/cause.h"
 #include "transport/environment.h"
 
@@ -67,6 +68,21 @@ ContextOptions options_of(const Environment& environment) {
   return options;
 }
 
+/// Meets the ranks of a job by a store, and makes this one's parts.
+std::unique_ptr<ContextParts> joined_parts(KeyValue& store, int rank, int size, const Environment& environment) {
+  const ContextOptions options = options_of(environment);
+  Joined joined = join_by(store, rank, size, environment.text("TSP_NODE").value_or(""), environment.timeout_ns());
+  try {
+    auto parts = std::make_unique<ContextParts>(std::move(joined.meeting.memory), nullptr, joined.local_rank, options,
+                                                joined.meeting.pids);
+    parts->courier = std::move(joined.courier);
+    return parts;
+  } catch (...) {
+    joined.courier.reset();  // tells other nodes, before an exception that nobody catches ends the process
+    throw;
+  }
+}
+
 }  // namespace
 
 Context join(shm::NodeMemory memory, int local_rank, const ContextOptions& options) {
@@ -114,6 +130,9 @@ Context Context::from_environment() {
     shm::NodeMemory memory = shm::NodeMemory::attach(inherited_memory(identity->node_descriptor));
     memory.claim_bells();
     parts = std::make_unique<ContextParts>(std::move(memory), nullptr, identity->local_rank, options, std::vector<int>{});
+  } else if (identity->pmi_descriptor >= 0) {
+    bootstrap::PmiStore store(identity->pmi_descriptor, environment.timeout_ns());
+    parts = joined_parts(store, identity->rank, identity->size, environment);
   } else {
     bootstrap::Meeting meeting = bootstrap::meet(*identity, environment.timeout_ns());
     parts = std::make_unique<ContextParts>(std::move(meeting.memory), nullptr, identity->local_rank, options, meeting.pids);
@@ -124,13 +143,7 @@ Context Context::from_environment() {
 
 Context Context::join(int rank, int size, KeyValue& store) {
   if (rank < 0 || rank >= size) throw Error(Cause::refused, fmt::format("join: rank {} of {}", rank, size));
-  const Environment environment;
-  const ContextOptions options = options_of(environment);
-  Joined joined = join_by(store, rank, size, environment.text("TSP_NODE").value_or(""), environment.timeout_ns());
-  auto parts =
-      std::make_unique<ContextParts>(std::move(joined.meeting.memory), nullptr, joined.local_rank, options, joined.meeting.pids);
-  parts->courier = std::move(joined.courier);
-  return Context(std::move(parts));
+  return Context(joined_parts(store, rank, size, Environment()));
 }
 
 int Context::rank() const { return parts_->engine.world_rank(); }
@@ -140,6 +153,7 @@ int Context::local_size() const { return static_cast<int>(parts_->memory->layout
 void Context::begin_step(std::uint64_t step) { parts_->faults.at_step(step); }
 Communicator& Context::world() { return *parts_->world; }
 void Context::tick() { parts_->engine.tick(); }
+void Context::fail(std::string_view text) { parts_->engine.break_down(Error(Cause::failed, std::string(text), rank())); }
 HeapBlock Context::allocate(std::size_t bytes, std::string_view what, Category category) {
   return parts_->heap.allocate(bytes, what, category);
 }
@@ -153,7 +167,6 @@ TrafficCounters Context::traffic() const {
       sum.received[i] += link.counters.received[i];
     }
   }
-void Context::fail(std::string_view text) { parts_->engine.break_down(Error(Cause::failed, std::string(text), rank())); }
   return sum;
 }
 std::vector<LinkTraffic> Context::traffic_by_link() const { return parts_->links.traffic(); }

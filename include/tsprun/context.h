@@ -31,7 +31,10 @@ class Context {
   /// Joins the job that this process belongs to:
   ///   · started by tsprun (`run` or a built-in command): through the inherited descriptor, TSP_NODE_FD;
   ///   · started by torchrun, Slurm (srun) or Open MPI's mpirun, all on this node: by their variables, through an abstract socket
-  ///     (MPICH's mpirun, and PMIx alone, don't name a job in which ranks could meet, and are refused);
+  ///     (PMIx alone doesn't say how many ranks there are, and is refused);
+  ///   · started by a process manager that speaks PMI-1, as MPICH's mpirun does, on one node or several: as join(), by its store.
+  ///   The
+  ///     program can't call MPI_Init() afterwards;
   ///   · none of these: a world of one rank.
   /// Reads TSP_ALGORITHMS (which algorithm an operation uses), TSP_BLOCKING=1 (post_…() waits until the operation is complete,
   /// which shows how much time overlap saves), TSP_LINK_GBPS (slows links down to that many 10⁹ bytes per second),
@@ -86,12 +89,12 @@ class Context {
   /// computation, better every millisecond; otherwise peers that wait declare this rank stalled. Throws the first failure of the
   /// job.
   void tick();
-  /// Tells fault injection that training step `step` (from 1) begins: faults that are due at this step strike now.
-  void begin_step(std::uint64_t step);
-
   /// Ends the job for a reason of the program's own: this call and all other ranks, out of whatever they wait in, throw an
   /// Error(failed) that names this rank and has this text. If the job has failed already, throws that failure.
   [[noreturn]] void fail(std::string_view text);
+  /// Tells fault injection that training step `step` (from 1) begins: faults that are due at this step strike now.
+  void begin_step(std::uint64_t step);
+
   /// Allocates a block of the rank's heap, from which payloads move between ranks with one copy; 0 bytes give an empty block. The
   /// memory isn't zeroed. `what` names the buffer in errors. Throws Error(out_of_memory) naming buffer, size, budget and the
   /// bytes in use by category.

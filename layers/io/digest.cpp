@@ -30,12 +30,6 @@ Digest canonical(XXH128_hash_t hash) {
 
 Digest digest(std::span<const std::byte> bytes) { return canonical(XXH3_128bits(bytes.data(), bytes.size())); }
 
-std::string hexadecimal(const Digest& digest) {
-  std::string text;
-  for (const std::byte byte : digest) text += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
-  return text;
-}
-
 bool is_hexadecimal_digest(std::string_view text) {
   return text.size() == kDigits &&
          std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });

@@ -3,6 +3,7 @@
 // the checksum of its blocks' checksums, 16 bytes each, one after another.
 #pragma once
 
+#include "transport/hexadecimal.h"
 #include "transport/posix.h"
 
 #include <array>
@@ -23,8 +24,6 @@ using Digest = std::array<std::byte, 16>;
 
 /// Returns the checksum of some bytes.
 Digest digest(std::span<const std::byte> bytes);
-/// Returns a checksum as 32 lower-case hexadecimal digits.
-std::string hexadecimal(const Digest& digest);
 /// Returns whether the text is 32 hexadecimal digits in lower case.
 bool is_hexadecimal_digest(std::string_view text);
 

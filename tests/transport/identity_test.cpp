@@ -57,6 +57,9 @@ const Variables kSlurm = {{"SLURM_PROCID", "3"},  {"SLURM_NTASKS", "4"},        
                           {"SLURM_JOB_ID", "71"}, {"SLURM_STEP_ID", "2"},        {"SLURM_STEP_NUM_TASKS", "4"},
                           {"SLURM_NODEID", "0"},  {"SLURM_STEP_NUM_NODES", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "4"}};
 
+const Variables kHydra = {
+    {"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"PMI_FD", "9"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+
 TEST(Identity, OfAProcessThatNobodyStartedAsARankIsNone) {
   EXPECT_FALSE(identify({}));
   EXPECT_FALSE(identify({{"MASTER_PORT", "29500"}, {"PMIX_NAMESPACE", "x"}, {"LOCAL_RANK", "0"}, {"HOME", "/root"}}));
@@ -132,6 +135,23 @@ TEST(Identity, OfSlurmCountsTheTasksOfItsNode) {
 // A batch script is no task of srun, though it bears the job's variables.
 TEST(Identity, OfASlurmBatchScriptIsNone) { EXPECT_FALSE(identify(without(kSlurm, "SLURM_STEP_ID"))); }
 
+TEST(Identity, UnderPmiIsLearntFromTheProcessManager) {
+  const std::optional<Identity> found = identify(kHydra);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->starter, "PMI");
+  EXPECT_EQ(found->rank, 1);
+  EXPECT_EQ(found->size, 4);
+  EXPECT_EQ(found->pmi_descriptor, 9);
+  EXPECT_FALSE(identify(with(kHydra, {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}})));
+  expect_refused(with(kHydra, {{"PMI_RANK", "4"}}), {"PMI_RANK=4", "3"});
+  // Ranks of srun need it if they are on several nodes.
+  EXPECT_EQ(identify(with(kSlurm, {{"PMI_FD", "9"}}))->pmi_descriptor, -1);
+  EXPECT_EQ(identify(with(kSlurm,
+                          {{"PMI_FD", "9"}, {"SLURM_STEP_TASKS_PER_NODE", "1,3"}, {"SLURM_NODEID", "1"}, {"SLURM_LOCALID", "2"}}))
+                ->pmi_descriptor,
+            9);
+}
+
 TEST(Identity, IsThatOfTheInnermostStarter) {
   Variables all = kSlurm;
   EXPECT_EQ(identify(all = with(all, kOpenMpi))->starter, "Open MPI");
@@ -151,8 +171,7 @@ TEST(Identity, OfAnIncompleteSetIsRefusedByName) {
   for (const char* name : {"SLURM_LOCALID", "SLURM_JOB_ID"}) expect_refused(without(kSlurm, name), {name, "Slurm"});
   expect_refused({{"TSP_NODE_FD", "3"}}, {"WORLD_SIZE", "tsprun"});
   expect_refused({{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "prterun-host-1@1"}}, {"PMIX_RANK"});
-  // MPICH's mpirun.
-  expect_refused({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}}, {"PMI_RANK=1", "tsprun run"});
+  expect_refused(without(kHydra, "PMI_FD"), {"PMI_FD", "PMI"});
 }
 
 TEST(Identity, ThatContradictsItselfIsRefusedWithTheValue) {

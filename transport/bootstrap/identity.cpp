@@ -182,6 +182,8 @@ std::optional<Identity> from_slurm(const Getenv& get) {
   place.local_rank = reader.number("SLURM_LOCALID", 0, place.local_size - 1);
   check_place(reader, Names{"Slurm", "SLURM_PROCID", size_name, "SLURM_LOCALID", tasks_name}, place);
   place.job_id = fmt::format("{}.{}", reader.require("SLURM_JOB_ID", "the job's number"), step);
+  // With --mpi=pmi2 ranks of several nodes can meet.
+  if (place.local_size != place.size && reader.find("PMI_FD")) place.pmi_descriptor = reader.number("PMI_FD", 0, kAnyNumber);
   return place;
 }
 
@@ -197,17 +199,17 @@ void refuse_bare_pmix(const Getenv& get) {
           reader.find("PMIX_RANK")));
 }
 
-/// Refuses a rank of MPICH's mpirun with several ranks: it passes nothing that identifies the job, so each rank would be a
-/// world of its own.
-void refuse_pmi(const Getenv& get) {
+/// Reads a rank of a process manager that speaks PMI-1. A single rank needs none.
+std::optional<Identity> from_pmi(const Getenv& get) {
   const Reader reader(get, "PMI");
-  const char* size = reader.find("PMI_SIZE");
-  if (!reader.find("PMI_RANK") || size == nullptr || std::string_view(size) == "1") return;
-  throw Error(
-      Cause::refused,
-      fmt::format("PMI_RANK={}, PMI_SIZE={} (set by MPICH's mpirun): these name no job in which ranks could meet; start them "
-                  "by `tsprun run`, torchrun, srun or Open MPI's mpirun, or unset them to run alone",
-                  reader.find("PMI_RANK"), size));
+  if (!reader.find("PMI_RANK") || !reader.find("PMI_SIZE")) return std::nullopt;
+  Identity place;
+  place.starter = "PMI";
+  place.size = place.local_size = reader.number("PMI_SIZE", 1, kAnyNumber);
+  place.rank = place.local_rank = reader.number("PMI_RANK", 0, place.size - 1);
+  if (place.size == 1) return std::nullopt;
+  place.pmi_descriptor = reader.number("PMI_FD", 0, kAnyNumber);
+  return place;
 }
 
 }  // namespace
@@ -219,8 +221,7 @@ std::optional<Identity> identity_from_environment(const Getenv& get) {
   if (auto identity = from_open_mpi(get)) return identity;
   if (auto identity = from_slurm(get)) return identity;
   refuse_bare_pmix(get);
-  refuse_pmi(get);
-  return std::nullopt;
+  return from_pmi(get);
 }
 
 std::optional<Identity> identity_from_environment() {

@@ -4,6 +4,7 @@
 #include "transport/bootstrap/placement.h"
 #include "transport/bootstrap/store_link.h"
 #include "transport/cause.h"
+#include "transport/hexadecimal.h"
 #include "transport/number.h"
 #include "transport/posix.h"
 
@@ -13,7 +14,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <fstream>
 #include <optional>
 #include <set>
@@ -94,14 +94,6 @@ int nodes_of(const std::vector<std::string>& names) {
   return nodes;
 }
 
-std::string hexadecimal(std::span<const std::byte> bytes) {
-  std::string text;
-  for (const std::byte each : bytes) text += fmt::format("{:02x}", std::to_integer<unsigned>(each));
-  return text;
-}
-
-unsigned digit(char of) { return static_cast<unsigned>(of <= '9' ? of - '0' : of - 'a' + 10); }
-
 /// Throws the error in which rank 0's answer consists, if it is one.
 void throw_refusal(std::string_view text) {
   if (!text.starts_with(kNo)) return;
@@ -152,19 +144,13 @@ Plan Plan::parse(std::string_view text) {
   Plan plan;
   plan.nodes = words.size() < 4 ? 0 : number_from<int>(words[0]).value_or(0);
   const bool several = plan.nodes > 1;
-  const bool has_secret = several && words[3].size() == 2 * Secret::kBytes &&
-                          std::ranges::all_of(words[3], [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-  if (plan.nodes < 1 || several != has_secret || several != (words.size() > 4))
+  const auto secret = several ? from_hexadecimal(words[3]) : std::nullopt;
+  if (plan.nodes < 1 || several != (secret && secret->size() == Secret::kBytes) || several != (words.size() > 4))
     throw Error(Cause::corrupt, "what rank 0 left in the store isn't how ranks meet: have all ranks the same version?");
   plan.one_machine = words[1] == "1";
   plan.job = words[2];
   plan.stores.assign(words.begin() + 4, words.end());
-  if (several) {
-    plan.secret = Secret::made_by([&](std::span<std::byte, Secret::kBytes> bytes) {
-      for (std::size_t i = 0; i < bytes.size(); ++i)
-        bytes[i] = static_cast<std::byte>(digit(words[3][2 * i]) << 4 | digit(words[3][2 * i + 1]));
-    });
-  }
+  if (several) plan.secret = Secret(std::span<const std::byte, Secret::kBytes>(*secret));
   return plan;
 }
 
