@@ -76,10 +76,8 @@ void Job::start(const rlimit& open_files) {
   if (net_->cluster) {
     plan.master_address = bootstrap::parse_host_port("--rendezvous", global.rendezvous).host;
     plan.master_port = net_->cluster->master_port();
-    plan.store = net_->cluster->store_address();
   } else if (!built_in()) {
     plan.master_port = free_port();
-    if (net_->store) plan.store = net_->store->address();
   }
   plan.stdin_for_rank_0 = terminal_ ? terminal_->rank_end() : -1;
   plan.open_files = open_files;

@@ -136,7 +136,6 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
   if (plan.spec->global->verify) program.environment.emplace_back("TSP_VERIFY", "1");
   if (const double speed = plan.spec->global->link_gbps; speed != 0)
     program.environment.emplace_back("TSP_LINK_GBPS", fmt::format("{}", speed));
-  if (!plan.store.empty()) program.environment.emplace_back("TSP_STORE", plan.store);
   program.environment.emplace_back("TSP_LOG_LEVEL", plan.spec->global->quiet ? "error" : plan.spec->global->log_level);
   program.inherited = plan.memory->inherited();
   program.launcher_pidfd = plan.launcher_pidfd;

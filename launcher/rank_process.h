@@ -21,7 +21,6 @@ struct StartPlan {
   shm::NodeMemory* memory = nullptr;  ///< memory of the rank's node; to be set anew for every rank
   const cpu_set_t* cores = nullptr;   ///< to which the rank is pinned; null: it isn't
   std::string master_address;
-  std::string store;
   int launcher_pidfd = -1;
   pid_t launcher = 0;
   int master_port = 0;

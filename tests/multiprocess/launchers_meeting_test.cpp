@@ -130,7 +130,7 @@ TEST(TwoLaunchers, OfWhichOneTracesRefuseEachOther) {
 }
 
 /// A tsprun to whom the name `head` has these addresses, in /etc/hosts of a mount namespace of its own. Its ranks say where they
-/// find the store, then compute.
+/// find the store.
 std::vector<std::string> to_whom_head_is(const std::vector<std::string>& addresses, const std::string& hosts, int node, int port,
                                          const std::string& timeout) {
   std::ofstream file(hosts);
@@ -156,10 +156,8 @@ std::vector<std::string> to_whom_head_is(const std::vector<std::string>& address
           timeout,
           "run",
           "--",
-          "sh",
-          "-c",
-          "echo store $TSP_STORE; exec \"$0\" digest",
-          program_path("actor")};
+          program_path("actor"),
+          "store"};
 }
 
 class NameOfManyAddresses : public testing::Test {

@@ -174,6 +174,14 @@ int cores(const Arguments&) {
   return 0;
 }
 
+/// store: where this rank finds the job's store.
+int store(const Arguments&) {
+  tsprun::Context context = join();
+  context.world().barrier();
+  say(fmt::format("store {}", tsprun::detail::job_of(context).store_address()));
+  return 0;
+}
+
 /// digest: all collectives on numbers whose sums depend on their order; prints a hash of every bit that this rank got.
 int digest(const Arguments&) {
   tsprun::Context context = join();
@@ -444,6 +452,7 @@ int main(int argc, char** argv) {
                                                                                {"stdin", count_stdin},
                                                                                {"sum", sum},
                                                                                {"cores", cores},
+                                                                               {"store", store},
                                                                                {"digest", digest},
                                                                                {"rail", rail},
                                                                                {"loop", loop},
