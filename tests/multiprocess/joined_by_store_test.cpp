@@ -118,6 +118,16 @@ TEST_F(JoinedByStore, AMismatchIsToldToAllNodes) {
   expect_told(ranks, "all_reduce");
 }
 
+/// Rank 0, whose process serves all nodes, is done long before a rank of the other node dies.
+TEST_F(JoinedByStore, ADeathIsNamedAfterRankZeroHasLeft) {
+  Ranks ranks = start({"a", "a", "b", "b"}, {"leave_early"});
+  for (const std::size_t rank : {std::size_t{1}, std::size_t{2}}) {
+    EXPECT_NE(ranks[rank]->wait(20).code, 0);
+    EXPECT_NE(ranks[rank]->err().find("rank 3 is gone"), std::string::npos) << ranks[rank]->err();
+  }
+  EXPECT_EQ(ranks[0]->wait(20).code, 0) << ranks[0]->err();
+}
+
 TEST_F(JoinedByStore, MissingRanksAreNamedToAll) {
   expect_told(start({"a", "-", "b", "-"}, {"sum"}, "1"), "ranks 1, 3 of 4 didn't come within 1 s");
   expect_told(start({"-", "a", "b", "b"}, {"sum"}, "1"), "rank 0 of 4 didn't come within 1 s");

@@ -313,6 +313,21 @@ int leave_badly(const Arguments& arguments) {
   return 0;
 }
 
+/// leave_early: rank 0 leaves its job while the others go on among themselves, until the last of them is killed.
+int leave_early(const Arguments&) {
+  tsprun::Context context = join();
+  context.world().barrier();
+  if (context.rank() == 0) return 0;
+  std::vector<int> others;
+  for (int rank = 1; rank < context.size(); ++rank) others.push_back(rank);
+  tsprun::Communicator group = context.world().subgroup(others);
+  for (int i = 0;; ++i) {
+    group.barrier();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    if (i == 50 && context.rank() == context.size() - 1) fail("kill");
+  }
+}
+
 /// deadlock: ranks 0 and 1 receive from each other, the rest wait in a barrier.
 int deadlock(const Arguments&) {
   tsprun::Context context = join();
@@ -459,6 +474,7 @@ int main(int argc, char** argv) {
                                                                                {"fail", fail_in_operation},
                                                                                {"fail_outside", fail_outside},
                                                                                {"leave_badly", leave_badly},
+                                                                               {"leave_early", leave_early},
                                                                                {"deadlock", deadlock},
                                                                                {"mismatch", mismatch},
                                                                                {"stop_chain", stop_chain},
