@@ -113,6 +113,7 @@ void Context::leave() {
     RankPage& page = parts_->board.page(rank());
     page.life.store(static_cast<std::uint32_t>(Life::finished), std::memory_order_release);
   }
+  if (const auto trace = std::move(parts_->trace)) trace->write();
   if (parts_->courier && (parts_->left || parts_->board.aborted())) parts_->courier->part();
 }
 
@@ -130,6 +131,8 @@ Context Context::from_environment() {
     shm::NodeMemory memory = shm::NodeMemory::attach(inherited_memory(identity->node_descriptor));
     memory.claim_bells();
     parts = std::make_unique<ContextParts>(std::move(memory), nullptr, identity->local_rank, options, std::vector<int>{});
+    if (const auto place = environment.text(ProgramTracePlace::kVariable))
+      parts->trace = std::make_unique<ProgramTrace>(ProgramTracePlace::parse(*place), parts->engine, parts->heap);
   } else if (identity->pmi_descriptor >= 0) {
     bootstrap::PmiStore store(identity->pmi_descriptor, environment.timeout_ns());
     parts = joined_parts(store, identity->rank, identity->size, environment);

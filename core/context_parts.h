@@ -10,6 +10,7 @@
 #include "core/fault/rank_faults.h"
 #include "core/links.h"
 #include "core/memory/address_space.h"
+#include "core/trace/program_trace.h"
 #include "transport/verify/verify_transport.h"
 
 #include <cstddef>
@@ -45,6 +46,7 @@ struct ContextParts {
   ChoiceTable choices;
   std::optional<Communicator> world;
   std::unique_ptr<Courier> courier;  ///< carries news between nodes, see Joined; null: nobody does here
+  std::unique_ptr<ProgramTrace> trace;  ///< until it is written; null: tsprun wants none
   int exceptions_at_start = std::uncaught_exceptions();
   bool left = false;
   const pid_t process = ::getpid();  ///< one that was forked from it must not leave for it

@@ -60,7 +60,7 @@ Job::~Job() {
   if (living_ > 0) kill_children(strangers_);
 }
 
-void Job::start(const rlimit& open_files) {
+void Job::start(const rlimit& open_files, const RankTraces* traces) {
   start_ns_ = posix::now_ns();
   killed_before_ = machine::out_of_memory_kills();
   strangers_ = children();
@@ -81,6 +81,8 @@ void Job::start(const rlimit& open_files) {
   }
   plan.stdin_for_rank_0 = terminal_ ? terminal_->rank_end() : -1;
   plan.open_files = open_files;
+  plan.traces = traces;
+  plan.start_ns = start_ns_;
   const bool bind =
       global.bind == Bind::core || (global.bind == Bind::automatic && here_.count * global.threads <= machine::usable_cores());
   std::vector<cpu_set_t> cores;

@@ -48,9 +48,10 @@ class Job {
   /// Kills the ranks that still run, and what they left behind.
   ~Job();
 
-  /// Starts all ranks, or fewer if a signal ends the job meanwhile. `open_files`: the limits that ranks are started with. Throws
-  /// Error(refused) if a rank can't be started; the destructor then ends those that were.
-  void start(const rlimit& open_files);
+  /// Starts all ranks, or fewer if a signal ends the job meanwhile. `open_files`: the limits that ranks are started with;
+  /// `traces`: where a program's ranks leave their traces, null: nowhere. Throws Error(refused) if a rank can't be started; the
+  /// destructor then ends those that were.
+  void start(const rlimit& open_files, const RankTraces* traces = nullptr);
   /// Runs the event loop. Returns when all ranks are gone, their output was passed on and, with other nodes, it is settled how
   /// the job ended.
   void watch();

@@ -1,6 +1,7 @@
 // Forks a rank, connects its streams, and runs the built-in command or the guardian in it.
 #include "launcher/rank_process.h"
 
+#include "core/trace/program_trace.h"
 #include "launcher/guardian.h"
 #include "launcher/log_sink.h"
 #include "launcher/processes.h"
@@ -117,6 +118,8 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
   if (::getppid() != plan.launcher) ::_exit(kOrphaned);
   std::vector<int> kept = plan.memory->inherited();
   kept.insert(kept.end(), {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, plan.launcher_pidfd});
+  const int trace = plan.traces == nullptr ? -1 : plan.traces->descriptor(rank);
+  kept.push_back(trace);
   close_descriptors_except(kept);
   const int ranks = plan.spec->global->ranks;
   GuardedProgram program;
@@ -138,6 +141,10 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
     program.environment.emplace_back("TSP_LINK_GBPS", fmt::format("{}", speed));
   program.environment.emplace_back("TSP_LOG_LEVEL", plan.spec->global->quiet ? "error" : plan.spec->global->log_level);
   program.inherited = plan.memory->inherited();
+  if (trace >= 0) {
+    program.environment.emplace_back(ProgramTracePlace::kVariable, plan.traces->place(rank, plan.start_ns));
+    program.inherited.push_back(trace);
+  }
   program.launcher_pidfd = plan.launcher_pidfd;
   program.launcher_group = ::getpgid(plan.launcher);
   program.rank = rank;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "launcher/output.h"
+#include "launcher/rank_traces.h"
 #include "launcher/report_sink.h"
 #include "launcher/silence.h"
 #include "launcher/supervisor.h"
@@ -24,8 +25,10 @@ struct StartPlan {
   int launcher_pidfd = -1;
   pid_t launcher = 0;
   int master_port = 0;
-  int stdin_for_rank_0 = -1;  ///< -1: /dev/null
-  rlimit open_files{};        ///< limit as tsprun found it, for programs that don't expect a raised one
+  int stdin_for_rank_0 = -1;           ///< -1: /dev/null
+  rlimit open_files{};                 ///< limit as tsprun found it, for programs that don't expect a raised one
+  const RankTraces* traces = nullptr;  ///< where a program's ranks leave their traces; null: nowhere
+  std::uint64_t start_ns = 0;          ///< when the job started, by posix::now_ns()
 };
 
 /// A running rank.

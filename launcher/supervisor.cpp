@@ -16,6 +16,7 @@
 #include "transport/posix.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -134,13 +135,19 @@ void warn(Job& job, const std::string& line) {
 
 /// Reports a failure for a job that succeeded but whose trace couldn't be written; all other results stay. Returns tsprun's exit
 /// code.
-int judge_trace(Job& job, Report& report) {
-  const std::string trouble = report.root().value(kTraceTrouble, std::string());
-  report.root().erase(kTraceTrouble);
-  if (trouble.empty() || job.failure().cause != Cause::none) return job.exit_code();
+int judge_trace(Job& job, Report& report, const std::string& trouble) {
+  if (trouble.empty()) return job.exit_code();
+  if (job.failure().cause != Cause::none) {
+    warn(job, trouble);
+    return job.exit_code();
+  }
   report.set_failure(refusal(trouble), {});
   job.print_on_stderr(fmt::format("tsprun: the job is done, but its trace isn't: {}\n", trouble));
   return 1;
+}
+
+TraceEnd end_of(const Job& job) {
+  return {.failure = job.failure(), .when_ns = job.ending_since_ns(), .zero_ns = job.start_ns()};
 }
 
 /// Writes a trace of the failure, unless all ranks had finished: the ranks' own events are lost. An error here only causes a
@@ -151,10 +158,24 @@ void trace_failure(const GlobalOptions& global, Job& job) {
   for (int rank = 0; rank < global.ranks; ++rank) all_finished = all_finished && job.board().life(rank) == Life::finished;
   if (all_finished) return;
   try {
-    write_failure_trace(job.board(), global.faults.values, job.failure(), job.ending_since_ns(), job.start_ns(), global.trace);
+    write_trace_of_job(job.board(), global.faults.values, end_of(job), nullptr, global.trace);
     warn(job, fmt::format("--trace {}: holds the failure and the faults that struck; the ranks' events are lost", global.trace));
   } catch (const Error& error) {
     warn(job, error.what());
+  }
+}
+
+/// Writes the trace of a program's ranks. Returns why it couldn't be written; empty: it was.
+std::string trace_program(const GlobalOptions& global, Job& job, const RankTraces& traces) {
+  try {
+    const std::vector<int> missing = write_trace_of_job(job.board(), global.faults.values, end_of(job), &traces, global.trace);
+    if (!missing.empty()) {
+      warn(job, fmt::format("--trace {}: no events of rank{} {}, which didn't leave the job by destroying the Context or by exit",
+                            global.trace, missing.size() == 1 ? "" : "s", fmt::join(missing, ", ")));
+    }
+    return {};
+  } catch (const Error& error) {
+    return error.what();
   }
 }
 
@@ -215,7 +236,9 @@ int run_job(const JobSpec& spec, Report& report) {
   // Every forked rank would write what is left in stdio's buffers once more.
   std::fflush(nullptr);
   spdlog::debug("{} ranks on {} cores", ranks_here(global).count, machine::usable_cores());
-  job.start(open_files.before());
+  std::optional<RankTraces> traces;
+  if (!spec.rank_main && !global.trace.empty()) traces.emplace(global.ranks, global.trace_options.flows);
+  job.start(open_files.before(), traces ? &*traces : nullptr);
   job.watch();
 
   if (report.wanted() && !net.choices.trivial()) report.root()["transports"] = net.choices.json();
@@ -228,14 +251,17 @@ int run_job(const JobSpec& spec, Report& report) {
     if (job.asked_to_end_by() != 0 && job.failure().cause != Cause::interrupted)
       report.root()["failure"]["asked_to_end_by"] = job.asked_to_end_by();
     report.root()["failure"]["seconds"] = static_cast<double>(job.ending_since_ns() - job.start_ns()) * 1e-9;
-    trace_failure(global, job);
+    if (!traces) trace_failure(global, job);
     job.print_on_stderr(print_verdict(job.failure(), job.records(), 0, global.nodes));
   }
   for (const std::string& line : fault_warnings(outcomes, global.struck_faults)) warn(job, line);
   std::vector<std::uint64_t> without_core;
   for (const RankRecord& record : job.records()) without_core.push_back(record.waited_for_core_ns);
   for (const std::string& line : link_warnings(job.board(), posix::now_ns() - job.start_ns(), without_core)) warn(job, line);
-  return judge_trace(job, report);
+  const std::string trouble_of_trace =
+      traces ? trace_program(global, job, *traces) : report.root().value(kTraceTrouble, std::string());
+  report.root().erase(kTraceTrouble);
+  return judge_trace(job, report, trouble_of_trace);
 }
 
 int run_model_job(const GlobalOptions& global, Report& report, const std::function<void(Context&, ReportSink&)>& rank_main) {

@@ -1,19 +1,13 @@
 // Options that select what --trace writes of a job: training steps, and arrows between ranks.
 #pragma once
 
+#include "core/trace/events_text.h"
 #include "launcher/option_table.h"
 
 #include <cstdint>
 #include <string>
 
 namespace tsprun::detail::launcher {
-
-/// Arrows that connect the ranks' slices of an operation.
-enum class TraceFlows : std::uint8_t {
-  all,         ///< from each sender to each receiver; n·(n−1) for a collective of n ranks
-  neighbours,  ///< in a collective only from each rank to the next of its group; n arrows
-  none
-};
 
 /// Training steps to trace.
 struct StepRange {

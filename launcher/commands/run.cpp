@@ -30,6 +30,7 @@ class Run : public Command {
             .help = "launch your own program on N ranks: tsprun -n 4 run -- ./my_program args",
             .examples = {"tsprun -n 4 run -- ./my_program arguments",
                          "tsprun -n 4 --no-prefix --timeout 60 run -- python3 script.py"},
+            .has_trace = true,
             .has_steps = true,
             .processes_per_rank = 2};
   }
@@ -46,6 +47,11 @@ class Run : public Command {
 
   void validate(const GlobalOptions& global) override {
     if (global.program.empty()) refuse("run: no program; write it after --, such as: tsprun -n 4 run -- ./my_program");
+    if (!global.trace.empty() && global.several_machines)
+      refuse(fmt::format("--trace {}: the ranks of a program are traced on one machine; leave out --nnodes, or --trace",
+                         global.trace));
+    if (!global.trace_options.whole_job())
+      refuse(fmt::format("--trace-steps {}: a program is traced whole; leave it out", global.trace_options.steps.text));
     const std::string& program = global.program.front();
     if (const std::string why = why_not_run(program); !why.empty()) refuse(fmt::format("run -- {}: {}", program, why));
   }

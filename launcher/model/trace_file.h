@@ -8,6 +8,7 @@
 #include "core/board/flight_board.h"
 #include "core/context.h"
 #include "core/trace/recorder.h"
+#include "launcher/rank_traces.h"
 #include "launcher/trace_options.h"
 #include "layers/theory/simulate.h"
 #include "transport/fault/spec.h"
@@ -33,11 +34,18 @@ struct TraceTarget {
 std::string write_trace(Context& context, const TraceRecorder& trace, const std::vector<fault::Spec>& faults,
                         const TraceTarget& target);
 
-/// Writes the trace of a job that failed, whose ranks' events are lost: every rank's process, and as instants the failure and the
-/// faults that struck, as far as the board has them. For the launcher. `when_ns`, `zero_ns`: times of the failure and of the
-/// job's start (posix::now_ns). Throws Error(refused) if the file can't be written.
-void write_failure_trace(const FlightBoard& board, const std::vector<fault::Spec>& faults, const Failure& failure,
-                         std::uint64_t when_ns, std::uint64_t zero_ns, const std::string& path);
+/// A job's end, as the launcher sees it.
+struct TraceEnd {
+  Failure failure;            ///< its cause is none if the job succeeded
+  std::uint64_t when_ns = 0;  ///< time of the failure (posix::now_ns)
+  std::uint64_t zero_ns = 0;  ///< time 0 of the trace: the job's start
+};
+
+/// Writes the trace of a job whose ranks are gone: every rank's process, with the events that it left in `events` (null: they are
+/// lost), and as instants the faults that struck, as far as the board has them, and the failure. For the launcher. Returns the
+/// ranks whose events are missing. Throws Error(refused) if the file can't be written.
+std::vector<int> write_trace_of_job(const FlightBoard& board, const std::vector<fault::Spec>& faults, const TraceEnd& end,
+                                    const RankTraces* events, const std::string& path);
 
 /// Writes the trace of a step in virtual time: a process for each played rank, and one for the links, with a counter for each.
 /// Throws Error(refused) if the file can't be written.

@@ -13,7 +13,6 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{1} << 16;
 /// Window bits for zlib: 2^15 bytes, plus 16 to ask for gzip's header and trailer.
 constexpr int kGzipWindow = 15 + 16;
 constexpr int kMemoryLevel = 8;
@@ -44,24 +43,20 @@ TraceWriter::TraceWriter(const std::string& path, bool first) : path_(path) {
 
 TraceWriter::~TraceWriter() = default;
 
-bool TraceWriter::full() const { return buffer_.size() >= kPiece; }
-
-void TraceWriter::flush() {
-  if (gzip_ != nullptr) compress(false);
-  else write({buffer_.data(), buffer_.size()});
-  buffer_.clear();
+void TraceWriter::take(std::string_view piece) {
+  if (gzip_ != nullptr) compress(piece, false);
+  else write(piece);
 }
 
 void TraceWriter::finish() {
-  if (gzip_ != nullptr) compress(true);
-  else write({buffer_.data(), buffer_.size()});
-  buffer_.clear();
+  flush();
+  if (gzip_ != nullptr) compress({}, true);
 }
 
-void TraceWriter::compress(bool last) {
+void TraceWriter::compress(std::string_view piece, bool last) {
   z_stream& stream = gzip_->stream;
-  stream.next_in = reinterpret_cast<Bytef*>(buffer_.data());
-  stream.avail_in = static_cast<uInt>(buffer_.size());
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(piece.data()));
+  stream.avail_in = static_cast<uInt>(piece.size());
   std::array<char, kPiece> out;
   int state = Z_OK;
   do {

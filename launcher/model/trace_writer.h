@@ -4,11 +4,9 @@
 // (RFC 1952, section 2.2), which gzip, Python and Perfetto read as one text.
 #pragma once
 
+#include "core/trace/trace_text.h"
 #include "transport/posix.h"
 
-#include <fmt/format.h>
-
-#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,35 +16,24 @@ namespace tsprun::detail::launcher {
 /// Returns true if a file of this name is written gzipped.
 bool is_gzip_name(std::string_view path);
 
-/// Writer of one rank's part of the file. Printed text is buffered; call flush() when full() says so.
-class TraceWriter {
+/// Writer of one rank's part of the file.
+class TraceWriter final : public TraceText {
  public:
   /// Opens `path` for appending. `first`: creates the file, or empties it. Throws Error(refused).
   TraceWriter(const std::string& path, bool first);
-  TraceWriter(const TraceWriter&) = delete;
-  TraceWriter& operator=(const TraceWriter&) = delete;
-  ~TraceWriter();
+  ~TraceWriter() override;
 
-  /// Appends formatted text to the buffer.
-  template <class... Arguments>
-  void print(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
-    fmt::format_to(std::back_inserter(buffer_), format, std::forward<Arguments>(arguments)...);
-  }
-  /// Returns true if the buffer holds enough text to be worth a flush() (64 KiB).
-  bool full() const;
-  /// Writes the buffer to the file. Throws Error(refused) if the file system can't take it.
-  void flush();
   /// Writes the buffer and ends this rank's part. Nothing may be printed afterwards. Throws Error(refused) as flush() does.
   void finish();
 
  private:
   struct Gzip;
+  void take(std::string_view piece) override;
   void write(std::string_view bytes);
-  void compress(bool last);
+  void compress(std::string_view piece, bool last);
 
   std::string path_;
   posix::UniqueFd file_;
-  fmt::memory_buffer buffer_;
   std::unique_ptr<Gzip> gzip_;  // null: plain text
 };
 

@@ -265,5 +265,68 @@ TEST(Trace, ArrowsAreThinnedOnRequest) {
   EXPECT_LT(few * 3, all * 2);  // a collective of four ranks has twelve arrows, or four; messages keep theirs
 }
 
+// --- programs under `run`
+// --------------------------------------------------------------------------------------------------------
+
+/// The failures that a trace tells of.
+std::vector<std::string> failures_in(const json& trace) {
+  std::vector<std::string> names;
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.value("cat", "") == "failure") names.push_back(event.at("name"));
+  }
+  return names;
+}
+
+TEST(TraceOfAProgram, HoldsTheOperationsOfAllRanksAndMatchingArrows) {
+  const TemporaryDirectory folder;
+  const Finished run = run_program(tsprun_actor({"-n", "3", "--trace", folder.path("trace.json")}, {"sum", "2"}));
+  ASSERT_EQ(run.end.code, 0) << run.describe();
+  EXPECT_EQ(run.err.find("no events"), std::string::npos) << run.describe();
+  const json trace = read_json(folder.path("trace.json"));
+  const Parts parts = take_apart(trace);
+  for (int rank = 0; rank < 3; ++rank) {
+    std::vector<std::size_t> bytes;
+    for (const Slice& slice : of(parts, rank, "control")) {
+      if (slice.name == "all_reduce") bytes.push_back(slice.arguments.at("bytes"));
+      EXPECT_GE(slice.begin, 0);
+    }
+    EXPECT_EQ(bytes, (std::vector<std::size_t>{4, 4000, 800'000, 4, 4000, 800'000})) << "rank " << rank;
+  }
+  EXPECT_EQ(parts.begins.size(), 6U * 3 * 2);
+  EXPECT_EQ(parts.begins, parts.ends);
+  EXPECT_EQ(failures_in(trace), std::vector<std::string>{});
+}
+
+TEST(TraceOfAProgram, ThatFailedHasTheFailureAndSaysWhoLeftNothing) {
+  const TemporaryDirectory folder;
+  const Finished run = run_program(tsprun_actor({"-n", "3", "--trace", folder.path("trace.json")}, {"fail", "kill", "1", "2"}));
+  EXPECT_NE(run.end.code, 0) << run.describe();
+  EXPECT_NE(run.err.find("no events of ranks"), std::string::npos) << run.describe();
+  EXPECT_EQ(failures_in(read_json(folder.path("trace.json"))), std::vector<std::string>{"killed"});
+}
+
+TEST(TraceOfAProgram, ThatLeavesBadlyHasTheEventsOfThoseThatLeft) {
+  const TemporaryDirectory folder;
+  const Finished run = run_program(tsprun_actor({"-n", "2", "--trace", folder.path("trace.json")}, {"leave_badly", "1", "3"}));
+  EXPECT_EQ(run.end.code, 3) << run.describe();
+  const json trace = read_json(folder.path("trace.json"));
+  const Parts parts = take_apart(trace);
+  const std::vector<Slice> left = of(parts, 1, "control");
+  EXPECT_TRUE(std::any_of(left.begin(), left.end(), [](const Slice& slice) { return slice.name == "barrier"; }));
+  EXPECT_EQ(failures_in(trace), std::vector<std::string>{"exited"});
+}
+
+TEST(TraceOfAProgram, IsWholeAndOfOneMachine) {
+  const TemporaryDirectory folder;
+  const std::string file = folder.path("trace.json");
+  for (const std::vector<std::string>& options : {std::vector<std::string>{"-n", "2", "--trace", file, "--trace-steps", "1:2"},
+                                                  std::vector<std::string>{"-n", "2", "--trace", file, "--nnodes", "2",
+                                                                           "--node-rank", "0", "--rendezvous", "127.0.0.1:1"}}) {
+    const Finished run = run_program(tsprun_actor(options, {"sum"}));
+    EXPECT_EQ(run.end.code, 2) << run.describe();
+    EXPECT_NE(run.err.find("--trace"), std::string::npos) << run.describe();
+  }
+}
+
 }  // namespace
 }  // namespace tsprun::detail::test::trace_test

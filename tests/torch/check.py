@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Runs one of the programs beside it on ranks, and checks how the job ends: check.py CASE TSPRUN PACKAGE_DIR."""
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 case, tsprun, package = sys.argv[1:]
@@ -77,6 +79,17 @@ elif case == "killed":
         done = run(program)
         assert done.returncode != 0 and "rank 1" in done.stderr and "signal 9" in done.stderr
     assert "ranks were told of rank 1" in done.stdout, "by the error that each waiting rank gets"
+elif case == "trace":
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        done = run("ddp.py", 3, "--trace", file.name)
+        good(done)
+        assert "no events" not in done.stderr
+        events = json.load(file)["traceEvents"]
+    for rank in range(3):
+        names = {event["name"] for event in events if event["ph"] == "X" and event["pid"] == rank}
+        assert {"all_reduce", "broadcast"} <= names, names
+    arrows = [sorted(event["id"] for event in events if event["ph"] == end) for end in "sf"]
+    assert arrows[0] == arrows[1] and len(arrows[0]) > 0
 elif case in ("upstream", "upstream_as_gloo"):
     name = ["--as-gloo"] if case == "upstream_as_gloo" else []
     done = subprocess.run([sys.executable, os.path.join(here, "upstream.py"), *name], env=environment, capture_output=True, text=True)

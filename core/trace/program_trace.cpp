@@ -1,0 +1,69 @@
+// Prints a rank's events to the descriptor, and a last byte that says that they are whole.
+#include "core/trace/program_trace.h"
+
+#include "core/trace/events_text.h"
+#include "transport/cause.h"
+#include "transport/number.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <fcntl.h>
+#include <unistd.h>
+#include <vector>
+
+namespace tsprun::detail {
+
+namespace {
+
+class DescriptorText final : public TraceText {
+ public:
+  explicit DescriptorText(int descriptor) : descriptor_(descriptor) {}
+
+ private:
+  void take(std::string_view rest) override {
+    while (!rest.empty()) {
+      const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) throw system_error(Cause::refused, "writing this rank's part of the trace", errno);
+      rest.remove_prefix(static_cast<std::size_t>(written));
+    }
+  }
+
+  int descriptor_;
+};
+
+}  // namespace
+
+std::string ProgramTracePlace::text() const { return fmt::format("{}:{}:{}", descriptor, zero_ns, flows); }
+
+ProgramTracePlace ProgramTracePlace::parse(std::string_view text) {
+  const std::size_t first = text.find(':');
+  const std::size_t second = first == std::string_view::npos ? first : text.find(':', first + 1);
+  if (second != std::string_view::npos) {
+    const auto descriptor = number_from<int>(text.substr(0, first));
+    const auto zero_ns = number_from<std::uint64_t>(text.substr(first + 1, second - first - 1));
+    const auto flows = number_from<int>(text.substr(second + 1));
+    if (descriptor && zero_ns && flows && *flows >= 0 && *flows <= static_cast<int>(TraceFlows::none))
+      return {*descriptor, *zero_ns, *flows};
+  }
+  throw Error(Cause::refused, fmt::format("{}={}: it isn't what tsprun sets; unset it", kVariable, text));
+}
+
+ProgramTrace::ProgramTrace(const ProgramTracePlace& place, Engine& engine, const Heap& heap)
+    : place_(place), file_(::fcntl(place.descriptor, F_DUPFD_CLOEXEC, 3)), engine_(&engine) {
+  if (!file_)
+    throw system_error(Cause::refused, fmt::format("{}: descriptor {}", ProgramTracePlace::kVariable, place.descriptor), errno);
+  recorder_.watch(&heap);
+  engine_->observe(&recorder_);
+}
+
+void ProgramTrace::write() const try {
+  DescriptorText text(file_.get());
+  print_rank(text, recorder_, *engine_, place_.zero_ns, static_cast<TraceFlows>(place_.flows), [] {});
+  text.print("{}", kWholeTrace);
+  text.flush();
+} catch (const Error&) {  // NOLINT(bugprone-empty-catch): the last byte is missing, which tsprun notices
+}
+
+}  // namespace tsprun::detail
