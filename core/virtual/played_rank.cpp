@@ -34,10 +34,7 @@ std::vector<Route> routes_of(sim::SimWorld& world, int rank) {
 /// Returns the algorithm by which a call is played. A root's work is its own, so algorithms that have one can't be played by a
 /// unit that stands for others; a direct algorithm without one moves as much.
 Start* foldable(const ProgramCall& call) {
-  const std::span<const AlgorithmRow> rows = algorithm_rows();
-  const bool has_root = std::ranges::any_of(
-      rows, [&](const AlgorithmRow& row) { return row.op == call.op && row.start == call.algorithm && row.has_root; });
-  if (!has_root) return call.algorithm;
+  if (!row_of(call.op, call.algorithm).has_root) return call.algorithm;
   const AlgorithmRow* alike = find_algorithm(call.op, Algorithm::direct);
   if (alike != nullptr && !alike->has_root) return alike->start;
   throw Error(Cause::refused,
@@ -70,6 +67,10 @@ PlayedRank::Member& PlayedRank::member_of(std::uint64_t group) {
 void PlayedRank::post(const ProgramItem& item) {
   const ProgramCall& call = program_.calls[item.index];
   const auto stream = static_cast<Stream>(item.stream);
+  if (stream == kTagged) {
+    throw Error(Cause::refused,
+                fmt::format("a {} with a tag can't be played: what it takes depends on what comes first", name(call.op)));
+  }
   Member& member = member_of(call.group);
   OperationInfo info{.op = call.op,
                      .dtype = call.dtype,
@@ -100,10 +101,8 @@ void PlayedRank::post(const ProgramItem& item) {
       break;
     default: info.group_sequence = ++member.sequence[item.stream]; break;
   }
-  for (const AlgorithmRow& row : algorithm_rows()) {
-    if (row.op != call.op || row.start != call.algorithm || row.why_not == nullptr) continue;
-    const std::string_view why = row.why_not(member.state->group.shape());
-    if (why.empty()) continue;
+  const AlgorithmRow& row = row_of(call.op, call.algorithm);
+  if (const std::string_view why = row.why_not == nullptr ? "" : row.why_not(member.state->group.shape()); !why.empty()) {
     throw Error(Cause::refused, fmt::format("{} was recorded as {}, which can't run on this fabric: {}", name(call.op),
                                             name(row.algorithm), why));
   }

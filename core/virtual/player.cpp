@@ -2,6 +2,7 @@
 #include "core/virtual/player.h"
 
 #include "core/virtual/played_rank.h"
+#include "core/virtual/played_state.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -38,7 +39,7 @@ class Player final : public sim::Handler {
                .wake = [this](int rank) { wake(rank); }} {
     if (options.copies_slow_kernels > 1) world_.moves = [this](int rank, int change) { moves(rank, change); };
     if (options.cores) {
-      world_.chore_seconds = [this](const Chores& chores) { return price_of(chores) * crowding(); };
+      world_.chore_seconds = [this](const Chores& chores) { return options_.cores->seconds_of(chores) * crowding(); };
     }
     world_.make_transports();
     for (const auto& transport : world_.transports) transport->chores().in_pieces = options.cores.has_value();
@@ -86,35 +87,7 @@ class Player final : public sim::Handler {
   }
 
  private:
-  struct State {
-    std::unique_ptr<TraceRecorder> trace;  // null: none; outlives the engine that it observes
-    std::unique_ptr<PlayedRank> rank;
-    std::unique_ptr<TaskGraph> graph;  // null: none
-    std::size_t next = 0;              // item
-    int steps = 0;                     // played to their end
-    bool waits = false;
-    std::uint8_t stream = 0;   // of the operation that it waits for
-    std::uint64_t number = 0;  // of that operation
-    double waits_since = 0;
-    TraceEvent wait{};  // the wait, as the trace shows it
-    // The kernel that it computes, or the chores that its core does.
-    bool works = false;
-    bool chores = false;      // it isn't a kernel
-    bool ticking = false;     // an event kTick is on its way
-    bool news = false;        // its operations may go on
-    double in_ticks = 0;      // seconds of chores in the kernel's ticks
-    double resumes_at = 0;    // when the chores of the last tick are done
-    double tick_seconds = 0;  // from tick to tick
-    double began_at = 0;
-    double left = 0;  // seconds of its work, at the time of the last change
-    double changed_at = 0;
-    double ends_at = 0;
-    int moving = 0;        // messages that it sends or receives, if they slow kernels
-    CategoryBytes held{};  // by the schedule, if there is a trace
-    bool hears = false;    // an event kNews is on its way
-    bool done = false;
-    PlayedTimes times{};
-  };
+  using State = PlayedState;
 
   void wake(int rank) {
     State& state = states_[static_cast<std::size_t>(rank)];
@@ -139,7 +112,7 @@ class Player final : public sim::Handler {
         leave_core(state);
         if (state.chores) break;
         state.times.compute += timeline_.now() - state.began_at - state.in_ticks;
-        note_kernel(state);
+        state.note_kernel(timeline_);
         if (state.news && goes_to_work(rank, look(state))) return;
         break;
       case kTick: return tick(rank);
@@ -152,16 +125,10 @@ class Player final : public sim::Handler {
     state.waits = false;
     state.times.exposed += timeline_.now() - state.waits_since;
     if (state.graph != nullptr) state.graph->waited(state.stream, state.number);
-    note(state, state.wait);
+    state.note(state.wait, timeline_);
   }
 
   // --- cores: what a rank's core does besides kernels
-
-  double price_of(const Chores& chores) const {
-    const CoreOptions& cores = *options_.cores;
-    return chores.copied_bytes / cores.copy_bytes_per_s + chores.reduced_bytes / cores.reduce_bytes_per_s +
-           chores.messages * cores.message_seconds;
-  }
 
   /// Returns how many times longer everything takes because ranks share cores.
   double crowding() const { return options_.cores ? std::max(1.0, static_cast<double>(working_) / options_.cores->cores) : 1; }
@@ -169,7 +136,7 @@ class Player final : public sim::Handler {
   /// Returns the seconds of the chores that came up in this event, which the core has yet to do.
   double chores_of(State& state) {
     Chores& chores = world_.transports[static_cast<std::size_t>(&state - states_.data())]->chores();
-    const double seconds = price_of(chores);
+    const double seconds = options_.cores->seconds_of(chores);
     chores = {.in_pieces = true};
     return seconds;
   }
@@ -268,31 +235,6 @@ class Player final : public sim::Handler {
     }
   }
 
-  static std::uint64_t in_ns(double seconds) { return static_cast<std::uint64_t>(std::llround(seconds * 1e9)); }
-
-  /// Adds an event that ends now to the rank's trace, if it has one.
-  void note(State& state, TraceEvent event) {
-    if (state.trace == nullptr) return;
-    event.end_ns = timeline_.now_ns();
-    state.trace->add(event);
-  }
-
-  void note_kernel(State& state) {
-    const Program& program = state.rank->program();
-    const KernelCost& cost = program.costs[program.items[state.next - 1].index];
-    note(state, {.begin_ns = in_ns(state.began_at), .name = cost.kernel, .flops = cost.flops});
-  }
-
-  /// Counts the memory that an item takes or gives back.
-  void hold(State& state, const ProgramItem& item) {
-    if (state.trace == nullptr) return;
-    std::uint64_t& of = state.held.of[item.index];
-    const bool takes = item.kind == ItemKind::take;
-    of = takes ? of + item.amount : of - item.amount;
-    state.held.total = takes ? state.held.total + item.amount : state.held.total - item.amount;
-    state.trace->sample(state.held);
-  }
-
   /// Sets when the rank's work ends, at its speed from now on.
   void run_work(std::size_t rank) {
     State& state = states_[rank];
@@ -362,7 +304,7 @@ class Player final : public sim::Handler {
           if (begins_to_wait(state, item)) return;
           break;
         case ItemKind::take:
-        case ItemKind::give: hold(state, item); break;
+        case ItemKind::give: state.hold(item); break;
       }
     }
   }

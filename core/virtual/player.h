@@ -12,6 +12,7 @@
 #include "core/program/program.h"
 #include "core/trace/recorder.h"
 #include "core/virtual/task_graph.h"
+#include "transport/chores.h"
 #include "transport/sim/fabric.h"
 #include "tsprun/types.h"
 
@@ -32,6 +33,11 @@ struct CoreOptions {
   double reduce_bytes_per_s = 0;                          ///< of a core that sums, in bytes of all terms
   double message_seconds = 0;                             ///< that a core needs for each message that it sends or asks for
   std::function<double(const KernelCost&)> tick_seconds;  ///< work of a kernel from tick to tick
+
+  /// Returns the seconds that chores take a core.
+  double seconds_of(const Chores& chores) const {
+    return chores.copied_bytes / copy_bytes_per_s + chores.reduced_bytes / reduce_bytes_per_s + chores.messages * message_seconds;
+  }
 };
 
 /// Fabric, prices and length of a played run.

@@ -71,7 +71,7 @@ void TaskGraph::message(PlayedTask::Kind kind, LaneId lane, Ticket ticket, std::
   Line& line = head(lane.stream);
   const auto row = static_cast<std::uint8_t>(1 + static_cast<int>(lane.stream));
   joined(line.seen, row);
-  const auto tag = static_cast<std::uint32_t>(ticket * kStreams + static_cast<std::uint64_t>(lane.stream));
+  const auto tag = static_cast<std::uint32_t>(ticket * kQueues + static_cast<std::uint64_t>(lane.stream));
   const std::uint32_t task = add({.kind = kind, .row = row, .peer = lane.peer, .tag = tag, .amount = bytes}, line.seen);
   line.messages.push_back(task);
   under_way_.emplace(Key(kind, lane.peer, lane.stream, ticket), task);

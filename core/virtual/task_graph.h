@@ -92,7 +92,7 @@ class TaskGraph final : public sim::MessageLog {
   RankTasks written_;
   std::vector<bool> is_needed_;           // by another task
   std::vector<std::uint32_t> compute_{};  // what the next kernel needs
-  Line lines_[kStreams];
+  Line lines_[kQueues];
   std::map<Key, std::uint32_t> under_way_;  // messages that their operation hasn't seen complete
 };
 

@@ -182,7 +182,7 @@ class RankWriter {
   std::uint64_t next_ = 0;
   std::vector<std::uint64_t> after_;  // what the next kernel needs
   double computed_ = 0;               // seconds
-  std::array<Line, kStreams> lines_;
+  std::array<Line, kQueues> lines_;
 };
 
 void write_file(const std::string& path, std::string_view bytes) {

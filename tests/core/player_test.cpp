@@ -1,16 +1,11 @@
 // Virtual time: collectives of recorded programs on a fabric, against closed formulas.
-#include "core/virtual/player.h"
-
-#include "core/context.h"
-#include "core/program/recorder.h"
-#include "transport/cause.h"
+#include "tests/core/player_support.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -20,62 +15,9 @@
 namespace tsprun::detail::test::player_test {
 namespace {
 
-using Body = std::function<void(Context& context, Buffer all)>;
-
-/// Records what `body` does on phantoms of `ranks` ranks, of which `per_node` are on a node. `all` is a buffer of `elements`.
-std::vector<Program> record(int ranks, int recorded, int per_node, std::size_t elements, const std::string& algorithms,
-                            const Body& body) {
-  std::vector<Program> programs;
-  for (int rank = 0; rank < recorded; ++rank) {
-    PhantomOptions options;
-    options.algorithms = algorithms;
-    for (int other = 0; other < ranks; ++other) {
-      const int node = other / per_node;
-      options.peers.push_back({.node = node, .views = node == rank / per_node});
-    }
-    Context context = make_phantom(rank, ranks, options);
-    const HeapBlock memory = context.allocate(elements * 4, "all");
-    Recorder recorder;
-    engine_of(context).record(&recorder);
-    recorder.begin(heap_of(context).use());
-    body(context, {memory.bytes().data(), elements, DType::f32});
-    programs.push_back(recorder.end());
-    engine_of(context).record(nullptr);
-  }
-  return programs;
-}
-
-/// Returns cause and text of the Error that playing these programs throws.
-std::string failure(const std::vector<Program>& programs, const PlayOptions& options) {
-  try {
-    play(programs, options);
-  } catch (const Error& error) {
-    return std::string(name(error.cause())) + ": " + error.what();
-  }
-  return "none";
-}
+using namespace player_support;
 
 using testing::HasSubstr;
-
-constexpr double kLatency = 2e-6;
-constexpr double kRate = 50e9;
-
-PlayOptions options(int ranks, bool links) {
-  return {.fabric = {.ranks = ranks,
-                     .ranks_per_node = ranks,
-                     .links_within = links,
-                     .within_bytes_per_s = kRate,
-                     .within_latency = kLatency,
-                     .nic_bytes_per_s = kRate,
-                     .nic_latency = kLatency},
-          .ranks = ranks,
-          .price = [](int, const KernelCost&) { return 0.0; }};
-}
-
-void all_gather(Context& context, Buffer all) {
-  const std::size_t own = all.count / static_cast<std::size_t>(context.size());
-  context.world().all_gather(all.slice(own * static_cast<std::size_t>(context.rank()), own), all);
-}
 
 TEST(Player, ARingTakesItsHopsOneAfterAnother) {
   constexpr int kRanks = 4;
@@ -224,6 +166,15 @@ TEST(Player, DifferentCallsAreAMismatch) {
   EXPECT_THAT(failure(programs, options(2, true)), HasSubstr("mismatch: "));
 }
 
+TEST(Player, MessagesWithATagAreRefused) {
+  const auto programs = record(2, 2, 2, 100, "", [](Context& context, Buffer all) {
+    if (context.rank() == 0) context.world().send(all, 1, {.tag = 7});
+    else context.world().recv(all, 0, {.tag = 7});
+  });
+  EXPECT_THAT(failure(programs, options(2, true)),
+              testing::AllOf(HasSubstr("refused: "), HasSubstr("with a tag can't be played")));
+}
+
 TEST(Player, ASlowWayTakesItsFactorLonger) {
   constexpr std::size_t kBytes = std::size_t{4} << 20;
   const auto programs = record(4, 4, 4, kBytes / 4, "all_gather=direct", all_gather);
@@ -234,87 +185,6 @@ TEST(Player, ASlowWayTakesItsFactorLonger) {
   EXPECT_NEAR(run.ranks[0].seconds, kLatency + one, 1e-9);
   EXPECT_NEAR(run.ranks[1].seconds, kLatency + 5 * one, 1e-9);
   EXPECT_NEAR(run.ranks[3].seconds, kLatency + 5 * one, 1e-9);
-}
-
-// --- leaf and spine ----------------------------------------------------------------------------------------------------------
-
-/// Nodes with a rank and a NIC on each rail, behind leaves whose links to the spine are never in the way.
-PlayOptions behind_leaves(int nodes, int rails, int nodes_per_leaf) {
-  PlayOptions how = options(nodes * rails, false);
-  how.fabric.ranks_per_node = how.fabric.nics_per_node = rails;
-  how.fabric.nodes_per_leaf = nodes_per_leaf;
-  how.fabric.leaf_bytes_per_s = how.fabric.spine_bytes_per_s = std::numeric_limits<double>::infinity();
-  how.fabric.spine_latency = 2 * kLatency;
-  return how;
-}
-
-constexpr std::size_t kMessage4 = std::size_t{4} << 20;
-
-/// Records that each rank sends 4 MiB to the one `away` ranks further, and receives as much.
-std::vector<Program> shifted(int ranks, int per_node, int away) {
-  return record(ranks, ranks, per_node, kMessage4 / 2, "", [=](Context& context, Buffer all) {
-    const int to = (context.rank() + away) % ranks;
-    const int from = (context.rank() + ranks - away) % ranks;
-    context.world().send_recv(all.slice(0, all.count / 2), to, all.slice(all.count / 2, all.count / 2), from);
-  });
-}
-
-double seconds_of(const PlayedRun& run, std::string_view kind) {
-  double most = 0;
-  for (const sim::Link& link : run.links) most = link.kind == kind ? std::max(most, link.busy_seconds) : most;
-  return most;
-}
-
-TEST(PlayerBehindLeaves, ASpineThatBindsTakesAllBytesOverItsSpeed) {
-  PlayOptions how = behind_leaves(8, 1, 2);
-  how.fabric.spine_bytes_per_s = kRate / 2;
-  const PlayedRun run = play(shifted(8, 1, 4), how);
-  const double spine = 8 * kMessage4 / how.fabric.spine_bytes_per_s;
-  EXPECT_NEAR(run.seconds, spine + 3 * kLatency, 1e-9);
-  EXPECT_NEAR(seconds_of(run, "spine"), spine, 1e-12);
-}
-
-TEST(PlayerBehindLeaves, ALeafThatBindsTakesTheBytesOfItsNodesOverItsSpeed) {
-  PlayOptions how = behind_leaves(8, 1, 4);
-  how.fabric.leaf_bytes_per_s = kRate / 2;
-  const PlayedRun run = play(shifted(8, 1, 4), how);
-  EXPECT_NEAR(run.seconds, 4 * kMessage4 / how.fabric.leaf_bytes_per_s + 3 * kLatency, 1e-9);
-  // One step further only one node of a leaf sends to another leaf.
-  EXPECT_NEAR(play(shifted(8, 1, 1), how).seconds, kMessage4 / how.fabric.leaf_bytes_per_s + 3 * kLatency, 1e-9);
-}
-
-TEST(PlayerBehindLeaves, WithinALeafAndOnWideLeavesOnlyNicsLimit) {
-  const PlayedRun within = play(shifted(2, 1, 1), behind_leaves(2, 1, 2));
-  EXPECT_NEAR(within.seconds, kMessage4 / kRate + kLatency, 1e-9);
-  EXPECT_EQ(seconds_of(within, "leaf to spine"), 0);
-  EXPECT_NEAR(play(shifted(2, 1, 1), behind_leaves(2, 1, 1)).seconds, kMessage4 / kRate + 3 * kLatency, 1e-9);
-}
-
-TEST(PlayerBehindLeaves, OfALeafForEachRailBytesThatChangeRailsCrossTheSpine) {
-  PlayOptions how = behind_leaves(2, 2, 2);
-  how.fabric.leaf_bytes_per_s = kRate / 4;
-  for (const bool per_rail : {false, true}) {
-    how.fabric.leaf_per_rail = per_rail;
-    EXPECT_NEAR(play(shifted(4, 2, 2), how).seconds, kMessage4 / kRate + kLatency, 1e-9);
-  }
-  // Of ranks 0 to 3, 1 and 3 send to another node, and from the leaf of rail 1 to that of rail 0.
-  EXPECT_NEAR(play(shifted(4, 2, 1), how).seconds, 2 * kMessage4 / how.fabric.leaf_bytes_per_s + 3 * kLatency, 1e-9);
-  how.fabric.leaf_per_rail = false;
-  EXPECT_NEAR(play(shifted(4, 2, 1), how).seconds, kMessage4 / kRate + kLatency, 1e-9);
-}
-
-TEST(PlayerBehindLeaves, ASpineThatUnitsShareCarriesTheBytesOfAll) {
-  // Eight nodes, of which two, a leaf, stand for all.
-  PlayOptions how = behind_leaves(8, 1, 2);
-  how.fabric.spine_bytes_per_s = kRate / 2;
-  const auto programs = shifted(8, 1, 4);
-  const PlayedRun whole = play(programs, how);
-  how.fabric.ranks = 2;
-  how.fabric.units = 4;
-  const PlayedRun folded = play(std::span(programs).first(2), how);
-  EXPECT_NEAR(folded.seconds, whole.seconds, 1e-9);
-  EXPECT_EQ(folded.links.back().kind, "spine");
-  EXPECT_EQ(folded.links.back().bytes, whole.links.back().bytes);
 }
 
 TEST(Player, KernelsAreSlowerWhileTheirRankMovesBytes) {
@@ -378,104 +248,6 @@ TEST(Player, ProgramsMustFillTheWorld) {
   how = options(3, true);
   how.fabric.nics_per_node = 0;
   EXPECT_THAT(failure(programs, how), HasSubstr("nodes of 3 ranks and 0 NICs"));
-}
-
-// --- ranks with cores --------------------------------------------------------------------------------------------------------
-
-constexpr double kCopyRate = 4e9;
-constexpr double kReduceRate = 3e9;
-constexpr double kMessage = 1e-6;
-
-/// Ranks with cores and links that take no time; kernel "gemm" takes its FLOPs in seconds and ticks every millisecond.
-PlayOptions on_cores(int ranks, int cores) {
-  PlayOptions how = options(ranks, true);
-  how.fabric.within_bytes_per_s = std::numeric_limits<double>::infinity();
-  how.fabric.within_latency = 0;
-  how.price = [](int, const KernelCost& cost) { return cost.flops; };
-  how.cores = CoreOptions{.cores = cores,
-                          .copy_bytes_per_s = kCopyRate,
-                          .reduce_bytes_per_s = kReduceRate,
-                          .message_seconds = kMessage,
-                          .tick_seconds = [](const KernelCost&) { return 1e-3; }};
-  return how;
-}
-
-/// Puts a kernel of so many seconds before item `at`.
-void compute(Program& program, std::size_t at, double seconds) {
-  program.items.insert(program.items.begin() + static_cast<std::ptrdiff_t>(at),
-                       {.kind = ItemKind::kernel, .index = static_cast<std::uint32_t>(program.costs.size())});
-  program.costs.push_back({.kernel = "gemm", .flops = seconds});
-}
-
-TEST(PlayerWithCores, RanksThatOutnumberCoresShareThem) {
-  const auto seconds = [](int cores, const std::vector<double>& kernels) {
-    std::vector<Program> programs(kernels.size());
-    for (std::size_t rank = 0; rank < kernels.size(); ++rank) compute(programs[rank], 0, kernels[rank]);
-    return play(programs, on_cores(static_cast<int>(kernels.size()), cores)).seconds;
-  };
-  EXPECT_NEAR(seconds(2, {1e-3, 1e-3}), 1e-3, 1e-9);
-  EXPECT_NEAR(seconds(1, {1e-3, 1e-3}), 2e-3, 1e-9);
-  EXPECT_NEAR(seconds(2, {1e-3, 1e-3, 2e-3}), 2.5e-3, 1e-9);  // two thirds of a core each for 1.5 ms, then one alone
-}
-
-TEST(PlayerWithCores, ACopyTakesTheReceiversCore) {
-  constexpr std::size_t kBytes = std::size_t{3} << 20;
-  const auto programs = record(2, 2, 2, kBytes / 4, "", [](Context& context, Buffer all) {
-    if (context.rank() == 0) context.world().send(all, 1);
-    else context.world().recv(all, 0);
-  });
-  const PlayedRun run = play(programs, on_cores(2, 2));
-  EXPECT_NEAR(run.seconds, kMessage + kBytes / kCopyRate, 1e-9);
-  EXPECT_NEAR(run.ranks[0].exposed, run.seconds, 2 * kMessage);  // it waits until its memory was read
-}
-
-TEST(PlayerWithCores, AGatherInPlaceCopiesWhatOthersSentAndElsewhereItsOwnPartToo) {
-  constexpr std::size_t kBytes = std::size_t{4} << 20;
-  const auto in_place = record(2, 2, 2, kBytes / 4, "all_gather=direct", all_gather);
-  EXPECT_NEAR(play(in_place, on_cores(2, 2)).seconds, static_cast<double>(kBytes) / 2 / kCopyRate, 3 * kMessage);
-  const auto elsewhere = record(2, 2, 2, kBytes / 2, "all_gather=direct", [](Context& context, Buffer all) {
-    context.world().all_gather(all.slice(all.count / 2, all.count / 4), all.slice(0, all.count / 2));
-  });
-  EXPECT_NEAR(play(elsewhere, on_cores(2, 2)).seconds, kBytes / kCopyRate, 3 * kMessage);
-}
-
-TEST(PlayerWithCores, ASumTakesTheCoreOfTheRankThatSums) {
-  constexpr std::size_t kBytes = std::size_t{4} << 20;
-  const auto programs = record(2, 2, 2, kBytes / 4 / 2 * 3, "reduce_scatter=direct", [](Context& context, Buffer all) {
-    const std::size_t third = all.count / 3;
-    context.world().reduce_scatter(all.slice(0, 2 * third), all.slice(2 * third, third), Reduction::sum);
-  });
-  EXPECT_NEAR(play(programs, on_cores(2, 2)).seconds, kBytes / kReduceRate, 3 * kMessage);
-}
-
-TEST(PlayerWithCores, CopiesGoOnInTheTicksOfAKernel) {
-  constexpr std::size_t kBytes = std::size_t{2} << 20;  // two segments, of which a tick copies one
-  auto programs = record(2, 2, 2, kBytes / 4, "", [](Context& context, Buffer all) {
-    Work work = context.rank() == 0 ? context.world().post_send(all, 1) : context.world().post_recv(all, 0);
-    work.wait();
-  });
-  compute(programs[0], 0, 3.5e-3);
-  compute(programs[1], 1, 10e-3);
-  const PlayedRun run = play(programs, on_cores(2, 2));
-  const double segment = static_cast<double>(kBytes) / 2 / kCopyRate;
-  EXPECT_NEAR(run.ranks[0].seconds, 4e-3 + segment + 1e-3 + segment, 3 * kMessage);
-  EXPECT_NEAR(run.ranks[1].seconds, 10e-3 + 2 * segment, 3 * kMessage);
-  EXPECT_NEAR(run.ranks[1].compute, 10e-3, 3 * kMessage);
-  EXPECT_NEAR(run.ranks[1].exposed, 0, 3 * kMessage);
-}
-
-TEST(PlayerWithCores, TwoRunsAreAlikeToTheBitAndStepsToTheirTime) {
-  const auto programs = record(8, 8, 8, 1000003, "", [](Context& context, Buffer all) {
-    const Work sum = context.world().post_all_reduce(all, all, Reduction::sum, {.stream = Stream::gradients});
-    all_gather(context, all.slice(0, 1000000));
-    Work(sum).wait();
-    context.world().barrier();
-  });
-  PlayOptions how = on_cores(8, 2);
-  const double seconds = play(programs, how).seconds;
-  EXPECT_EQ(play(programs, how).seconds, seconds);
-  how.steps = 3;
-  EXPECT_NEAR(play(programs, how).seconds, 3 * seconds, 0.1 * seconds);
 }
 
 }  // namespace
