@@ -50,6 +50,15 @@ Context make_phantom(int rank, int size, const PhantomOptions& options = {});
 /// Returns options for a phantom that needs as much memory as this rank would; the heap's budget is left out (0).
 PhantomOptions likeness(const Context& context);
 
+/// Returns the traffic between two readings of a context's counters.
+inline TrafficCounters operator-(TrafficCounters after, const TrafficCounters& before) {
+  for (int i = 0; i <= kPurposes; ++i) {
+    after.sent[i] -= before.sent[i];
+    after.received[i] -= before.received[i];
+  }
+  return after;
+}
+
 /// Return parts of a context, which they must not outlive.
 Heap& heap_of(Context& context);
 Engine& engine_of(Context& context);

@@ -197,7 +197,7 @@ void BlockCommand::compute(Context& context, ReportSink& sink, const GlobalOptio
   rank.reset_times();
   const TrafficCounters at_start = context.traffic();
   OwnedTensor y = block.forward(std::move(x));
-  audit.forward = traffic_between(at_start, context.traffic());
+  audit.forward = context.traffic() - at_start;
   bool finite = !kernels::first_not_finite(y.view());
   if (writes_tokens) write_tokens(rank, output, "y", tokens, y);
   if (backward) {
@@ -205,7 +205,7 @@ void BlockCommand::compute(Context& context, ReportSink& sink, const GlobalOptio
     const OwnedTensor d = read_tokens(rank, input, "dy", tokens, h, kernels::summed_in(model.dtype), Category::workspace);
     const TrafficCounters at_half = context.traffic();
     block.backward(d);
-    audit.backward = traffic_between(at_half, context.traffic());
+    audit.backward = context.traffic() - at_half;
     if (writes_tokens) write_tokens(rank, output, "dx", tokens, d);
     finite = finite && !kernels::first_not_finite(d.view());
     for (const ParameterPart& part : store.parts()) {

@@ -123,8 +123,8 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
     logits = decoder.step(ids.back());
   }
   const std::uint64_t ended = posix::now_ns();
-  audit.forward = traffic_between(at_first, before);
-  audit.tokens = traffic_between(before, context.traffic());
+  audit.forward = before - at_first;
+  audit.tokens = context.traffic() - before;
   audit.seconds = rank.times();
   audit.memory_peak = rank.memory_peaks();
   double received = 0;  // by all ranks, since they take turns in holding a token's K and V

@@ -48,15 +48,6 @@ ordered_json links_json(const RankAudit& audit) {
 
 }  // namespace
 
-TrafficCounters traffic_between(const TrafficCounters& before, const TrafficCounters& after) {
-  TrafficCounters difference;
-  for (int i = 0; i < kPurposes; ++i) {
-    difference.sent[i] = after.sent[i] - before.sent[i];
-    difference.received[i] = after.received[i] - before.received[i];
-  }
-  return difference;
-}
-
 std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine) {
   mine.links = link_bytes(rank.context());
   std::vector<RankAudit> all(static_cast<std::size_t>(rank.size()));

@@ -40,8 +40,6 @@ enum class Audited : std::uint8_t {
   text    ///< the generation of a text: a prompt, then token by token
 };
 
-/// Returns the traffic between two readings of a rank's counters.
-TrafficCounters traffic_between(const TrafficCounters& before, const TrafficCounters& after);
 /// Returns the audits of all ranks, in the order of ranks, on every rank; fills in their `links`. Collective over the world.
 std::vector<RankAudit> gather_audits(Rank& rank, RankAudit mine);
 

@@ -13,19 +13,6 @@
 
 namespace tsprun::detail {
 
-namespace {
-
-TrafficCounters operator-(const TrafficCounters& after, const TrafficCounters& before) {
-  TrafficCounters difference;
-  for (int i = 0; i < kPurposes; ++i) {
-    difference.sent[i] = after.sent[i] - before.sent[i];
-    difference.received[i] = after.received[i] - before.received[i];
-  }
-  return difference;
-}
-
-}  // namespace
-
 void Model::check_tokens(const TokenBatch& tokens) const {
   if (rank_.is_phantom() && tokens.ids.empty() && tokens.labels.empty()) return;
   if (tokens.sequence == 0 || tokens.batch == 0 || tokens.ids.size() != tokens.batch * tokens.sequence ||

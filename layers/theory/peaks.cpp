@@ -149,17 +149,6 @@ bool fits(const MeshSetting& of, std::uint64_t budget, const PeakOptions& option
   });
 }
 
-namespace {
-
-/// Returns what a context has received since `before` was read.
-PurposeBytes received_since(const TrafficCounters& before, const Context& context) {
-  TrafficCounters now = context.traffic();
-  for (int i = 0; i < kPurposes; ++i) now.received[i] -= before.received[i];
-  return PurposeBytes::received(now);
-}
-
-}  // namespace
-
 RankCounts decoding_counts(const MeshSetting& of, int rank, std::span<const std::int32_t> ids, std::size_t prompt,
                            const PeakOptions& options) {
   PhantomRank phantom(of, rank, options);
@@ -169,10 +158,10 @@ RankCounts decoding_counts(const MeshSetting& of, int rank, std::span<const std:
   RankCounts counts;
   const TrafficCounters at_first = phantom.context.traffic();
   decoder.prompt(ids.first(prompt));
-  counts.traffic.forward = received_since(at_first, phantom.context);
+  counts.traffic.forward = PurposeBytes::received(phantom.context.traffic() - at_first);
   const TrafficCounters after_prompt = phantom.context.traffic();
   for (const std::int32_t id : ids.subspan(prompt)) decoder.step(id);
-  counts.tokens = received_since(after_prompt, phantom.context);
+  counts.tokens = PurposeBytes::received(phantom.context.traffic() - after_prompt);
   counts.memory = phantom.rank.memory_peaks();
   return counts;
 }
@@ -185,12 +174,12 @@ RankCounts block_counts(const MeshSetting& of, int rank, const PeakOptions& opti
   RankCounts counts;
   const TrafficCounters at_first = phantom.context.traffic();
   OwnedTensor y = block.forward(block.residual(block.kept(), dtype, "x"));
-  counts.traffic.forward = received_since(at_first, phantom.context);
+  counts.traffic.forward = PurposeBytes::received(phantom.context.traffic() - at_first);
   if (options.training) {
     const TrafficCounters at_half = phantom.context.traffic();
     y.reset();
     block.backward(block.residual(Category::workspace, kernels::summed_in(dtype), "dy"));
-    counts.traffic.backward = received_since(at_half, phantom.context);
+    counts.traffic.backward = PurposeBytes::received(phantom.context.traffic() - at_half);
   }
   counts.memory = phantom.rank.memory_peaks();
   return counts;
