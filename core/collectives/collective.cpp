@@ -37,6 +37,27 @@ std::uint64_t Collective::received() const {
   return row.received == nullptr ? 0 : row.received(*group_, *arguments_);
 }
 
+std::uint64_t Collective::received_by_all() const {
+  const auto members = static_cast<std::uint64_t>(size());
+  switch (info_.op) {
+    case Op::send:
+    case Op::recv:
+    case Op::send_recv:
+    case Op::all_to_all: return received() * members;
+    default: break;
+  }
+  const AlgorithmRow& row = row_of(info_.op, algorithm_);
+  if (row.received == nullptr) return 0;
+  Group seen_by = *group_;
+  std::uint64_t sum = 0;
+  for (int rank = 0; rank < size(); ++rank) {
+    seen_by.rank = rank;
+    if (group_->grid) lay_out(seen_by);
+    sum += row.received(seen_by, *arguments_);
+  }
+  return sum;
+}
+
 void Collective::copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
   if (counted_ == nullptr) std::memcpy(to, from, bytes);
   else counted_->copied_bytes += static_cast<double>(bytes);

@@ -73,6 +73,9 @@ class Collective final : public Operation {
   bool step(Engine& engine) override;
   int waiting_for() const override { return missing_ == kWhoever ? likely_sender() : missing_; }
   std::uint64_t received() const override;
+  /// Returns the payload bytes that all members together receive. Of messages and all_to_alls a rank knows only what it receives
+  /// itself; they count as if all members received as much.
+  std::uint64_t received_by_all() const;
   bool needs_core() const override { return needs_core_; }
   std::uint32_t missing_segment() const override { return missing_segment_; }
 

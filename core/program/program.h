@@ -14,6 +14,7 @@
 //   wait      its      0                             number of the operation; 0: it was posted before the program begins
 //   take      -        category of the memory        bytes of the schedule's tensor
 //   give      -        category of the memory        bytes
+//   stage     part     0                             1: of the backward pass, else 0
 #pragma once
 
 #include "core/collectives/collective.h"
@@ -58,6 +59,7 @@ struct ProgramCall {
   Start* algorithm = nullptr;
   Arguments arguments{};                 ///< counts and ranks, without addresses
   std::uint64_t sent_from = kElsewhere;  ///< where in `recv` the bytes of `send` lie; kElsewhere: not there
+  std::uint64_t received_by_all = 0;     ///< Collective::received_by_all(); it follows from the rest
   static constexpr std::uint64_t kElsewhere = ~std::uint64_t{0};
 
   friend bool operator==(const ProgramCall& one, const ProgramCall& other) {
@@ -71,7 +73,10 @@ struct ProgramCall {
   }
 };
 
-enum class ItemKind : std::uint8_t { kernel, post, call, wait, take, give };
+enum class ItemKind : std::uint8_t { kernel, post, call, wait, take, give, stage };
+
+/// Parts of a pass. The items behind one of kind stage belong to its part, until the next one.
+enum class PassPart : std::uint8_t { embedding, attention, mlp, head, update };
 
 /// An item of a program; drawn at the top of this file.
 struct ProgramItem {

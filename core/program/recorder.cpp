@@ -94,10 +94,11 @@ void Recorder::add(ItemKind kind, Stream stream, const Operation& operation, std
                          .sent_from = sent_from(collective->arguments())};
   const auto [group, is_new] = program_.groups.try_emplace(info.group);
   if (is_new) group->second = collective->group().ranks;
-  program_.items.push_back({.kind = kind,
-                            .stream = static_cast<std::uint8_t>(stream),
-                            .index = intern(program_.calls, calls_, call),
-                            .amount = relative(stream, number)});
+  const std::size_t known = program_.calls.size();
+  const std::uint32_t index = intern(program_.calls, calls_, call);
+  if (program_.calls.size() > known) program_.calls.back().received_by_all = collective->received_by_all();
+  program_.items.push_back(
+      {.kind = kind, .stream = static_cast<std::uint8_t>(stream), .index = index, .amount = relative(stream, number)});
 }
 
 std::uint64_t Recorder::relative(Stream stream, std::uint64_t number) const {
@@ -109,6 +110,12 @@ void Recorder::wait(Stream stream, std::uint64_t number) {
   if (!recording_) return;
   program_.items.push_back(
       {.kind = ItemKind::wait, .stream = static_cast<std::uint8_t>(stream), .amount = relative(stream, number)});
+}
+
+void Recorder::stage(PassPart part, bool backward) {
+  if (!recording_) return;
+  program_.items.push_back(
+      {.kind = ItemKind::stage, .stream = static_cast<std::uint8_t>(part), .amount = backward ? std::uint64_t{1} : 0});
 }
 
 void Recorder::take(std::span<const std::byte> memory, Category category) {

@@ -48,6 +48,7 @@ class Recorder {
   void post(Stream stream, const Operation& operation, std::uint64_t number) { add(ItemKind::post, stream, operation, number); }
   void call(Stream stream, const Operation& operation, std::uint64_t number) { add(ItemKind::call, stream, operation, number); }
   void wait(Stream stream, std::uint64_t number);
+  void stage(PassPart part, bool backward);
   void take(std::span<const std::byte> memory, Category category);
   /// Does nothing if take() wasn't told of this memory: operations' own memory isn't the schedule's.
   void give(std::span<const std::byte> memory);

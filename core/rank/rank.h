@@ -5,6 +5,7 @@
 
 #include "core/context.h"
 #include "core/memory/owned_tensor.h"
+#include "core/program/recorder.h"
 #include "core/rank/compute_stream.h"
 #include "core/rank/finite_watch.h"
 
@@ -61,9 +62,11 @@ class Rank {
   void wait(Work work);
   /// Sets the watch that examines the tensors computed from now on; null: none. Borrowed.
   void watch(FiniteWatch* watch) { watch_ = watch; }
-  /// Says that the tensors computed next belong to the stage that name() returns, see FiniteWatch. Does nothing without a watch.
+  /// Says that what comes next belongs to this part of a pass, for a recorder, and to the stage that name() returns, for a
+  /// FiniteWatch. Does nothing without them.
   template <class Name>
-  void enter_stage(Name&& name) {
+  void enter_stage(PassPart part, bool backward, Name&& name) {
+    if (recorder_ != nullptr) recorder_->stage(part, backward);
     if (watch_ != nullptr) watch_->enter(name());
   }
   /// Shows the watch, if there is one, a tensor of the present stage.

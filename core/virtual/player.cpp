@@ -305,6 +305,7 @@ class Player final : public sim::Handler {
           break;
         case ItemKind::take:
         case ItemKind::give: state.hold(item); break;
+        case ItemKind::stage: break;
       }
     }
   }

@@ -86,7 +86,8 @@ class RankWriter {
           break;
         case ItemKind::wait: wait(item.stream, item.amount); break;
         case ItemKind::take:
-        case ItemKind::give: break;
+        case ItemKind::give:
+        case ItemKind::stage: break;
       }
     }
     return std::move(bytes_);

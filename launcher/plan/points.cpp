@@ -6,8 +6,8 @@
 #include "launcher/report.h"
 #include "launcher/table.h"
 #include "layers/layout/check_layout.h"
-#include "layers/theory/flows.h"
 #include "layers/theory/peaks.h"
+#include "layers/theory/step_counts.h"
 
 #include <fmt/format.h>
 
@@ -211,8 +211,12 @@ PlanPoint plan_point(const PlanQuestion& question, const theory::Candidate& cand
   }
   Setting setting = question.setting;
   setting.recompute = point.recompute;
-  point.traffic = theory::step_traffic(setting, point.layout);
-  point.flops = theory::most_flops(setting, point.layout);
+  const bool known = candidate.amounts && question.nodes == 1 && question.share;
+  const theory::StepCounts counts = theory::step_counts(
+      {setting, point.layout}, {.threads = question.threads, .nodes = question.nodes, .share = question.share},
+      known ? &*candidate.amounts : nullptr);
+  point.traffic = counts.traffic;
+  point.flops = counts.flops;
   return point;
 }
 

@@ -85,7 +85,7 @@ OwnedTensor Block::forward(std::size_t layer, OwnedTensor x, const TokenLayout& 
   const Category kept = keep == Keep::backward ? Category::activations : Category::workspace;
   make_room(tokens, keep, saved);
   saved.x1 = std::move(x);
-  rank_.enter_stage([&] { return stage(layer, "attention", "forward"); });
+  rank_.enter_stage(PassPart::attention, false, [&] { return stage(layer, "attention", "forward"); });
   rank_.look(Watched::input, saved.x1.view());
   {
     const OwnedTensor y = like(saved.x1, sums, Category::workspace, "attention result");
@@ -97,7 +97,7 @@ OwnedTensor Block::forward(std::size_t layer, OwnedTensor x, const TokenLayout& 
   }
   if (keep != Keep::backward) saved.x1.reset();
   OwnedTensor x3;
-  rank_.enter_stage([&] { return stage(layer, "MLP", "forward"); });
+  rank_.enter_stage(PassPart::mlp, false, [&] { return stage(layer, "MLP", "forward"); });
   rank_.look(Watched::input, saved.x2.view());
   {
     const OwnedTensor y = like(saved.x2, sums, Category::workspace, "MLP result");
@@ -113,7 +113,7 @@ OwnedTensor Block::forward(std::size_t layer, OwnedTensor x, const TokenLayout& 
 void Block::backward(std::size_t layer, const Tensor& d, const BlockVectors& vectors, BlockSaved& saved) {
   ComputeStream& compute = rank_.compute();
   strategy_.begin_block_backward(layer, saved.attention);
-  rank_.enter_stage([&] { return stage(layer, "MLP", "backward"); });
+  rank_.enter_stage(PassPart::mlp, true, [&] { return stage(layer, "MLP", "backward"); });
   rank_.look(Watched::result_gradient, d);
   {
     const OwnedTensor dx = like(d, d.dtype(), Category::workspace, "gradient of the MLP's input");
@@ -125,7 +125,7 @@ void Block::backward(std::size_t layer, const Tensor& d, const BlockVectors& vec
   }
   saved.mlp = {};
   saved.x2.reset();
-  rank_.enter_stage([&] { return stage(layer, "attention", "backward"); });
+  rank_.enter_stage(PassPart::attention, true, [&] { return stage(layer, "attention", "backward"); });
   rank_.look(Watched::result_gradient, d);
   const OwnedTensor dx = like(d, d.dtype(), Category::workspace, "gradient of the attention's input");
   OwnedTensor memory;

@@ -297,7 +297,8 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
     biases.value.slice(first, kv_rows).add_to(compute, kv.slice(0, 1, 1));
     rotate(kv.slice(0, 0, 1));
   }
-  rank_.enter_stage([&] { return Block::stage(layer, "attention", fmt::format("forward of token {}", length_)); });
+  rank_.enter_stage(PassPart::attention, false,
+                    [&] { return Block::stage(layer, "attention", fmt::format("forward of token {}", length_)); });
   rank_.look(Watched::input, x);
   rank_.look(Watched::queries, own_q);
   rank_.look(Watched::keys, kv.slice(0, 0, 1));
@@ -324,7 +325,8 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
 
 OwnedTensor Decoder::mlp(std::size_t layer, const ConstTensor& x) {
   ComputeStream& compute = rank_.compute();
-  rank_.enter_stage([&] { return Block::stage(layer, "MLP", fmt::format("forward of token {}", length_)); });
+  rank_.enter_stage(PassPart::mlp, false,
+                    [&] { return Block::stage(layer, "MLP", fmt::format("forward of token {}", length_)); });
   rank_.look(Watched::input, x);
   const MlpMatrices W = mlp_rows(layer);
   const Chunks cut = mlp_cut();
@@ -361,7 +363,7 @@ ConstTensor Decoder::step(Token token) {
   const Tensor head = model_.vocabulary_weights().head;
   const OwnedTensor own = rank_.tensor(Category::communication, sums_, {1, head.size(0)}, "logits");
   compute.gemm(own, normed(x, model_.final_norm_weights()).view(), head.transposed(0, 1));
-  rank_.enter_stage([&] { return fmt::format("head, forward of token {}", length_); });
+  rank_.enter_stage(PassPart::head, false, [&] { return fmt::format("head, forward of token {}", length_); });
   rank_.look(Watched::input, x.view());
   rank_.look(Watched::result, own.view());
   std::vector<std::size_t> counts;

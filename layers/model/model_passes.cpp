@@ -137,13 +137,13 @@ void Model::drop_embedding(const Tensor& x) {
 double Model::forward_own(const TokenBatch& own, std::size_t first_token, const LogitsSink* logits, bool keep) {
   set_layout(own.batch, own.sequence);
   begin_dropout(own, first_token, keep);
+  rank_.enter_stage(PassPart::embedding, false, [] { return std::string("embedding, forward"); });
   strategy_->begin_forward(store_, *layout_);
   const Category kept = keep ? Category::activations : Category::workspace;
   OwnedTensor x = layout_->residual(rank_, kept, options_.dtype, options_.config.hidden, "embedded tokens");
   vocabulary_->embed(x->merged(0), *layout_, own.ids, kept);
   add_positions(x->merged(0));
   drop_embedding(x->merged(0));
-  rank_.enter_stage([] { return std::string("embedding, forward"); });
   rank_.look(Watched::result, x.view());
   if (keep) saved_.blocks.resize(options_.config.layers);
   for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
@@ -152,7 +152,7 @@ double Model::forward_own(const TokenBatch& own, std::size_t first_token, const 
     x = block_.forward(layer, std::move(x), *layout_, vectors(layer), keep ? Keep::backward : Keep::nothing,
                        keep ? saved_.blocks[layer] : nothing);
   }
-  rank_.enter_stage([] { return std::string("head, forward"); });
+  rank_.enter_stage(PassPart::head, false, [] { return std::string("head, forward"); });
   rank_.look(Watched::input, x.view());
   OwnedTensor lse = rank_.tensor(kept, kernels::summed_in(options_.dtype), {layout_->held_rows()}, "log-sum-exp of the head");
   const double sum = vocabulary_->head(final_norm(x).view(), lse, *layout_, own.labels, logits, keep);
@@ -196,6 +196,7 @@ void Model::backward() {
   const TraceSpan span(rank_.trace(), "backward");
   ComputeStream& compute = rank_.compute();
   const TrafficCounters before = rank_.context().traffic();
+  rank_.enter_stage(PassPart::head, true, [] { return std::string("head, backward"); });
   compute.fill_zero(store_.gradients(replicated_pack()));
   if (options_.config.projection_biases() > 0) compute.fill_zero(store_.gradients(bias_pack_number(store_)));
 
@@ -209,7 +210,6 @@ void Model::backward() {
     vocabulary_->head_backward(dx, final_norm(saved_.x).view(), saved_.lse, *layout_, saved_.weight);
     norm_backward(compute, options_.config, d->merged(0), dx, saved_.x->merged(0), final_norm_weights(), kernels::Write::replace);
   }
-  rank_.enter_stage([] { return std::string("head, backward"); });
   rank_.look(Watched::input_gradient, d.view());
   if (!options_.config.tied_embeddings) sums_.post(head_pack(), Purpose::head);
   saved_.x.reset();
@@ -218,6 +218,7 @@ void Model::backward() {
     const TraceSpan span_of_layer(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
     block_.backward(layer, d, vectors(layer), saved_.blocks[layer]);
   }
+  rank_.enter_stage(PassPart::embedding, true, [] { return std::string("embedding, backward"); });
   drop_embedding(d->merged(0));
   vocabulary_->embed_backward(d->merged(0));
   sums_.post(embedding_pack(), Purpose::embedding);
@@ -233,6 +234,7 @@ void Model::backward() {
   sums_.finish();
   saved_ = {};
   backward_traffic_ = rank_.context().traffic() - before;
+  rank_.enter_stage(PassPart::update, true, [] { return std::string("update"); });
 }
 
 /// Sums the gradients of replicated parameters over the ranks that have other tokens, and those of the projections' biases also

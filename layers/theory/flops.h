@@ -1,4 +1,5 @@
-// Floating-point operations of one training step on one rank; a multiply and an add count as two.
+// Floating-point operations of one training step on one rank, as formulas; a multiply and an add count as two. The model of time
+// (step_time.h), model_flops() and the paper's tables use them; what `plan` prints as a rank's FLOPs is counted (step_counts.h).
 //
 // Counts GEMMs and the two products of causal attention (five in backward). Norms, softmax and other pointwise work are left out,
 // as in the paper's Table IV. Attention counts only the query–key pairs that the causal mask leaves, so it is about half of the

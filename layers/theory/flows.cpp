@@ -162,12 +162,10 @@ Traffic sum(const std::vector<Flow>& flows) {
   return traffic;
 }
 
-Traffic step_traffic(const Setting& setting, const Layout& layout) { return sum(step_flows(setting, layout)); }
-
 Traffic mesh_block(const MeshSetting& of) {
   MeshSetting one = of;
   one.setting.model.layers = 1;
-  Traffic traffic = step_traffic(one.setting, one.layout);
+  Traffic traffic = sum(step_flows(one.setting, one.layout));
   for (const Purpose purpose : {Purpose::embedding, Purpose::head, Purpose::other})
     traffic.forward[purpose] = traffic.backward[purpose] = 0;
   return traffic;

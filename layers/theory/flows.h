@@ -1,6 +1,6 @@
-// Everything that moves in one training step, as a list of flows: for what purpose, along which axis, in which pattern, and how
-// many bytes all ranks together receive. Their sums are the exact traffic of a layout; the flows themselves feed the model of
-// time (step_time.h).
+// What moves in one training step, as a list of flows: for what purpose, along which axis, in which pattern, and how many bytes
+// all ranks together receive. They feed the model of time (step_time.h), and the paper's tables; what `plan` prints as traffic is
+// counted (step_counts.h). Tests hold the two against each other.
 //
 // Source: the table "Exact traffic" in docs/algorithms.md (tests state it scheme by scheme). What the table leaves open is
 // decided here: tp×tsp is TSP of each tensor rank's part, with its activations all-reduced over tp as under tp×sp; the vocabulary
@@ -43,8 +43,6 @@ std::vector<Flow> step_flows(const Setting& setting, const Layout& layout);
 
 /// Returns the sum of the flows' bytes by purpose, over all ranks.
 Traffic sum(const std::vector<Flow>& flows);
-/// Returns the exact traffic of a training step under any scheme, over all ranks. Arguments as for step_flows().
-Traffic step_traffic(const Setting& setting, const Layout& layout);
 /// Returns the bytes that all ranks receive in one block, forward and backward. Excludes `other`, embedding and head.
 Traffic mesh_block(const MeshSetting& of);
 

@@ -1,9 +1,9 @@
 // Enumerates layouts, judges each by memory (a phantom's run) and time (step_time.h), and sorts them.
 #include "layers/theory/search.h"
 
+#include "core/program/recorder.h"
 #include "layers/layout/check_layout.h"
 #include "layers/theory/flops.h"
-#include "layers/theory/peaks.h"
 
 #include <fmt/format.h>
 
@@ -84,7 +84,16 @@ Candidate judge_mode(const Setting& setting, const Layout& layout, const Machine
   candidate.layout = layout;
   candidate.recompute = setting.recompute;
   candidate.possible = true;
-  candidate.memory = peaks_of_fullest(MeshSetting{setting, layout});
+  Recorder recorder;
+  RunPeaks run({setting, layout}, fullest({setting, layout}), {.recorder = &recorder});
+  TokenBatch tokens;
+  tokens.batch = setting.batch;
+  tokens.sequence = setting.sequence;
+  run.pass(tokens);
+  recorder.begin(run.use());  // the second pass: what is kept for later use exists from then on
+  run.pass(tokens);
+  candidate.memory = run.peaks();
+  candidate.amounts = amounts_of(recorder.end());
   candidate.time = step_time(setting, layout, machine, options.dtype);
   candidate.tokens_per_s = static_cast<double>(setting.tokens()) / candidate.time.seconds;
   candidate.utilization =

@@ -5,6 +5,7 @@
 #include "layers/layout/layout.h"
 #include "layers/layout/setting.h"
 #include "layers/theory/machine.h"
+#include "layers/theory/step_counts.h"
 #include "layers/theory/step_time.h"
 #include "tsprun/memory.h"
 
@@ -26,9 +27,10 @@ struct Candidate {
   std::vector<Layout> alike;
   Recompute recompute = Recompute::none;  ///< the fastest mode that fits; if none fits, the one that needs least
   bool fits = false;
-  std::string why;        ///< why it is impossible, what doesn't fit, or which resource binds
-  bool possible = false;  ///< the model can be spread like this; if false, the fields below are unset
-  CategoryBytes memory;   ///< peaks of the rank that holds most
+  std::string why;                     ///< why it is impossible, what doesn't fit, or which resource binds
+  bool possible = false;               ///< the model can be spread like this; if false, the fields below are unset
+  CategoryBytes memory;                ///< peaks of the rank that holds most
+  std::optional<RankAmounts> amounts;  ///< of the same rank, on one node that shares memory
   StepTime time;
   double tokens_per_s = 0;
   double utilization = 0;  ///< model FLOPs utilization; see model_flops()

@@ -1,4 +1,4 @@
-// Table of the axes of a layout, as theory sees them: the part of the weights that a rank holds, and what a step moves. The row
+// Table of the axes of a layout, as theory sees them: the part of the weights that a rank holds, and the flows of a step. The row
 // of an axis stands in ways.cpp, its functions in a file of layers/theory/ways/; the rest of theory asks these rows, or the
 // layout.
 #pragma once

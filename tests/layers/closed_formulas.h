@@ -6,7 +6,7 @@
 #include "core/collectives/chunks.h"
 #include "layers/layout/heads.h"
 #include "layers/layout/zigzag.h"
-#include "layers/theory/layouts.h"
+#include "layers/theory/flows.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +14,9 @@
 #include <vector>
 
 namespace tsprun::detail::theory {
+
+/// Returns the sum of a step's flows: the table's rows for every layout, but for the smallest of `other`.
+inline Traffic step_traffic(const Setting& setting, const Layout& layout) { return sum(step_flows(setting, layout)); }
 
 /// Returns the traffic of several alike.
 inline Traffic operator*(Traffic one, std::uint64_t several) {

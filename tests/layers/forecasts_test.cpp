@@ -1,16 +1,18 @@
-// The formulas by which `plan` forecasts traffic and FLOPs, beside what phantoms of all ranks count: for every layout that the
-// table of axes allows, so a new axis is among them.
+// What `plan` prints as traffic and FLOPs, and the formulas of its model of time, beside what phantoms of all ranks count one by
+// one: for every layout that the table of axes allows, so a new axis is among them.
 #include "core/context.h"
 #include "core/rank/rank.h"
 #include "layers/layout/check_layout.h"
 #include "layers/layout/mesh.h"
 #include "layers/theory/flops.h"
-#include "layers/theory/flows.h"
 #include "layers/theory/search.h"
+#include "layers/theory/step_counts.h"
+#include "tests/layers/closed_formulas.h"
 #include "tests/layers/model_run.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -24,8 +26,8 @@ struct Counted {
   double flops;
 };
 
-Counted count(const Setting& setting, const Layout& layout, int number) {
-  Context phantom = make_phantom(number, layout.ranks());
+Counted count(const Setting& setting, const Layout& layout, int number, const PhantomOptions& like = {}) {
+  Context phantom = make_phantom(number, layout.ranks(), like);
   Rank rank(phantom);
   Mesh mesh(phantom.world(), layout);
   Model model(rank, mesh,
@@ -39,46 +41,137 @@ Counted count(const Setting& setting, const Layout& layout, int number) {
           .flops = rank.compute().flops()};
 }
 
+/// What phantoms of all ranks count.
+struct CountedOfAll {
+  theory::Traffic traffic;
+  double most_flops = 0;
+};
+
+CountedOfAll count_all(const Setting& setting, const Layout& layout, const PhantomOptions& like = {}) {
+  CountedOfAll all;
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    const Counted here = count(setting, layout, rank, like);
+    all.traffic += here.traffic;
+    all.most_flops = std::max(all.most_flops, here.flops);
+  }
+  return all;
+}
+
+std::vector<ModelConfig> even_models() {
+  return {small_config(64, 2, 8, 4, 8, 96, 128), small_config(64, 2, 8, 1, 8, 64, 4096, true),
+          small_gpt2_config(2, 8, 8, 64, 128)};
+}
+
 /// Sizes that divide by eight: formulas spread tokens and their embedding rows evenly.
-std::vector<Setting> settings() {
+std::vector<Setting> settings(const std::vector<ModelConfig>& models, std::size_t batch, std::size_t sequence) {
   std::vector<Setting> all;
-  for (const ModelConfig& config : {small_config(64, 2, 8, 4, 8, 96, 128), small_config(64, 2, 8, 1, 8, 64, 4096, true),
-                                    small_gpt2_config(2, 8, 8, 64, 128)}) {
+  for (const ModelConfig& config : models) {
     for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
-      const ModelCase of{.config = config, .batch = 8, .sequence = 64, .dtype = DType::bf16, .recompute = recompute};
+      const ModelCase of{.config = config, .batch = batch, .sequence = sequence, .dtype = DType::bf16, .recompute = recompute};
       all.push_back(of.setting());
     }
   }
   return all;
 }
 
+std::string describe(const Setting& setting, const Layout& layout) {
+  return layout.label() + ", " + std::to_string(setting.model.kv_heads) + " K/V heads, S " + std::to_string(setting.sequence) +
+         ", recompute " + std::to_string(static_cast<int>(setting.recompute));
+}
+
+void expect_equal(const theory::Traffic& one, const theory::Traffic& other, const std::vector<Purpose>& but,
+                  const std::string& where) {
+  for (int i = 0; i < kPurposes; ++i) {
+    const auto purpose = static_cast<Purpose>(i);
+    if (std::ranges::find(but, purpose) != but.end()) continue;
+    EXPECT_EQ(one.forward[purpose], other.forward[purpose]) << name(purpose) << " forward, " << where;
+    EXPECT_EQ(one.backward[purpose], other.backward[purpose]) << name(purpose) << " backward, " << where;
+  }
+}
+
 TEST(Forecasts, AreWhatTheScheduleCountsUnderEveryLayout) {
   for (const int ranks : {1, 2, 4, 8}) {
     std::size_t counted = 0;
     for (const Layout& layout : theory::all_layouts(ranks)) {
-      for (const Setting& setting : settings()) {
+      for (const Setting& setting : settings(even_models(), 8, 64)) {
         if (!why_impossible(setting, layout).empty()) continue;
-        const std::string where = layout.label() + ", " + std::to_string(setting.model.kv_heads) + " K/V heads, recompute " +
-                                  std::to_string(static_cast<int>(setting.recompute));
-        theory::Traffic sum;
-        for (int rank = 0; rank < ranks; ++rank) {
-          const Counted here = count(setting, layout, rank);
-          sum += here.traffic;
-          const double flops = theory::step_flops(setting, layout, theory::place_of(layout, rank)).total();
-          EXPECT_NEAR(here.flops, flops, 1e-12 * flops) << where << ", rank " << rank;
-        }
-        const theory::Traffic forecast = theory::step_traffic(setting, layout);
-        for (int i = 0; i < kPurposes; ++i) {
-          const auto purpose = static_cast<Purpose>(i);
-          if (purpose == Purpose::other) continue;  // small sums, for which ranks choose an algorithm
-          EXPECT_EQ(sum.forward[purpose], forecast.forward[purpose]) << name(purpose) << " forward, " << where;
-          EXPECT_EQ(sum.backward[purpose], forecast.backward[purpose]) << name(purpose) << " backward, " << where;
-        }
+        const std::string where = describe(setting, layout);
+        const CountedOfAll all = count_all(setting, layout);
+        const theory::StepCounts counts = theory::step_counts({setting, layout});
+        expect_equal(counts.traffic, all.traffic, {}, where);
+        EXPECT_NEAR(counts.flops.total(), all.most_flops, 1e-12 * all.most_flops) << where;
+        // Small sums, for which ranks choose an algorithm, aren't in the formulas.
+        expect_equal(theory::step_traffic(setting, layout), all.traffic, {Purpose::other}, where);
         ++counted;
       }
     }
-    EXPECT_GE(counted, settings().size()) << ranks;
+    EXPECT_GE(counted, settings(even_models(), 8, 64).size()) << ranks;
   }
+}
+
+TEST(Forecasts, OfFlopsAreThoseOfTheFormulasByPart) {
+  for (const Layout& layout : theory::all_layouts(4)) {
+    for (const Setting& setting : settings(even_models(), 8, 64)) {
+      if (!why_impossible(setting, layout).empty()) continue;
+      const theory::StepFlops counted = theory::step_counts({setting, layout}).flops;
+      const theory::StepFlops formula = theory::most_flops(setting, layout);
+      const auto expect_near = [&](double of_counts, double of_formula) {
+        EXPECT_NEAR(of_counts, of_formula, 1e-12 * of_formula) << describe(setting, layout);
+      };
+      for (const auto pass : {&theory::StepFlops::forward, &theory::StepFlops::backward}) {
+        expect_near((counted.*pass).attention_linear, (formula.*pass).attention_linear);
+        expect_near((counted.*pass).attention_core, (formula.*pass).attention_core);
+        expect_near((counted.*pass).mlp, (formula.*pass).mlp);
+        expect_near((counted.*pass).head, (formula.*pass).head);
+      }
+    }
+  }
+}
+
+TEST(Forecasts, CountRanksThatDifferEachByItself) {
+  // Neither tokens, heads, rows nor the vocabulary divide evenly.
+  const std::vector<ModelConfig> models = {small_config(64, 2, 12, 4, 8, 61, 101), small_config(64, 2, 24, 12, 8, 97, 103, true),
+                                           small_gpt2_config(2, 12, 8, 61, 97)};
+  std::size_t several = 0;
+  for (const int ranks : {3, 4, 6, 8}) {
+    for (const Layout& layout : theory::all_layouts(ranks)) {
+      for (const Setting& setting : settings(models, 24, 47)) {
+        if (!why_impossible(setting, layout).empty()) continue;
+        if (ranks > 4 && setting.recompute != Recompute::none) continue;  // it takes long
+        const std::string where = describe(setting, layout);
+        const CountedOfAll all = count_all(setting, layout);
+        const theory::StepCounts counts = theory::step_counts({setting, layout});
+        expect_equal(counts.traffic, all.traffic, {Purpose::embedding}, where);
+        EXPECT_NEAR(counts.flops.total(), all.most_flops, 1e-12 * all.most_flops) << where;
+        if (theory::classes_of({setting, layout}).size() > 1) ++several;
+      }
+    }
+  }
+  EXPECT_GT(several, 50U);
+}
+
+TEST(Forecasts, KnowTheNodes) {
+  const Setting setting = settings(even_models(), 8, 64).front();
+  constexpr int kNodes = 2;
+  for (const Layout& layout : theory::all_layouts(8)) {
+    if (!why_impossible(setting, layout).empty()) continue;
+    theory::Traffic sum;
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      PhantomOptions like;
+      for (int other = 0; other < layout.ranks(); ++other)
+        like.peers.push_back({.node = other / 4, .views = other / 4 == rank / 4});
+      sum += count(setting, layout, rank, like).traffic;
+    }
+    expect_equal(theory::step_counts({setting, layout}, {.nodes = kNodes}).traffic, sum, {}, describe(setting, layout));
+  }
+}
+
+TEST(Forecasts, AskOneRankWhereAllDoTheSame) {
+  const Setting setting = settings(even_models(), 8, 64).front();
+  EXPECT_EQ(theory::classes_of({setting, Layout::parse("tsp=4")}).size(), 1U);
+  EXPECT_EQ(theory::classes_of({setting, Layout::parse("dp=2,tp=2,sp=2")}).size(), 1U);
+  // Four K/V heads over eight ranks: every other rank owns one.
+  EXPECT_EQ(theory::classes_of({setting, Layout::parse("tsp=8")}).size(), 2U);
 }
 
 }  // namespace

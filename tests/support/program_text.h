@@ -49,6 +49,7 @@ inline std::string describe(const Program& program, std::size_t number) {
     case ItemKind::call:
       return fmt::format("call #{} on stream {}: {}", item.amount, stream, describe_call(program.calls[item.index]));
     case ItemKind::wait: return fmt::format("wait for #{} on stream {}", item.amount, stream);
+    case ItemKind::stage: return fmt::format("stage {}{}", item.stream, item.amount == 0 ? "" : ", backward");
     case ItemKind::take: return fmt::format("take {} B of {}", item.amount, name(static_cast<Category>(item.index)));
     case ItemKind::give: return fmt::format("give {} B of {} back", item.amount, name(static_cast<Category>(item.index)));
   }

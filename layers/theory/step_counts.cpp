@@ -1,0 +1,143 @@
+// Classes of ranks, and sums over the items of their programs.
+#include "layers/theory/step_counts.h"
+
+#include "core/program/recorder.h"
+#include "layers/layout/zigzag.h"
+
+#include <array>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+namespace tsprun::detail::theory {
+
+namespace {
+
+/// Sizes on which depends what a rank does.
+using Sizes = std::array<std::uint64_t, 10>;
+
+Sizes sizes_of(const MeshSetting& of, const Zigzag& zigzag, MeshPlace place) {
+  const ModelConfig& model = of.setting.model;
+  const Layout& layout = of.layout;
+  const RankParameters parameters = held(of, place);
+  const BlockSlice slice = BlockSlice::of(model, place.tensor, layout.tensor());
+  // Unless heads divide evenly, copies of K/V heads, whose gradients are summed, lie differently for each rank.
+  const auto tensor = static_cast<std::size_t>(layout.tensor());
+  const bool even = model.kv_heads % tensor == 0 || tensor % model.kv_heads == 0;
+  return {parameters.attention,
+          parameters.mlp,
+          parameters.vocabulary,
+          held_tokens(of, place),
+          zigzag.tokens(place.sequence),
+          slice.queries.count,
+          slice.kv.count,
+          slice.rows,
+          layout.exchanges_heads() ? kv_heads_read(model, slice, place.sequence, layout.sequence()) : 0,
+          even ? 0 : static_cast<std::uint64_t>(place.tensor)};
+}
+
+/// Of a rank's sizes, those of what travels round rings: there it matters, too, how much a neighbour has.
+using Carried = std::array<std::uint64_t, 4>;
+Carried carried(const Sizes& sizes) { return {sizes[1], sizes[2], sizes[3], sizes[4]}; }
+
+void add(PassFlops& flops, PassPart part, const KernelCost& cost) {
+  if (part == PassPart::mlp) flops.mlp += cost.flops;
+  else if (part == PassPart::head) flops.head += cost.flops;
+  else (cost.kernel == "gemm" ? flops.attention_linear : flops.attention_core) += cost.flops;
+}
+
+}  // namespace
+
+RankAmounts amounts_of(const Program& program) {
+  RankAmounts amounts;
+  PassPart part = PassPart::embedding;
+  bool backward = false;
+  for (const ProgramItem& item : program.items) {
+    if (item.kind == ItemKind::stage) {
+      part = static_cast<PassPart>(item.stream);
+      backward = item.amount != 0;
+    }
+    if (part == PassPart::update) break;
+    if (item.kind == ItemKind::kernel) {
+      add(backward ? amounts.flops.backward : amounts.flops.forward, part, program.costs[item.index]);
+    } else if (item.kind == ItemKind::post || item.kind == ItemKind::call) {
+      const ProgramCall& call = program.calls[item.index];
+      amounts.received[backward ? 1 : 0][static_cast<std::size_t>(call.purpose)] +=
+          static_cast<long double>(call.received_by_all) / static_cast<long double>(program.groups.at(call.group).size());
+    }
+  }
+  return amounts;
+}
+
+std::vector<RankClass> classes_of(const MeshSetting& of) {
+  const int ranks = of.layout.replica();
+  const Zigzag zigzag(of.setting.sequence, of.layout.sequence());
+  const auto place = [&](int rank) { return place_of(of.layout, rank); };
+  std::map<std::pair<int, int>, Sizes> sizes;  // by place on the sequence and the tensor axis
+  for (int rank = 0; rank < ranks; ++rank) sizes[{place(rank).sequence, place(rank).tensor}] = sizes_of(of, zigzag, place(rank));
+  const int D = of.layout.sequence();
+  const int T = of.layout.tensor();
+  const int first = fullest(of);
+  struct Members {
+    RankClass of;
+    std::size_t pairs = 0;
+  };
+  std::map<std::pair<Sizes, std::array<Carried, 4>>, Members> classes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto [t, s] = place(rank);
+    // Neighbours on the rings of the sequence axis and of the ranks among which the vocabulary may be cut.
+    const int holder = s * T + t;
+    const auto held_at = [&](int at) { return carried(sizes.at({(at + D * T) % (D * T) / T, (at + D * T) % T})); };
+    Members& members =
+        classes[{sizes.at({s, t}), {held_at(holder - T), held_at(holder + T), held_at(holder - 1), held_at(holder + 1)}}];
+    const std::size_t pairs = zigzag.attention_pairs(s);
+    if (members.of.count++ == 0 || pairs > members.pairs || (pairs == members.pairs && rank == first)) {
+      members.of.rank = rank;
+      members.pairs = pairs;
+    }
+  }
+  std::vector<RankClass> result;
+  for (const auto& [like, members] : classes) result.push_back(members.of);
+  return result;
+}
+
+namespace {
+
+/// Records a step of a rank.
+Program step_program(const MeshSetting& of, int rank, PeakOptions options) {
+  Recorder recorder;
+  options.recorder = &recorder;
+  RunPeaks run(of, rank, options);
+  TokenBatch tokens;
+  tokens.batch = of.setting.batch;
+  tokens.sequence = of.setting.sequence;
+  recorder.begin(run.use());
+  run.pass(tokens);
+  return recorder.end();
+}
+
+}  // namespace
+
+StepCounts step_counts(const MeshSetting& of, const PeakOptions& options, const RankAmounts* of_fullest) {
+  StepCounts counts;
+  std::array<std::array<long double, kPurposes>, 2> received{};
+  const int known = of_fullest == nullptr ? -1 : fullest(of);
+  for (const RankClass& each : classes_of(of)) {
+    const RankAmounts amounts = each.rank == known ? *of_fullest : amounts_of(step_program(of, each.rank, options));
+    for (std::size_t pass = 0; pass < received.size(); ++pass) {
+      for (std::size_t purpose = 0; purpose < kPurposes; ++purpose)
+        received[pass][purpose] += amounts.received[pass][purpose] * each.count * of.layout.data();
+    }
+    if (amounts.flops.total() > counts.flops.total()) counts.flops = amounts.flops;
+  }
+  for (int i = 0; i < kPurposes; ++i) {
+    const auto of_all = [&](std::size_t pass) {
+      return static_cast<std::uint64_t>(std::llround(received[pass][static_cast<std::size_t>(i)]));
+    };
+    counts.traffic.forward[static_cast<Purpose>(i)] = of_all(0);
+    counts.traffic.backward[static_cast<Purpose>(i)] = of_all(1);
+  }
+  return counts;
+}
+
+}  // namespace tsprun::detail::theory
