@@ -97,5 +97,40 @@ TEST(PlayerBehindLeaves, ASpineThatUnitsShareCarriesTheBytesOfAll) {
   EXPECT_EQ(folded.links.back().bytes, whole.links.back().bytes);
 }
 
+TEST(PlayerBehindLeaves, QuantaShareTheSpineByteByByte) {
+  // Three messages of one quantum come at once, and of the first only half as many bytes: it leaves when each has had as many,
+  // the others when all bytes are through.
+  PlayOptions how = behind_leaves(6, 1, 1);
+  how.fabric.spine_bytes_per_s = kRate / 4;
+  constexpr std::size_t kElements = std::size_t{1} << 15;
+  const auto programs = record(6, 6, 1, kElements, "", [](Context& context, Buffer all) {
+    const Buffer own = context.rank() % 3 == 0 ? all.slice(0, kElements / 2) : all;
+    if (context.rank() < 3) context.world().send(own, context.rank() + 3);
+    else context.world().recv(own, context.rank() - 3);
+  });
+  const PlayedRun run = play(programs, how);
+  constexpr double kHalf = 4 * kElements / 2;
+  EXPECT_NEAR(run.ranks[3].seconds, 3 * kHalf / how.fabric.spine_bytes_per_s + 3 * kLatency, 1e-9);
+  for (const int rank : {4, 5})
+    EXPECT_NEAR(run.ranks[static_cast<std::size_t>(rank)].seconds, 5 * kHalf / how.fabric.spine_bytes_per_s + 3 * kLatency, 1e-9);
+}
+
+TEST(SharedLink, GivesAllWhoAreOnItEquallyMuch) {
+  sim::SharedLink link(2);
+  link.come(0, 7, 10);
+  EXPECT_EQ(link.next(), 5);
+  link.come(1, 8, 2);  // 7 has 8 to go, and both get one byte a second
+  EXPECT_EQ(link.next(), 3);
+  EXPECT_EQ(link.leave(), 8U);
+  EXPECT_EQ(link.next(), 6);
+  EXPECT_EQ(link.leave(), 7U);
+  EXPECT_TRUE(link.empty());
+  link.come(100, 9, 4);
+  link.come(100, 3, 4);
+  EXPECT_EQ(link.next(), 104);
+  EXPECT_EQ(link.leave(), 9U);  // of equals the first
+  EXPECT_EQ(link.next(), 104);
+}
+
 }  // namespace
 }  // namespace tsprun::detail::test::player_leaves_test

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace tsprun::detail::sim {
 
@@ -17,7 +18,8 @@ constexpr std::uint64_t kLinkFree = 0;
 constexpr std::uint64_t kQuantumThere = 1;
 constexpr std::uint64_t kArrived = 2;
 constexpr std::uint64_t kNextLink = 3;
-constexpr std::uint64_t kKinds = 4;
+constexpr std::uint64_t kLeavesSpine = 4;  // of the first that does
+constexpr std::uint64_t kKinds = 5;
 
 }  // namespace
 
@@ -44,6 +46,7 @@ Fabric::Fabric(Timeline& timeline, const FabricShape& shape) : timeline_(timelin
   for (int i = 0; i < leaves; ++i) add_link("spine to leaf", shape.leaf_bytes_per_s);
   spine_ = add_link("spine", shape.spine_bytes_per_s);
   links_[spine_].times = shape.units;
+  if (!std::isinf(shape.spine_bytes_per_s)) shared_spine_.emplace(shape.spine_bytes_per_s / links_[spine_].times);
 }
 
 std::uint32_t Fabric::add_link(std::string_view kind, double bytes_per_s) {
@@ -131,18 +134,22 @@ void Fabric::enter(std::uint32_t transfer) {
   }
 }
 
-/// Lets the transfer's quantum cross the link that it has got to, in so many seconds from now; returns how long that takes.
-double Fabric::cross(Transfer& transfer, double begins) {
+/// Returns how long the transfer's quantum takes on the link that it has got to.
+double Fabric::seconds_on_link(const Transfer& transfer) const {
   const Way& way = transfer.way;
-  const std::uint32_t number = way.links[transfer.hop];
+  const Link& link = links_[way.links[transfer.hop]];
+  const bool is_end = transfer.hop == 0 || transfer.hop + 1 == way.hops;
+  return transfer.bytes * link.times * (is_end ? way.stretch : 1) / link.bytes_per_s;
+}
+
+/// Notes that the link that the transfer's quantum has got to carries it, beginning in so many seconds from now.
+void Fabric::note(const Transfer& transfer, double begins, double seconds) {
+  const std::uint32_t number = transfer.way.links[transfer.hop];
   Link& link = links_[number];
   const double bytes = transfer.bytes * link.times;
-  const bool is_end = transfer.hop == 0 || transfer.hop + 1 == way.hops;
-  const double seconds = bytes * (is_end ? way.stretch : 1) / link.bytes_per_s;
   if (rates_ != nullptr) rates_->carry(number, timeline_.now() + begins, timeline_.now() + begins + seconds, bytes);
-  link.busy_seconds += seconds;
+  link.busy_seconds += seconds_on_link(transfer);
   link.bytes += bytes;
-  return seconds;
 }
 
 /// Carries the transfer's next quantum, beginning now.
@@ -151,25 +158,31 @@ void Fabric::carry(std::uint32_t number) {
   transfer.bytes = std::min(transfer.left, transfer.quantum);
   transfer.left -= transfer.bytes;
   transfer.hop = 0;
-  const double out = cross(transfer, 0);
+  const double out = seconds_on_link(transfer);
+  note(transfer, 0, out);
   ports_[transfer.way.links[0]].busy = true;
   timeline_.add(out, *this, number * kKinds + kLinkFree);
   go_on(number, out);
 }
 
-/// Lets a quantum go on behind the link on which it begins now. It will have crossed all so far in `there` seconds.
-void Fabric::go_on(std::uint32_t number, double there) {
+/// Lets a quantum go on behind the link on which it is. It will have crossed all so far in `there` seconds, and the next link can
+/// carry its first bytes since `since` seconds from now.
+void Fabric::go_on(std::uint32_t number, double there, double since) {
   Transfer& transfer = transfers_[number];
   const Way& way = transfer.way;
   while (transfer.hop + 1 < way.hops) {
-    Port& port = ports_[way.links[++transfer.hop]];
+    const std::uint32_t link = way.links[++transfer.hop];
+    if (link == spine_ && shared_spine_) return come_to_spine(number, there);
+    Port& port = ports_[link];
     const double now = timeline_.now();
-    const double begins = std::max(port.free_at - now, 0.0);
-    const double ends = begins + cross(transfer, begins);
+    const double takes = seconds_on_link(transfer);
+    const double begins = std::max({port.free_at - now, since, -takes});
+    const double ends = begins + takes;
+    note(transfer, begins, takes);
     port.free_at = now + ends;
     there = std::max(there, ends);
     // The links behind are taken when it gets to them: others may use them until then.
-    if (begins == 0 || transfer.hop + 1 == way.hops) continue;
+    if (begins <= 0 || transfer.hop + 1 == way.hops) continue;
     transfer.there_at = now + there;
     timeline_.add(begins, *this, number * kKinds + kNextLink);
     return;
@@ -177,7 +190,42 @@ void Fabric::go_on(std::uint32_t number, double there) {
   timeline_.add(there, *this, number * kKinds + kQuantumThere);
 }
 
+void Fabric::come_to_spine(std::uint32_t number, double there) {
+  Transfer& transfer = transfers_[number];
+  const double now = timeline_.now();
+  transfer.there_at = now + there;
+  transfer.came_at = now;
+  const bool sleeps = shared_spine_->empty();
+  shared_spine_->come(now, number, transfer.bytes);
+  // The event that comes first finds out if it is early.
+  if (sleeps || shared_spine_->next() < spine_event_at_) await_spine();
+}
+
+/// Adds the event of the next quantum that leaves the spine.
+void Fabric::await_spine() {
+  spine_event_at_ = shared_spine_->next();
+  timeline_.add(std::max(0.0, spine_event_at_ - timeline_.now()), *this, ++spine_event_ * kKinds + kLeavesSpine);
+}
+
+/// Lets those go on that leave the spine now.
+void Fabric::leave_spine() {
+  const double now = timeline_.now();
+  const double about_now = now * (1 + 1e-14);  // event times are rounded
+  while (!shared_spine_->empty() && shared_spine_->next() <= about_now) {
+    const std::uint32_t number = shared_spine_->leave();
+    const Transfer& transfer = transfers_[number];
+    const double since = transfer.came_at - now;
+    note(transfer, since, -since);
+    go_on(number, std::max(transfer.there_at - now, 0.0), since);
+  }
+  if (!shared_spine_->empty()) await_spine();
+}
+
 void Fabric::happen(std::uint64_t what) {
+  if (what % kKinds == kLeavesSpine) {
+    if (what / kKinds == spine_event_) leave_spine();  // else another was added after it, for an earlier time
+    return;
+  }
   const auto number = static_cast<std::uint32_t>(what / kKinds);
   Transfer& transfer = transfers_[number];
   switch (what % kKinds) {

@@ -4,16 +4,18 @@
 // A link carries one quantum of a transfer at a time. Transfers that share a link take turns, quantum by quantum, so each gets
 // its share (one whose later links are free goes first); of a transfer one quantum is on its way at a time. Behind its first link
 // a quantum goes on at once (cut-through): over two idle links of equal speed it takes as long as over one. When a later link is
-// busy it waits there, and its transfer with it.
+// busy it waits there, and its transfer with it. Only a spine that limits is shared byte by byte (shared_link.h).
 #pragma once
 
 #include "transport/sim/link_rates.h"
+#include "transport/sim/shared_link.h"
 #include "transport/sim/timeline.h"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -90,6 +92,7 @@ class Fabric final : public Handler {
     double bytes = 0;       // of the quantum that is on its way
     std::uint32_t hop = 0;  // the link of the way that it has got to
     double there_at = 0;    // when it will have crossed the links so far
+    double came_at = 0;     // to the spine that all share
     Handler* handler = nullptr;
     std::uint64_t what = 0;
   };
@@ -103,8 +106,12 @@ class Fabric final : public Handler {
   void happen(std::uint64_t what) override;
   void enter(std::uint32_t transfer);
   void carry(std::uint32_t transfer);
-  double cross(Transfer& transfer, double begins);
-  void go_on(std::uint32_t transfer, double there);
+  double seconds_on_link(const Transfer& transfer) const;
+  void note(const Transfer& transfer, double begins, double seconds);
+  void go_on(std::uint32_t transfer, double there, double since = 0);
+  void come_to_spine(std::uint32_t transfer, double there);
+  void await_spine();
+  void leave_spine();
   std::uint32_t add_link(std::string_view kind, double bytes_per_s);
   std::uint32_t nic(int rank) const;
   std::uint32_t leaf(int rank) const;
@@ -120,6 +127,9 @@ class Fabric final : public Handler {
   std::uint32_t leaves_up_ = 0;
   std::uint32_t leaves_down_ = 0;
   std::uint32_t spine_ = 0;
+  std::optional<SharedLink> shared_spine_;  // if it limits
+  std::uint64_t spine_event_ = 0;           // number of the event that counts
+  double spine_event_at_ = 0;
   LinkRates* rates_ = nullptr;
 };
 
