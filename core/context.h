@@ -25,6 +25,7 @@ struct ContextOptions {
   double link_gbps = 0;             ///< slows links down to this speed, in 10⁹ bytes per second; 0: full speed
   std::vector<fault::Spec> faults;  ///< all faults of the job; only those of this rank and of messages to it are injected here
   std::uint64_t struck_faults = 0;  ///< bit i: faults[i] struck in an earlier attempt; a fault that strikes once is then skipped
+  const Clock* clock = nullptr;     ///< times waits and operations; null: the system's; borrowed
 };
 
 /// Joins as rank `local_rank` of the node whose shared memory is `memory`. Throws Error as Context::from_environment().

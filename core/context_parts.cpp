@@ -65,6 +65,7 @@ ContextParts::ContextParts(std::optional<shm::NodeMemory> owned, shm::NodeMemory
               .supervised = job.supervised != 0,
               .blocking = options.blocking,
               .faults = faults.any() ? &faults : nullptr,
+              .clock = options.clock,
               .phantom = is_phantom()}),
       algorithms(options.algorithms),
       choices(options.algorithms, options.reassociate) {

@@ -58,6 +58,7 @@ class SleepSet {
   /// Sleeps until rung or until a descriptor is readable, at most `nanoseconds` (capped at 100 ms). Call it after arm() and a
   /// last look, as in the protocol above.
   void sleep(std::uint64_t nanoseconds);
+  Doorbell& doorbell() const { return *doorbell_; }
 
  private:
   Doorbell* doorbell_;

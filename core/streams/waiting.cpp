@@ -156,7 +156,7 @@ void Engine::sleep(Patience& patience) {
       progress() || moved_ || board_.aborted() || (wanted_ != nullptr && wanted_->load(std::memory_order_seq_cst) != 0);
   if (!news && patience.suspect < 0) {
     const std::uint64_t now = wake_at == kNoDeadline ? 0 : clock().now_ns();
-    sleep_set_->sleep(wake_at == kNoDeadline ? kSleepNs : wake_at - std::min(wake_at, now));
+    clock().sleep(*sleep_set_, wake_at == kNoDeadline ? kSleepNs : wake_at - std::min(wake_at, now));
   }
   // While a message takes longer than the deadline, only its bytes show that it moves; they wake the ranks at both ends. Bytes
   // that move between sleeps needn't be counted, because a rank that finds nothing complete soon sleeps again.

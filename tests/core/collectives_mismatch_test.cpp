@@ -4,15 +4,12 @@
 #include "tests/support/calls.h"
 #include "tests/support/oracle.h"
 #include "tests/support/run_ranks.h"
-#include "transport/posix.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace tsprun::detail::test::collectives_mismatch_test {
@@ -22,10 +19,9 @@ constexpr std::uint64_t kTimeout = 3'000'000'000;
 
 /// Runs the body, which must fail by a mismatch; every rank that failed must say so, and say it in words that hold all of
 /// `names`.
-void expect_mismatch(int ranks, const RankBody& body, const std::vector<std::string>& names) {
-  const std::uint64_t start = posix::now_ns();
-  const std::vector<RankOutcome> outcomes = try_ranks(ranks, body, RankOptions{.timeout_ns = kTimeout});
-  EXPECT_LT(posix::now_ns() - start, 2 * kTimeout) << describe(outcomes);
+void expect_mismatch(SharedClock& clock, int ranks, const RankBody& body, const std::vector<std::string>& names) {
+  const std::vector<RankOutcome> outcomes = try_ranks(ranks, body, RankOptions{.timeout_ns = kTimeout, .clock = &clock});
+  EXPECT_LT(clock.seconds(), 2e-9 * kTimeout) << describe(outcomes);
   bool any = false;
   for (const RankOutcome& outcome : outcomes) {
     if (!outcome.failed) continue;
@@ -36,6 +32,10 @@ void expect_mismatch(int ranks, const RankBody& body, const std::vector<std::str
     }
   }
   EXPECT_TRUE(any) << "all ranks took the calls for matching";
+}
+void expect_mismatch(int ranks, const RankBody& body, const std::vector<std::string>& names) {
+  SharedClock clock;
+  expect_mismatch(clock, ranks, body, names);
 }
 
 void all_reduce(Communicator& group, std::size_t count, Reduction reduction = Reduction::sum, CallOptions options = {}) {
@@ -214,11 +214,12 @@ TEST(MismatchWithoutMessages, IsFoundOnTheBoards) {
 
 // Rank 1 and 2 send to rank 0, which comes late: the two exchange nothing.
 TEST(MismatchWithoutMessages, OfReductions) {
-  expect_mismatch(3,
-                  [](Context& context) {
+  SharedClock clock;
+  expect_mismatch(clock, 3,
+                  [&](Context& context) {
                     const std::vector<float> send(4'000'000, 1.0F);
                     std::vector<float> recv(context.rank() == 0 ? send.size() : 0);
-                    if (context.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(2));
+                    if (context.rank() == 0) clock.sleep_for(2'000'000'000);
                     context.world().reduce(std::span<const float>(send), std::span<float>(recv),
                                            context.rank() == 1 ? Reduction::max : Reduction::sum, 0);
                     context.world().barrier();
@@ -243,9 +244,10 @@ TEST(MismatchWithoutMessages, OfAReceiveFromARankInABarrierOfOthers) {
 
 // After a mismatch the engine stays broken: later calls throw the same first cause, at once.
 TEST(MismatchIsFinal, LaterCallsThrowTheSameCause) {
+  SharedClock clock;
   const std::vector<RankOutcome> outcomes = try_ranks(
       2,
-      [](Context& context) {
+      [&](Context& context) {
         try {
           if (context.rank() == 0) all_reduce(context.world(), 10);
           else all_gather(context.world(), 10);
@@ -254,12 +256,12 @@ TEST(MismatchIsFinal, LaterCallsThrowTheSameCause) {
         } catch (const Error& error) {
           EXPECT_EQ(error.cause(), Cause::mismatch) << error.what();
         }
-        const std::uint64_t start = posix::now_ns();
+        const std::uint64_t start = clock.now_ns();
         EXPECT_THROW(context.world().barrier(), Error);
-        EXPECT_LT(posix::now_ns() - start, 500'000'000U);
+        EXPECT_LT(clock.now_ns() - start, 500'000'000U);
         context.world().barrier();
       },
-      RankOptions{.timeout_ns = kTimeout});
+      RankOptions{.timeout_ns = kTimeout, .clock = &clock});
   for (const RankOutcome& outcome : outcomes) EXPECT_EQ(outcome.cause, Cause::mismatch) << describe(outcomes);
 }
 

@@ -146,6 +146,7 @@ TEST(SendRecv, MismatchNamesBothSides) {
 
 // Each waits for a message that the other will only send afterwards: the report says from whom.
 TEST(SendRecv, WithARankThatReceivesFirstElsewhereIsADeadlockThatIsNamed) {
+  SharedClock clock;
   const std::vector<RankOutcome> outcomes = try_ranks(
       3,
       [](Context& context) {
@@ -157,7 +158,7 @@ TEST(SendRecv, WithARankThatReceivesFirstElsewhereIsADeadlockThatIsNamed) {
         // Everyone receives from the left what the left has sent to its left.
         world.send_recv(std::span<const float>(mine), (p + n - 1) % n, std::span<float>(got), (p + n - 1) % n);
       },
-      RankOptions{.timeout_ns = 500'000'000});
+      RankOptions{.clock = &clock});
   for (const RankOutcome& outcome : outcomes) {
     EXPECT_EQ(outcome.cause, Cause::deadlock) << describe(outcomes);
     EXPECT_NE(outcome.message.find("send_recv #1 (f32, 4 B, to 2, from 2), waiting for rank 2"), std::string::npos)

@@ -198,7 +198,10 @@ TEST(MessageFaults, ALostMessageIsFoundByTheNextOrAtTheDeadline) {
   for (const std::size_t count : {std::size_t{3}, std::size_t{3000}, std::size_t{300'000}}) {
     for (RankOptions options : {RankOptions{}, RankOptions{.verify = true}, RankOptions{.nodes = 2}}) {
       options.heap_bytes = 64 << 20;
-      options.timeout_ns = 400'000'000;
+      // Sockets aren't seen by the clock of tests.
+      SharedClock clock;
+      if (options.nodes == 1) options.clock = &clock;
+      else options.timeout_ns = 400'000'000;
       options.faults = {"drop:from=0,to=1,nth=2"};
       const std::vector<RankOutcome> outcomes = try_ranks(2, broadcasts(count), options);
       const bool named = outcomes[1].cause == Cause::mismatch || outcomes[1].cause == Cause::deadlock;
@@ -211,7 +214,9 @@ TEST(MessageFaults, ALostMessageIsFoundByTheNextOrAtTheDeadline) {
 TEST(MessageFaults, ACutWayIsNamed) {
   for (RankOptions options : {RankOptions{}, RankOptions{.verify = true}, RankOptions{.nodes = 2}}) {
     options.heap_bytes = 64 << 20;
-    options.timeout_ns = 400'000'000;
+    SharedClock clock;
+    if (options.nodes == 1) options.clock = &clock;
+    else options.timeout_ns = 400'000'000;
     options.faults = {"disconnect:from=0,to=1,step=2"};
     const std::vector<RankOutcome> outcomes = try_ranks(2, broadcasts(1000), options);
     EXPECT_EQ(outcomes[1].cause, Cause::disconnected) << describe(outcomes);
@@ -223,11 +228,12 @@ TEST(MessageFaults, ACutWayIsNamed) {
 }
 
 TEST(MessageFaults, WhatIsToBeLostAndDamagedAtOnceIsStruckTwice) {
+  SharedClock clock;
   const std::vector<RankOutcome> outcomes =
       try_ranks(2, broadcasts(100),
                 {.heap_bytes = 16 << 20,
-                 .timeout_ns = 400'000'000,
-                 .faults = {"corrupt:from=0,to=1,nth=1", "corrupt:from=0,to=1,nth=3", "drop:from=0,to=1,nth=3"}});
+                 .faults = {"corrupt:from=0,to=1,nth=1", "corrupt:from=0,to=1,nth=3", "drop:from=0,to=1,nth=3"},
+                 .clock = &clock});
   EXPECT_TRUE(outcomes[1].failed);
 }
 

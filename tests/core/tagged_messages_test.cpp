@@ -12,7 +12,6 @@
 #include <map>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -294,6 +293,7 @@ TEST(TaggedMessages, RefusesWhatCantBe) {
 // --- what a receive that can't end says ----------------------------------------------------------------------------------------
 
 TEST(ATaggedReceive, OfAMessageThatNeverComesSaysWhatItWants) {
+  SharedClock clock;
   const std::vector<RankOutcome> outcomes =
       try_ranks(2,
                 [](Context& context) {
@@ -302,7 +302,7 @@ TEST(ATaggedReceive, OfAMessageThatNeverComesSaysWhatItWants) {
                   else context.world().recv(std::span<std::int32_t>(value), 1, {.tag = 5});
                   context.world().barrier();
                 },
-                {.timeout_ns = 500'000'000});
+                {.clock = &clock});
   for (const RankOutcome& outcome : outcomes) {
     EXPECT_EQ(outcome.cause, Cause::deadlock) << describe(outcomes);
     EXPECT_NE(outcome.message.find("recv #1 (i32, 4 B, from 1, tag 5), waiting for rank 1"), std::string::npos)
@@ -311,13 +311,14 @@ TEST(ATaggedReceive, OfAMessageThatNeverComesSaysWhatItWants) {
 }
 
 TEST(AReceiveFromAnySource, OfEveryRankIsADeadlock) {
+  SharedClock clock;
   const std::vector<RankOutcome> outcomes =
       try_ranks(3,
                 [](Context& context) {
                   std::vector<std::int32_t> value(1);
                   context.world().recv(std::span<std::int32_t>(value), kAnySource, {.tag = 5});
                 },
-                {.timeout_ns = 500'000'000});
+                {.clock = &clock});
   for (const RankOutcome& outcome : outcomes) {
     EXPECT_EQ(outcome.cause, Cause::deadlock) << describe(outcomes);
     EXPECT_NE(outcome.message.find("from any rank, tag 5"), std::string::npos) << describe(outcomes);
@@ -325,13 +326,14 @@ TEST(AReceiveFromAnySource, OfEveryRankIsADeadlock) {
 }
 
 TEST(AReceiveFromAnySource, WaitsForWhoeverStillComputes) {
+  SharedClock clock;
   run_ranks(3,
-            [](Context& context) {
+            [&](Context& context) {
               Communicator& world = context.world();
               std::vector<std::int32_t> value = {static_cast<std::int32_t>(world.rank())};
               if (world.rank() == 2) {
                 for (int i = 0; i < 150; ++i) {
-                  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+                  clock.sleep_for(10'000'000);
                   context.tick();
                 }
                 world.send(std::span<const std::int32_t>(value), 0, {.tag = 5});
@@ -341,17 +343,18 @@ TEST(AReceiveFromAnySource, WaitsForWhoeverStillComputes) {
               }
               world.barrier();
             },
-            {.timeout_ns = 500'000'000});
+            {.timeout_ns = 500'000'000, .clock = &clock});
 }
 
 TEST(AReceiveFromAnySource, WhoseSendersHaveAllLeftNamesOneOfThem) {
+  SharedClock clock;
   const std::vector<RankOutcome> outcomes =
       try_ranks(3,
                 [](Context& context) {
                   std::vector<std::int32_t> value(1);
                   if (context.rank() == 0) context.world().recv(std::span<std::int32_t>(value), kAnySource, {.tag = 5});
                 },
-                {.timeout_ns = 2'000'000'000});
+                {.clock = &clock});
   EXPECT_EQ(outcomes[0].cause, Cause::exited) << describe(outcomes);
   EXPECT_NE(outcomes[0].message.find("closed its context in good order, but rank 0 waits for it in recv #1"), std::string::npos)
       << describe(outcomes);

@@ -36,7 +36,9 @@ class PretendedNodes {
       if (!options.share) job.intra = demand_for("tcp");
       job.timeout_ns = options.timeout_ns;
       // A node's share of the machine's: where ranks outnumber cores, those of every node must know it.
-      job.cores = options.cores != 0 ? options.cores : static_cast<std::uint32_t>(machine::usable_cores() * block.count / ranks);
+      job.cores = options.clock != nullptr ? 1
+                  : options.cores != 0     ? options.cores
+                                           : static_cast<std::uint32_t>(machine::usable_cores() * block.count / ranks);
       if (sockets) server_->address().copy(job.store, sizeof job.store - 1);
       // One mapping for all ranks of a node: at two addresses a sanitizer would take the same memory for two.
       memories_.push_back(shm::NodeMemory::create_memfd({.local_ranks = static_cast<std::uint32_t>(block.count),
@@ -90,6 +92,7 @@ std::vector<std::exception_ptr> run(int ranks, const RankBody& body, const RankO
   PretendedNodes nodes(ranks, options);
   std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
+  if (options.clock != nullptr) options.clock->join(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
@@ -100,11 +103,13 @@ std::vector<std::exception_ptr> run(int ranks, const RankBody& body, const RankO
                                 .algorithms = options.algorithms,
                                 .reassociate = options.reassociate,
                                 .verify = options.verify,
-                                .faults = faults});
+                                .faults = faults,
+                                .clock = options.clock});
         body(context);
       } catch (...) {
         thrown[static_cast<std::size_t>(rank)] = std::current_exception();
       }
+      if (options.clock != nullptr) options.clock->leave();
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/context.h"
+#include "tests/support/shared_clock.h"
 #include "transport/cause.h"
 
 #include <cstdint>
@@ -25,6 +26,7 @@ struct RankOptions {
   bool verify = false;                        ///< checksum every payload
   bool reassociate = false;                   ///< sums may be added in an order that depends on the nodes
   std::vector<std::string> faults = {};       ///< texts of --fault
+  SharedClock* clock = nullptr;               ///< null: the system's. Ranks then sleep instead of spinning; `nodes` must be 1
 };
 
 /// How one rank's body ended.
