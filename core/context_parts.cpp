@@ -61,6 +61,7 @@ ContextParts::ContextParts(std::optional<shm::NodeMemory> owned, shm::NodeMemory
              memory->doorbell(local_rank),
              {.timeout_ns = timeout_ns(),
               .oversubscribed = memory->layout().local_ranks > job.cores,
+              .cores = std::max<std::size_t>(1, job.cores / memory->layout().local_ranks),
               .watch = watch ? &*watch : nullptr,
               .supervised = job.supervised != 0,
               .blocking = options.blocking,

@@ -1,5 +1,4 @@
-// Threads that take tasks from a common counter. They sleep between runs: spinning would slow other ranks where ranks share
-// cores.
+// Threads that take tasks from a common counter, and sleep between runs, where each has a core of its own after a short spin.
 #include "core/kernels/parallel.h"
 
 #include <atomic>
@@ -9,6 +8,21 @@
 
 namespace tsprun::detail::kernels {
 
+namespace {
+
+/// Time of spinning before a sleep: longer than what decoding does between two products of matrices.
+constexpr std::chrono::microseconds kSpin(200);
+/// Looks between readings of the clock.
+constexpr int kLooksPerClock = 64;
+
+void cpu_relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
 struct Pool::Run {
   std::size_t count;
   Task task;
@@ -17,16 +31,15 @@ struct Pool::Run {
   std::exception_ptr failure;  // written by the thread that set `failed`
 };
 
-Pool::Pool(std::size_t threads) {
+Pool::Pool(std::size_t threads, Idle idle) : idle_(idle) {
   workers_.reserve(threads > 0 ? threads - 1 : 0);
   for (std::size_t thread = 1; thread < threads; ++thread) workers_.emplace_back([this, thread] { serve(thread); });
 }
 
 Pool::~Pool() {
-  {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
-  }
+  closing_ = true;
+  ++generation_;
+  { const std::lock_guard lock(mutex_); }
   begin_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
@@ -44,48 +57,77 @@ void Pool::work(Run& run, std::size_t thread, const Tick* tick) {
   }
 }
 
+/// Waits for met(). Returns false if it doesn't hold after kSpin, or now if this pool doesn't spin.
+template <class Condition>
+bool Pool::spin_until(const Condition& met) const {
+  if (met()) return true;
+  if (idle_ == Idle::sleep) return false;
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int look = 0; look < kLooksPerClock; ++look) {
+      if (met()) return true;
+      cpu_relax();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
 void Pool::serve(std::size_t thread) {
   std::uint64_t seen = 0;
-  std::unique_lock lock(mutex_);
+  const auto begun = [&] { return generation_ != seen; };
   while (true) {
-    begin_.wait(lock, [&] { return closing_ || (run_ != nullptr && generation_ != seen); });
-    if (closing_) return;
+    if (!spin_until(begun)) {
+      std::unique_lock lock(mutex_);
+      ++sleepers_;
+      begin_.wait(lock, begun);
+      --sleepers_;
+    }
     seen = generation_;
-    Run& run = *run_;
+    if (closing_) return;
     ++busy_;
-    lock.unlock();
-    work(run, thread, nullptr);
-    lock.lock();
-    if (--busy_ == 0) end_.notify_one();
+    // A worker that wakes up late finds no run.
+    if (Run* run = run_; run != nullptr) work(*run, thread, nullptr);
+    if (--busy_ == 0 && caller_sleeps_) {
+      const std::lock_guard lock(mutex_);
+      end_.notify_one();
+    }
   }
+}
+
+/// Calls the workers to a run.
+void Pool::begin(Run& run) {
+  run_ = &run;
+  ++generation_;
+  if (sleepers_ == 0) return;
+  const std::lock_guard lock(mutex_);
+  begin_.notify_all();
+}
+
+/// Waits until no worker is in the run, and ticks meanwhile.
+void Pool::end(Run& run, const Tick& tick) {
+  run_ = nullptr;
+  const auto ended = [this] { return busy_ == 0; };
+  if (spin_until(ended)) return;
+  std::unique_lock lock(mutex_);
+  caller_sleeps_ = true;
+  while (!end_.wait_for(lock, std::chrono::milliseconds(2), ended)) {
+    lock.unlock();
+    try {
+      tick();
+    } catch (...) {
+      if (!run.failed.exchange(true)) run.failure = std::current_exception();
+    }
+    lock.lock();
+  }
+  caller_sleeps_ = false;
 }
 
 void Pool::run(std::size_t count, Task task, Tick tick) {
   Run run{.count = count, .task = task, .failure = {}};
   const bool shared = count > 1 && !workers_.empty();
-  if (shared) {
-    {
-      const std::lock_guard lock(mutex_);
-      run_ = &run;
-      ++generation_;
-    }
-    begin_.notify_all();
-  }
+  if (shared) begin(run);
   work(run, 0, &tick);
-  if (shared) {
-    std::unique_lock lock(mutex_);
-    run_ = nullptr;  // a worker that wakes up late has nothing left to do
-    while (busy_ > 0) {
-      if (end_.wait_for(lock, std::chrono::milliseconds(2), [&] { return busy_ == 0; })) break;
-      lock.unlock();
-      try {
-        tick();
-      } catch (...) {
-        if (!run.failed.exchange(true)) run.failure = std::current_exception();
-      }
-      lock.lock();
-    }
-  }
+  if (shared) end(run, tick);
   if (run.failed.load()) std::rethrow_exception(run.failure);
 }
 

@@ -68,7 +68,8 @@ ComputeStream::ComputeStream(Engine& engine, Heap& heap, std::size_t threads, Tr
     : engine_(engine),
       heap_(heap),
       threads_(threads),
-      pool_(engine.options().phantom && (recorder == nullptr || !recorder->runs_kernels()) ? 1 : threads),
+      pool_(engine.options().phantom && (recorder == nullptr || !recorder->runs_kernels()) ? 1 : threads,
+            threads <= engine.options().cores ? kernels::Idle::spin : kernels::Idle::sleep),
       trace_(trace),
       recorder_(recorder) {}
 

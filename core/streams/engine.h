@@ -144,6 +144,7 @@ struct Route {
 struct EngineOptions {
   std::uint64_t timeout_ns = 30'000'000'000;  ///< deadline of waits, counted from the last sign of life
   bool oversubscribed = false;                ///< ranks outnumber cores: waits yield instead of spinning
+  std::size_t cores = 1;                      ///< of this rank alone, at least 1
   PeerWatch* watch = nullptr;                 ///< detects dead peers where no launcher does; null: none; borrowed
   bool supervised = false;                    ///< a launcher reports how ranks' processes ended
   bool blocking = false;                      ///< post() waits until the operation is complete

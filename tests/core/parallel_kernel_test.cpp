@@ -10,8 +10,9 @@ namespace tsprun::detail::test::parallel_kernel_test {
 namespace {
 
 TEST(Pool, RunsEveryTaskOnce) {
-  for (const std::size_t threads : {1U, 2U, 4U}) {
-    kernels::Pool pool(threads);
+  for (const auto& [threads, idle] :
+       {std::pair{1U, kernels::Idle::sleep}, {2U, kernels::Idle::sleep}, {4U, kernels::Idle::sleep}, {4U, kernels::Idle::spin}}) {
+    kernels::Pool pool(threads, idle);
     for (int round = 0; round < 200; ++round) {
       std::vector<std::atomic<int>> runs(17);
       std::atomic<bool> known{true};
@@ -48,7 +49,7 @@ TEST(Pool, TicksOnTheCallingThreadOnly) {
 }
 
 TEST(Pool, ThrowsATasksExceptionAndStaysUsable) {
-  kernels::Pool pool(3);
+  kernels::Pool pool(3, kernels::Idle::spin);
   for (int round = 0; round < 50; ++round) {
     EXPECT_THROW(pool.run(20,
                           [](std::size_t task, std::size_t) {
