@@ -6,6 +6,7 @@
 #include "core/kernels/flash_dropout.h"
 #include "core/kernels/flash_panels.h"
 #include "core/kernels/flash_rows.h"
+#include "core/kernels/flash_single.h"
 #include "core/kernels/flash_tiles.h"
 
 #include <cmath>
@@ -22,6 +23,8 @@ using flash::Visibility;
 constexpr char kKernel[] = "flash_forward";
 /// Keys of a tile. At AVX2, a panel of scores and one of values together fit an L1 cache of 32 KB.
 constexpr std::size_t kKeys = 192;
+/// Largest number of query heads that share keys in attend_single().
+constexpr std::size_t kMostSingles = 64;
 
 /// Returns the largest number of queries per task, a multiple of every panel width. With more queries, keys and values are read
 /// less often from a view whose rows lie far apart: with 16 heads of d = 64 and 240 queries, that took more than a quarter of the
@@ -70,7 +73,9 @@ struct Scratch {
 
 std::size_t thread_bytes(DType dtype, std::size_t head_dim) {
   const std::size_t queries = most_queries(dtype, head_dim);
-  return dtype == DType::f64 ? Scratch<double>::bytes(queries, head_dim) : Scratch<float>::bytes(queries, head_dim);
+  const std::size_t blocks =
+      dtype == DType::f64 ? Scratch<double>::bytes(queries, head_dim) : Scratch<float>::bytes(queries, head_dim);
+  return std::max(blocks, flash::single_workspace(kMostSingles, head_dim, summed_in(dtype)));
 }
 
 /// Computes attention of queries [first, first + queries) of one head, up to the division by the sum (finish_block()).
@@ -179,16 +184,14 @@ void finish_block(const Tensor& o, const Tensor& lse, const Scratch<T>& scratch,
   convert({}, o, padded.slice(1, 0, o.size(1)));
 }
 
-/// Returns whether the heads that share a K/V head can be rows of one block: a single query that sees all keys, as in decoding.
-/// Then keys and values are packed once for all of them.
-bool heads_are_rows(const Attention& attention, const ConstTensor& q) {
+/// Returns whether each query sees all keys and is the only one of its head, as in decoding.
+bool is_single(const Attention& attention, const ConstTensor& q) {
   return q.size(1) == 1 && q.size(2) > 0 && !attention.mask.causal && attention.dropout.draw.probability == 0 &&
-         attention.heads.group <= block_queries(q);
+         attention.heads.group <= kMostSingles;
 }
 
-template <class T>
-void run_heads_as_rows(const Compute& on, const Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
-                       const ConstTensor& k, const ConstTensor& v) {
+void run_single(const Compute& on, const Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
+                const ConstTensor& k, const ConstTensor& v) {
   const std::size_t bytes = thread_bytes(q.dtype(), q.size(3));
   const std::size_t group = attention.heads.group;
   const std::size_t first_query = attention.heads.first_query;
@@ -204,18 +207,15 @@ void run_heads_as_rows(const Compute& on, const Attention& attention, const Tens
       return view.select(0, batch).select(dim, 0).slice(0, first - first_query, count);
     };
     const std::size_t kv = number - attention.heads.first_kv;
-    const Scratch<T> scratch(workspace_part(on.workspace, bytes, thread), block_queries(q), q.size(3));
-    flash::TileDropout dropout(attention.dropout, batch, 0);
-    forward_block<T>(attention, dropout, rows(q, 0), head(k, batch, kv), head(v, batch, kv), 0, count, scratch,
-                     thread == 0 ? on.tick : Tick());
-    finish_block<T>(rows(o, 0), rows(lse, 1), scratch, attention.scale, [&](std::size_t) { return k.size(1) > 0; });
+    flash::attend_single(workspace_part(on.workspace, bytes, thread), attention.scale, rows(o, 0), rows(lse, 1), rows(q, 0),
+                         head(k, batch, kv), head(v, batch, kv));
   });
 }
 
 template <class T>
 void run(const Compute& on, const Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
          const ConstTensor& k, const ConstTensor& v) {
-  if (heads_are_rows(attention, q)) return run_heads_as_rows<T>(on, attention, o, lse, q, k, v);
+  if (is_single(attention, q)) return run_single(on, attention, o, lse, q, k, v);
   const std::size_t d = q.size(3);
   const std::size_t heads = q.size(2);
   const std::size_t queries = block_queries(q);

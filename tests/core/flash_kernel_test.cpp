@@ -37,6 +37,8 @@ TEST(FlashAttention, EqualsTheFormulaForOneQueryWhoseHeadsShareKeys) {
     check({1, 1, 70, 3, 2, 8, kFull, {.group = 3, .first_query = 2}}, dtype);
     check({1, 1, 70, 2, 3, 8, kFull, {.group = 1, .first_query = 7, .first_kv = 6}}, dtype);
     check({1, 1, 33, 4, 1, 16, kFull, {.group = 40, .first_query = 5}}, dtype);
+    check({1, 1, 300, 7, 1, 31, kFull, {.group = 7}}, dtype);
+    check({1, 1, 257, 2, 1, 200, kFull, {.group = 2}}, dtype);
   }
 }
 
