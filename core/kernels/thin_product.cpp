@@ -10,6 +10,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/thin_product.cpp"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 // After foreach_target.h, as Highway asks.
 #include "core/kernels/lanes-inl.h"
@@ -18,6 +19,8 @@
 #define TSP_KERNELS_THIN_PRODUCT_TYPES
 namespace tsprun::detail::kernels {
 namespace {
+
+constexpr std::size_t kPageBytes = 4096;
 
 /// A task's part of a product. Pointers are to f64 if B is f64; otherwise x and y are to f32, and w to f32 or bf16.
 struct Stretch {
@@ -47,6 +50,7 @@ void dot_rows(const Stretch& of) {
   const Tag<B> d;
   const std::size_t lanes = hn::Lanes(d);
   constexpr std::size_t kSums = 4;
+  constexpr std::size_t kInLine = kLine / sizeof(B);
   const auto* x = static_cast<const T*>(of.x);
   auto* y = static_cast<T*>(of.y);
   for (std::size_t row = 0; row < of.rows; ++row) {
@@ -57,6 +61,8 @@ void dot_rows(const Stretch& of) {
     }
     std::size_t i = 0;
     for (; i + kSums * lanes <= of.columns; i += kSums * lanes) {
+      // The processor itself doesn't look beyond a page.
+      for (std::size_t at = 0; at < kSums * lanes; at += kInLine) hwy::Prefetch(w + i + at + kPageBytes / sizeof(B));
       for (std::size_t s = 0; s < kSums; ++s) {
         const auto weights = load_full(d, w + i + s * lanes);
         for (std::size_t m = 0; m < M; ++m) {
@@ -90,6 +96,8 @@ HWY_INLINE void add_rows(const Stretch& of, std::size_t first) {
   }
   for_lanes(d, of.columns, [&](std::size_t i, std::size_t count) HWY_ATTR {
     hn::Vec<decltype(d)> weights[R];
+    // Rows are too short for the processor to foresee: without this, bf16 rows of 2 KiB are read at half the memory's speed.
+    for (std::size_t r = 0; r < R; ++r) hwy::Prefetch(w + (R + r) * of.w_step + i);
     for (std::size_t r = 0; r < R; ++r) weights[r] = load(d, w + r * of.w_step + i, count);
     for (std::size_t m = 0; m < M; ++m) {
       T* y = static_cast<T*>(of.y) + m * of.y_step + i;
@@ -130,6 +138,22 @@ void multiply(const Stretch& of, DType weights, bool dots) {
   multiply_any_rows<float>(of, dots);
 }
 
+/// Adds `count` partial sums of `elements` each, one behind the other, in order; the sum replaces the first.
+template <class T>
+void add_up(T* sums, std::size_t count, std::size_t elements) {
+  const hn::ScalableTag<T> d;
+  for_lanes(d, elements, [&](std::size_t i, std::size_t lanes) HWY_ATTR {
+    auto total = load(d, sums + i, lanes);
+    for (std::size_t sum = 1; sum < count; ++sum) total = hn::Add(total, load(d, sums + sum * elements + i, lanes));
+    store(d, total, sums + i, lanes);
+  });
+}
+
+void add_partial_sums(const Tensor& sums) {
+  if (sums.dtype() == DType::f64) return add_up(sums.as<double>(), sums.size(0), sums.size(1));
+  add_up(sums.as<float>(), sums.size(0), sums.size(1));
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tsprun::detail::kernels
 HWY_AFTER_NAMESPACE();
@@ -139,10 +163,13 @@ HWY_AFTER_NAMESPACE();
 namespace tsprun::detail::kernels {
 
 HWY_EXPORT(multiply);
+HWY_EXPORT(add_partial_sums);
 
 namespace {
 
 constexpr std::size_t kThinRows = 4;
+/// Elements of B of a task by dots: few, so that threads finish together. (A task by sums has more, as each costs a partial sum.)
+constexpr std::size_t kDotElements = 32768;
 /// Columns of a partial sum that stay in the first cache beside the rows that stream through it.
 constexpr std::size_t kColumns = 4096;
 /// Most partial sums of an output.
@@ -162,7 +189,7 @@ struct Cut {
   explicit Cut(const ConstTensor& b) : stored(b), dots(!dense_rows(b) || (b.size(1) == 1 && b.stride(0) == 1)) {
     if (dots) stored = b.transposed(0, 1);
     columns = dots ? stored.size(1) : std::min(stored.size(1), kColumns);
-    rows = rows_per_task(columns);
+    rows = dots ? std::max<std::size_t>(1, kDotElements / columns) : rows_per_task(columns);
     if (!dots) rows = round_up(std::max(rows, pieces(stored.size(0), kPartialSums)), 4);
     partial_sums = dots ? 1 : pieces(stored.size(0), rows);
   }
@@ -226,9 +253,8 @@ void thin_product(const Compute& on, const Tensor& c, const ConstTensor& a, cons
     HWY_DYNAMIC_DISPATCH(multiply)(of, b.dtype(), cut.dots);
   });
   if (in_place) return;
-  const auto sum_at = [&](std::size_t i) { return Tensor(partial + i * m * n * size, sums, {m, n}); };
-  const Tensor total = sum_at(0);
-  for (std::size_t i = 1; i < cut.partial_sums; ++i) add({}, total, total, sum_at(i));
+  if (cut.partial_sums > 1) HWY_DYNAMIC_DISPATCH(add_partial_sums)(Tensor(partial, sums, {cut.partial_sums, m * n}));
+  const ConstTensor total(partial, sums, {m, n});
   if (write == Write::add) {
     add({}, c, c, total);
   } else {
