@@ -208,7 +208,9 @@ void Decoder::rotate(const Tensor& x) {
 }
 
 void Decoder::sum_over_ranks(const Tensor& y) {
-  rank_.wait(model_.mesh().world().post_all_reduce(buffer_of(ConstTensor(y)), buffer_of(y), Reduction::sum, kDecoded));
+  Communicator& world = model_.mesh().world();
+  if (world.size() == 1) return;
+  rank_.wait(world.post_all_reduce(buffer_of(ConstTensor(y)), buffer_of(y), Reduction::sum, kDecoded));
 }
 
 /// Sends K and V [2, heads, d] of this rank's K/V heads at the new position to the rank that caches it.
@@ -223,8 +225,13 @@ void Decoder::store_new(std::size_t layer, const ConstTensor& kv) {
     for (std::size_t r = 0; r < ranks; ++r) recv_counts[r] = 2 * shares_[r].kv.count * d;
   }
   const bool keeps = keeper == static_cast<std::size_t>(p());
-  const OwnedTensor in = rank_.tensor(Category::communication, dtype_, {keeps ? 2 * slice_.kv.count * d : 0}, "new K and V");
-  rank_.wait(sequence_.post_all_to_all_v(buffer_of(kv), send_counts, buffer_of(in.view()), recv_counts, kCache));
+  OwnedTensor in;
+  ConstTensor all = kv.reshaped({kv.elements()});
+  if (ranks > 1) {
+    in = rank_.tensor(Category::communication, dtype_, {keeps ? 2 * slice_.kv.count * d : 0}, "new K and V");
+    rank_.wait(sequence_.post_all_to_all_v(buffer_of(kv), send_counts, buffer_of(in.view()), recv_counts, kCache));
+    all = in.view();
+  }
   if (!keeps) return;
   std::size_t at = 0;
   for (const Share& share : shares_) {
@@ -232,7 +239,7 @@ void Decoder::store_new(std::size_t layer, const ConstTensor& kv) {
     if (heads.count == 0) continue;
     for (const OwnedTensor* cache : {&cache_[layer].k, &cache_[layer].v}) {
       const Tensor place = (*cache)->slice(1, length_ / ranks, 1).slice(2, heads.first, heads.count).select(0, 0).select(0, 0);
-      rank_.compute().convert(place, in->slice(0, at, heads.count * d).reshaped({heads.count, d}));
+      rank_.compute().convert(place, all.slice(0, at, heads.count * d).reshaped({heads.count, d}));
       at += heads.count * d;
     }
   }
@@ -242,6 +249,30 @@ std::vector<std::size_t> Decoder::by_share(std::size_t width) const {
   std::vector<std::size_t> counts;
   for (const Share& share : shares_) counts.push_back(share.queries.count * width);
   return counts;
+}
+
+/// Returns O of this rank's share of heads over all positions, [1, heads·d], in the model's dtype. `own_q` [1, heads·d]: their
+/// queries.
+OwnedTensor Decoder::attended(std::size_t layer, const Tensor& own_q) {
+  const std::size_t d = config_.head_dim;
+  const std::size_t heads = slice_.queries.count;
+  const std::size_t keys = cached(length_ + 1);
+  const ConstTensor k = cache_[layer].k->slice(1, 0, keys);
+  const ConstTensor v = cache_[layer].v->slice(1, 0, keys);
+  const kernels::Attention all{.scale = 1 / std::sqrt(static_cast<double>(d)),
+                               .mask = kernels::Mask::none(),
+                               .heads = {config_.heads_per_kv_head(), slice_.queries.first, slice_.kv.first}};
+  if (D() == 1) {
+    OwnedTensor o = row(dtype_, heads * d, "attention output");
+    const OwnedTensor lse = rank_.tensor(Category::workspace, sums_, {1, heads, 1}, "log-sum-exp");
+    rank_.compute().flash_forward(all, o->reshaped({1, 1, heads, d}), lse, own_q.reshaped({1, 1, heads, d}), k, v);
+    return o;
+  }
+  const OwnedTensor q = rank_.tensor(Category::communication, dtype_, {1, 1, heads, d}, "all queries");
+  rank_.wait(sequence_.post_all_gather_v(buffer_of(ConstTensor(own_q)), buffer_of(q.view()), by_share(d), kDecoded));
+  const OwnedTensor parts = rank_.tensor(Category::communication, sums_, {1, 1, heads, d + 1}, "partial attention");
+  rank_.compute().flash_forward(all, parts->slice(3, 0, d), parts->slice(3, d, 1).select(0, 0), q.view(), k, v);
+  return merged_heads(parts);
 }
 
 /// Returns O of its share's heads over all positions, [1, heads·d], in the model's dtype. `parts` [n_q, d + 1], in the type of
@@ -303,19 +334,8 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
   rank_.look(Watched::queries, own_q);
   rank_.look(Watched::keys, kv.slice(0, 0, 1));
   rank_.look(Watched::values, kv.slice(0, 1, 1));
-  const OwnedTensor q = rank_.tensor(Category::communication, dtype_, {1, 1, slice_.queries.count, d}, "all queries");
-  rank_.wait(sequence_.post_all_gather_v(buffer_of(ConstTensor(own_q)), buffer_of(q.view()), by_share(d), kDecoded));
   store_new(layer, kv);
-
-  const std::size_t keys = cached(length_ + 1);
-  const OwnedTensor parts =
-      rank_.tensor(Category::communication, sums_, {1, 1, slice_.queries.count, d + 1}, "partial attention");
-  const kernels::Attention all{.scale = 1 / std::sqrt(static_cast<double>(d)),
-                               .mask = kernels::Mask::none(),
-                               .heads = {config_.heads_per_kv_head(), slice_.queries.first, slice_.kv.first}};
-  compute.flash_forward(all, parts->slice(3, 0, d), parts->slice(3, d, 1).select(0, 0), q.view(),
-                        cache_[layer].k->slice(1, 0, keys), cache_[layer].v->slice(1, 0, keys));
-  const OwnedTensor o = merged_heads(parts);
+  const OwnedTensor o = attended(layer, own_q);
   rank_.look(Watched::attention_output, o.view());
   OwnedTensor y = rank_.tensor(Category::communication, sums_, {1, config_.hidden}, "attention result");
   compute.gemm(y, o.view(), W.Ot);

@@ -77,6 +77,7 @@ class Decoder {
   OwnedTensor embed(Token token);
   OwnedTensor attention(std::size_t layer, const ConstTensor& x);
   void store_new(std::size_t layer, const ConstTensor& kv);
+  OwnedTensor attended(std::size_t layer, const Tensor& own_q);
   OwnedTensor merged_heads(const Tensor& parts);
   OwnedTensor mlp(std::size_t layer, const ConstTensor& x);
   OwnedTensor normed(const Tensor& x, const NormWeights& norm);
