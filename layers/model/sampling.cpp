@@ -15,13 +15,18 @@ namespace tsprun::detail {
 
 namespace {
 
-std::vector<double> as_doubles(const ConstTensor& logits) {
-  std::vector<double> values(logits.elements());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = logits.dtype() == DType::f64 ? logits.as<double>()[i] : static_cast<double>(logits.as<float>()[i]);
-    if (std::isnan(values[i])) throw Error(Cause::refused, fmt::format("the logit of token {} is NaN: the model diverged", i));
-  }
-  return values;
+/// Calls visit(logits) with a span of their type.
+template <class Visit>
+auto with_values(const ConstTensor& logits, Visit&& visit) {
+  return logits.dtype() == DType::f64 ? visit(logits.span<double>()) : visit(logits.span<float>());
+}
+
+void check(const ConstTensor& logits) {
+  with_values(logits, [](const auto& values) {
+    const auto nan = std::ranges::find_if(values, [](auto value) { return std::isnan(value); });
+    if (nan == values.end()) return;
+    throw Error(Cause::refused, fmt::format("the logit of token {} is NaN: the model diverged", nan - values.begin()));
+  });
 }
 
 /// Returns a uniform number of 53 bits in [0, 1).
@@ -33,9 +38,13 @@ double uniform(std::uint64_t seed, std::uint64_t index) {
 }  // namespace
 
 Token sample(const ConstTensor& logits, const SamplingOptions& options, std::uint64_t index) {
-  std::vector<double> values = as_doubles(logits);
-  if (options.temperature == 0) return static_cast<Token>(std::ranges::max_element(values) - values.begin());
-
+  check(logits);
+  if (options.temperature == 0) {
+    return with_values(logits,
+                       [](const auto& values) { return static_cast<Token>(std::ranges::max_element(values) - values.begin()); });
+  }
+  const auto values =
+      with_values(logits, [](const auto& of_type) { return std::vector<double>(of_type.begin(), of_type.end()); });
   std::vector<std::size_t> order(values.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return values[a] > values[b]; });
