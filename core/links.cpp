@@ -121,10 +121,10 @@ void Links::connect() {
   began_ns_ = posix::now_ns();
   const std::string store(job_.store_address());
   std::unique_ptr<bootstrap::StoreClient> client;
-  std::vector<Candidate> left;
+  std::vector<Unreached> left;
   for (int rank = 0; rank < static_cast<int>(memory_->layout().world_size); ++rank) left.push_back({rank, {}});
   for (const Factory* factory : kFactories) {
-    const std::vector<Candidate> candidates = accepted(*factory, left);
+    const std::vector<Unreached> candidates = accepted(*factory, left);
     if (candidates.empty()) continue;
     if (!factory->to_tell.empty() && !client) {
       if (store.empty()) return;
@@ -147,23 +147,23 @@ void Links::connect() {
 }
 
 /// Moves out of `left` the ranks that this kind of transport may connect to this one, and notes why it doesn't connect the rest.
-std::vector<Links::Candidate> Links::accepted(const Factory& factory, std::vector<Candidate>& left) const {
-  std::vector<Candidate> candidates;
-  for (Candidate& each : left) {
+std::vector<Links::Unreached> Links::accepted(const Factory& factory, std::vector<Unreached>& left) const {
+  std::vector<Unreached> candidates;
+  for (Unreached& each : left) {
     const Factory::Distance far = distance(each.rank);
     each.claim = factory.claim(far == Factory::Distance::job ? job_.inter : job_.intra, far);
     if (each.claim.answer != Factory::Claim::Answer::no) candidates.push_back(each);
     else if (!each.claim.why.empty()) each.why = each.claim.why;
   }
-  std::erase_if(left, [](const Candidate& each) { return each.claim.answer != Factory::Claim::Answer::no; });
+  std::erase_if(left, [](const Unreached& each) { return each.claim.answer != Factory::Claim::Answer::no; });
   return candidates;
 }
 
 /// Makes a transport and begins to connect it to those of the candidates that it reaches; puts the others back into `left`.
-void Links::choose(const Factory& factory, bootstrap::StoreClient* client, const std::vector<Candidate>& candidates,
-                   std::vector<Candidate>& left) {
+void Links::choose(const Factory& factory, bootstrap::StoreClient* client, const std::vector<Unreached>& candidates,
+                   std::vector<Unreached>& left) {
   std::vector<int> ranks;
-  for (const Candidate& each : candidates) ranks.push_back(each.rank);
+  for (const Unreached& each : candidates) ranks.push_back(each.rank);
   auto fresh = std::make_unique<Used>();
   const Factory::Setup setup{.memory = *memory_,
                              .job = job_,
@@ -183,7 +183,7 @@ void Links::choose(const Factory& factory, bootstrap::StoreClient* client, const
   }
   publish(used, *client, ranks);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const Candidate& each = candidates[i];
+    const Unreached& each = candidates[i];
     if (each.claim.answer == Factory::Claim::Answer::yes) {
       used.peers.push_back({each.rank, numbers[i], false});
       note(factory.name, each.why, each.rank);

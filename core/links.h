@@ -69,7 +69,7 @@ class Links {
 
  private:
   /// A rank for which a transport is sought.
-  struct Candidate {
+  struct Unreached {
     int rank;
     std::string why;         ///< why the transports tried so far don't lead to it
     Factory::Claim claim{};  ///< of the kind that is tried
@@ -104,9 +104,9 @@ class Links {
   void decorate(Used& used);
   void note(std::string_view kind, const std::string& why, int rank);
   void connect();
-  std::vector<Candidate> accepted(const Factory& factory, std::vector<Candidate>& left) const;
-  void choose(const Factory& factory, bootstrap::StoreClient* client, const std::vector<Candidate>& candidates,
-              std::vector<Candidate>& left);
+  std::vector<Unreached> accepted(const Factory& factory, std::vector<Unreached>& left) const;
+  void choose(const Factory& factory, bootstrap::StoreClient* client, const std::vector<Unreached>& candidates,
+              std::vector<Unreached>& left);
   void publish(const Used& used, bootstrap::StoreClient& client, const std::vector<int>& ranks) const;
   void tell(bootstrap::StoreClient& client) const;
   void meet(Used& used, bootstrap::StoreClient& client);

@@ -25,13 +25,13 @@ constexpr std::uint64_t kLeastPendingNs = 500'000'000;
 constexpr std::uint64_t kPartOfJob = 4;
 constexpr std::size_t kMostLines = 4;
 
-struct Link {
+struct LinkTo {
   int to;
   LinkRecord record;
 };
 
-std::vector<Link> links_of(const FlightBoard& board) {
-  std::vector<Link> links;
+std::vector<LinkTo> links_of(const FlightBoard& board) {
+  std::vector<LinkTo> links;
   for (int to = 0; to < board.ranks(); ++to) {
     for (const LinkRecord& record : board.link_records(to)) links.push_back({to, record});
   }
@@ -54,7 +54,7 @@ std::string readable_rate(std::uint64_t bytes_per_s) {
 
 /// Returns how long waits on a link may have lasted because ranks had no core: the times of sender and receiver, and the longest
 /// among the ranks that the sender may itself have waited for.
-std::uint64_t excuse(const Link& link, std::span<const std::uint64_t> without_core_ns) {
+std::uint64_t excuse(const LinkTo& link, std::span<const std::uint64_t> without_core_ns) {
   const auto of = [&](int rank) {
     const auto at = static_cast<std::size_t>(rank);
     return at < without_core_ns.size() ? without_core_ns[at] : 0;
@@ -84,21 +84,22 @@ nlohmann::ordered_json links_json(const FlightBoard& board) {
 
 std::vector<std::string> link_warnings(const FlightBoard& board, std::uint64_t elapsed_ns,
                                        std::span<const std::uint64_t> without_core_ns) {
-  std::vector<Link> links = links_of(board);
-  std::erase_if(links, [](const Link& link) { return link.record.messages < kLeastMessages || link.record.bytes < kLeastBytes; });
+  std::vector<LinkTo> links = links_of(board);
+  std::erase_if(links,
+                [](const LinkTo& link) { return link.record.messages < kLeastMessages || link.record.bytes < kLeastBytes; });
   if (links.size() < 2) return {};  // there is nothing to compare a link with
-  std::ranges::sort(links, {}, [](const Link& link) { return link.record.fastest; });
+  std::ranges::sort(links, {}, [](const LinkTo& link) { return link.record.fastest; });
   const std::uint64_t median = links[links.size() / 2].record.fastest;
   std::set<int> on_time;  // senders of a link that isn't slow
-  for (const Link& link : links)
+  for (const LinkTo& link : links)
     if (link.record.fastest > median / kTimesSlower) on_time.insert(link.record.from);
-  std::erase_if(links, [&](const Link& link) {
+  std::erase_if(links, [&](const LinkTo& link) {
     const std::uint64_t excused = std::min(link.record.pending_ns, excuse(link, without_core_ns));
     const std::uint64_t pending = link.record.pending_ns - excused;
     return link.record.fastest > median / kTimesSlower || pending < kLeastPendingNs || pending < elapsed_ns / kPartOfJob;
   });
   // A rank passes on late what it had to wait for, and others wait for it: those waits are shorter.
-  std::ranges::stable_sort(links, std::greater(), [](const Link& link) { return link.record.pending_ns; });
+  std::ranges::stable_sort(links, std::greater(), [](const LinkTo& link) { return link.record.pending_ns; });
   std::vector<std::string> lines;
   std::set<int> late;
   std::set<int> told;  // senders all of whose links are slow: one line each

@@ -5,8 +5,8 @@
 #include "core/fault/rank_faults.h"
 #include "core/program/recorder.h"
 #include "core/streams/mail.h"
-#include "core/streams/patience.h"
 #include "core/streams/tag.h"
+#include "core/streams/wait_state.h"
 #include "transport/posix.h"
 
 #include <fmt/format.h>
@@ -286,11 +286,11 @@ const Operation* Engine::find_tagged(std::uint64_t number) const {
 }
 
 /// Returns the operation that a wait is for, or what its stream does before it; null: the stream is empty.
-const Operation* Engine::awaited(const Patience& patience) const {
-  if (patience.stream == kTagged) {
-    if (const Operation* operation = find_tagged(patience.number)) return operation;
+const Operation* Engine::awaited(const WaitState& state) const {
+  if (state.stream == kTagged) {
+    if (const Operation* operation = find_tagged(state.number)) return operation;
   }
-  return queue(patience.stream).head;
+  return queue(state.stream).head;
 }
 
 /// Does what is due when an operation, which isn't in its queue any more, is complete.

@@ -45,7 +45,7 @@ class Mail;
 class PeerWatch;
 class RankFaults;
 class Recorder;
-struct Patience;
+struct WaitState;
 
 /// Number of polls at the beginning of a wait without a pause instruction, if every rank has a core. (The instruction costs 60 ns
 /// on some cores, half of what a small message needs.)
@@ -215,11 +215,11 @@ class Engine {
   /// Gives a sign of life and makes progress. Call at least every `--timeout` seconds during long computation; otherwise peers
   /// that wait declare this rank stalled. Cheap enough to be called every millisecond.
   void tick();
-  /// Waits like Work::wait() for operation `number` of patience.stream, as its rank is `patience.blocked`, else for all pending
+  /// Waits like Work::wait() for operation `number` of state.stream, as its rank is `state.blocked`, else for all pending
   /// operations, without deadline, giving signs of life. Returns early when an operation completes, `wanted` isn't 0 (whoever
   /// raises it rings wake() afterwards) or the clock reaches `deadline_ns` (kNoDeadline: never). Returns true if what it waited
   /// for is complete.
-  bool drive(Patience& patience, std::uint64_t number, const std::atomic<std::uint32_t>& wanted, std::uint64_t deadline_ns);
+  bool drive(WaitState& state, std::uint64_t number, const std::atomic<std::uint32_t>& wanted, std::uint64_t deadline_ns);
   /// Wakes the rank if it sleeps in drive(). Any thread of this process may call it.
   void wake() { doorbell_->ring(); }
   /// Returns true if the operation is complete, without making progress; tells its stream and number.
@@ -310,7 +310,7 @@ class Engine {
     return stream == kTagged ? find_tagged(number) == nullptr : queue(stream).completed >= number;
   }
   const Operation* find_tagged(std::uint64_t number) const;
-  const Operation* awaited(const Patience& patience) const;
+  const Operation* awaited(const WaitState& state) const;
   void dispose(Queue& queue, Operation* operation);
   std::uint64_t imagine(Stream stream, Operation& operation);
   void settle(Stream stream, std::uint64_t number);
@@ -318,7 +318,7 @@ class Engine {
   void wait(Stream stream, std::uint64_t number);
   void wait_for(Stream stream, std::uint64_t number);
   bool look(Stream stream);
-  void learn(const Patience& patience);
+  void learn(const WaitState& state);
   /// Returns true for a rank of this node.
   bool is_near(int world_rank) const { return world_rank >= 0 && route(world_rank).node == route(world_rank_).node; }
   Queue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream)]; }
@@ -330,16 +330,16 @@ class Engine {
   [[noreturn]] void throw_first_cause();
 
   // waiting.cpp
-  void pause(Patience& patience);
+  void pause(WaitState& state);
   void yield();
-  void sleep(Patience& patience);
-  void look_around(Patience& patience);
-  void check_peer(Patience& patience, std::uint64_t now);
+  void sleep(WaitState& state);
+  void look_around(WaitState& state);
+  void check_peer(WaitState& state, std::uint64_t now);
   [[noreturn]] void throw_gone(int peer, Op op, std::uint64_t sequence);
   void check_arguments(Stream stream);
-  void check_deadline(Patience& patience, std::uint64_t now);
+  void check_deadline(WaitState& state, std::uint64_t now);
   std::string why_it_never_came(FlightBoard::Chain& chain) const;
-  void note_waits(const Patience& patience, std::uint64_t now);
+  void note_waits(const WaitState& state, std::uint64_t now);
   bool withheld(int peer) const;
 
   FramePool frames_;  // first, because operations give memory back to it when the engine is destroyed

@@ -16,7 +16,7 @@ constexpr std::uint64_t kMostBytesPerSecond = 100'000'000'000;
 }  // namespace
 
 void LinkTimes::arrived(int from, std::size_t bytes, std::uint64_t pending_ns) {
-  Link& link = links_[static_cast<std::size_t>(from)];
+  Sender& link = links_[static_cast<std::size_t>(from)];
   LinkRecord& record = link.record;
   record.from = from;
   ++record.messages;
@@ -34,7 +34,7 @@ void LinkTimes::arrived(int from, std::size_t bytes, std::uint64_t pending_ns) {
 }
 
 /// Returns a free line, or that of the fastest link if this one is slower; null if there is neither.
-LinkLine* LinkTimes::line_for(const Link& link) {
+LinkLine* LinkTimes::line_for(const Sender& link) {
   const auto rank_of = [](const LinkLine& line) { return line.from.load(relaxed); };
   LinkLine* fastest = nullptr;
   for (LinkLine& line : page_->links) {

@@ -26,14 +26,14 @@ class LinkTimes {
   void arrived(int from, std::size_t bytes, std::uint64_t pending_ns);
 
  private:
-  struct Link {
+  struct Sender {
     LinkRecord record;
     LinkLine* line = nullptr;
   };
-  LinkLine* line_for(const Link& link);
+  LinkLine* line_for(const Sender& link);
 
   RankPage* page_;
-  std::vector<Link> links_;  // by rank of the world
+  std::vector<Sender> links_;  // by rank of the world
 };
 
 }  // namespace tsprun::detail

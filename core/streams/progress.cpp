@@ -7,7 +7,7 @@
 #include "tsprun/progress.h"
 
 #include "core/context.h"
-#include "core/streams/patience.h"
+#include "core/streams/wait_state.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
 
@@ -77,7 +77,7 @@ struct ProgressState {
   void enter(std::unique_lock<std::mutex>& lock);
   void announce();
   void await_change(std::unique_lock<std::mutex>& lock, const PostedState& posted);
-  std::exception_ptr drive(Patience& patience, std::uint64_t number, std::uint64_t deadline_ns);
+  std::exception_ptr drive(WaitState& state, std::uint64_t number, std::uint64_t deadline_ns);
   void let_others_in(std::unique_lock<std::mutex>& lock);
   void collect(std::unique_lock<std::mutex>& lock, const std::exception_ptr& failure);
   bool wait(PostedState& posted, std::uint64_t deadline_ns);
@@ -131,9 +131,9 @@ void ProgressState::await_change(std::unique_lock<std::mutex>& lock, const Poste
 }
 
 /// Drives the engine once; returns the failure of the job if it fails. Precondition: the caller holds the lock and is the driver.
-std::exception_ptr ProgressState::drive(Patience& patience, std::uint64_t number, std::uint64_t deadline_ns) {
+std::exception_ptr ProgressState::drive(WaitState& state, std::uint64_t number, std::uint64_t deadline_ns) {
   try {
-    engine->drive(patience, number, wanted, deadline_ns);
+    engine->drive(state, number, wanted, deadline_ns);
     return nullptr;
   } catch (...) {
     return std::current_exception();
@@ -173,14 +173,14 @@ void ProgressState::collect(std::unique_lock<std::mutex>& lock, const std::excep
 bool ProgressState::wait(PostedState& posted, std::uint64_t deadline_ns) {
   if (!posted.over.load(std::memory_order_acquire)) {
     Turn turn(*this);
-    Patience patience(Engine::stream_of(posted.work));
+    WaitState state(Engine::stream_of(posted.work));
     bool driver = false;
     ++waiters;
     while (!posted.over.load(std::memory_order_acquire) && posix::now_ns() < deadline_ns) {
       const bool in_queue = std::any_of(pending.begin(), pending.end(), [&](const auto& each) { return each.get() == &posted; });
       driver = driver || !std::exchange(driving, true);
       if (driver && in_queue) {
-        collect(turn.lock(), drive(patience, Engine::number_of(posted.work), deadline_ns));
+        collect(turn.lock(), drive(state, Engine::number_of(posted.work), deadline_ns));
         let_others_in(turn.lock());
       } else {
         await_change(turn.lock(), posted);
@@ -203,10 +203,10 @@ void ProgressState::attend() {
   std::uint64_t last_sign_ns = 0;
   while (!stopping) {
     if (waiters == 0 && !driving && !pending.empty()) {
-      Patience patience(Stream::control);
-      patience.blocked = false;
+      WaitState state(Stream::control);
+      state.blocked = false;
       driving = true;
-      const std::exception_ptr failure = drive(patience, 0, kNoDeadline);
+      const std::exception_ptr failure = drive(state, 0, kNoDeadline);
       driving = false;
       collect(lock, failure);
       let_others_in(lock);

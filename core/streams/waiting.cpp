@@ -2,8 +2,8 @@
 // rank it waits for is alive, whether the other ranks' arguments agree with its own, and the deadline.
 #include "core/board/peer_watch.h"
 #include "core/streams/engine.h"
-#include "core/streams/patience.h"
 #include "core/streams/wait_observer.h"
+#include "core/streams/wait_state.h"
 #include "transport/fault/delay_transport.h"
 #include "transport/posix.h"
 
@@ -48,8 +48,8 @@ double seconds(std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
 }  // namespace
 
 void Engine::wait_for(Stream stream, std::uint64_t number) {
-  Patience patience(stream);
-  patience.number = number;
+  WaitState state(stream);
+  state.number = number;
   Queue& q = queue(stream);
   auto* const observer = observer_ == nullptr || is_over(stream, number) ? nullptr : dynamic_cast<WaitObserver*>(observer_);
   const std::uint64_t begin_ns = observer == nullptr ? 0 : clock().now_ns();
@@ -57,12 +57,12 @@ void Engine::wait_for(Stream stream, std::uint64_t number) {
   while (!is_over(stream, number)) {
     if (look(stream) || moved_) {
       moved_ = false;
-      patience.restart();
+      state.restart();
     } else {
-      if (const Operation* missing = observer == nullptr ? nullptr : awaited(patience)) {
+      if (const Operation* missing = observer == nullptr ? nullptr : awaited(state)) {
         observer->missing(missing->waiting_for(), missing->info());
       }
-      pause(patience);
+      pause(state);
     }
   }
   if (observer != nullptr) observer->wait_ended(begin_ns, clock().now_ns());
@@ -70,8 +70,7 @@ void Engine::wait_for(Stream stream, std::uint64_t number) {
   if (q.kept != nullptr) settle(stream, number);
 }
 
-bool Engine::drive(Patience& patience, std::uint64_t number, const std::atomic<std::uint32_t>& wanted,
-                   std::uint64_t deadline_ns) {
+bool Engine::drive(WaitState& state, std::uint64_t number, const std::atomic<std::uint32_t>& wanted, std::uint64_t deadline_ns) {
   struct Wanted {
     Wanted(const std::atomic<std::uint32_t>*& place, const std::atomic<std::uint32_t>& count) : at(place) { at = &count; }
     Wanted(const Wanted&) = delete;
@@ -79,25 +78,25 @@ bool Engine::drive(Patience& patience, std::uint64_t number, const std::atomic<s
     ~Wanted() { at = nullptr; }
     const std::atomic<std::uint32_t>*& at;
   } interruptible(wanted_, wanted);
-  patience.number = number;
-  const auto all_done = [&] { return patience.blocked ? is_over(patience.stream, number) : busy_ == 0; };
+  state.number = number;
+  const auto all_done = [&] { return state.blocked ? is_over(state.stream, number) : busy_ == 0; };
   bool completed = false;
   while (!completed && !all_done()) {
-    if (look(patience.stream)) {
+    if (look(state.stream)) {
       completed = true;
     } else if (moved_) {
       moved_ = false;
-      patience.restart();
-    } else if (patience.blocked) {
-      pause(patience);
+      state.restart();
+    } else if (state.blocked) {
+      pause(state);
     } else {
-      sleep(patience);
+      sleep(state);
     }
     if (wanted.load(relaxed) != 0 || (deadline_ns != kNoDeadline && clock().now_ns() >= deadline_ns)) break;
   }
   if (page_->blocked_on.load(relaxed) != 0) page_->blocked_on.store(0, relaxed);
   const bool done = all_done();
-  if (patience.blocked && done && queue(patience.stream).kept != nullptr) settle(patience.stream, number);
+  if (state.blocked && done && queue(state.stream).kept != nullptr) settle(state.stream, number);
   return done;
 }
 
@@ -109,32 +108,32 @@ bool Engine::look(Stream stream) {
 }
 
 /// Spins, yields or sleeps after a poll that found nothing to do.
-void Engine::pause(Patience& patience) {
+void Engine::pause(WaitState& state) {
   if (board_.aborted()) {
-    note_waits(patience, clock().now_ns());
+    note_waits(state, clock().now_ns());
     throw_first_cause();
   }
   if (options_.oversubscribed) {
-    const Operation* head = awaited(patience);
-    if (patience.spins < kSpinLooks && head != nullptr && is_near(head->waiting_for()) && !head->needs_core()) {
-      ++patience.spins;
+    const Operation* head = awaited(state);
+    if (state.spins < kSpinLooks && head != nullptr && is_near(head->waiting_for()) && !head->needs_core()) {
+      ++state.spins;
       return;
     }
-    patience.spins = 0;
-    if (++patience.looks <= kYields) {
+    state.spins = 0;
+    if (++state.looks <= kYields) {
       yield();
     } else {
-      sleep(patience);
+      sleep(state);
     }
     return;
   }
-  const std::uint32_t looks = ++patience.looks;
+  const std::uint32_t looks = ++state.looks;
   if (looks <= kHotLooks) return;
-  if (patience.started_ns == 0) patience.started_ns = clock().now_ns();
+  if (state.started_ns == 0) state.started_ns = clock().now_ns();
   if (looks % kLooksPerClock != 0) {
     cpu_relax();
-  } else if (clock().now_ns() - patience.started_ns >= kSpinNs) {
-    sleep(patience);
+  } else if (clock().now_ns() - state.started_ns >= kSpinNs) {
+    sleep(state);
   }
 }
 
@@ -147,14 +146,14 @@ void Engine::yield() {
   page_->core.store(core, relaxed);
 }
 
-void Engine::sleep(Patience& patience) {
-  look_around(patience);
+void Engine::sleep(WaitState& state) {
+  look_around(state);
   doorbell_->arm();
   std::uint64_t wake_at = kNoDeadline;
   for (Transport* transport : transports_) wake_at = std::min(wake_at, transport->arm());
   const bool news =
       progress() || moved_ || board_.aborted() || (wanted_ != nullptr && wanted_->load(std::memory_order_seq_cst) != 0);
-  if (!news && patience.suspect < 0) {
+  if (!news && state.suspect < 0) {
     const std::uint64_t now = wake_at == kNoDeadline ? 0 : clock().now_ns();
     clock().sleep(*sleep_set_, wake_at == kNoDeadline ? kSleepNs : wake_at - std::min(wake_at, now));
   }
@@ -168,36 +167,35 @@ void Engine::sleep(Patience& patience) {
   doorbell_->disarm();
   if (flows) {
     sign_of_life();
-    patience.chain_since_ns = 0;  // the kernel of a silent peer may be sending them
+    state.chain_since_ns = 0;  // the kernel of a silent peer may be sending them
   }
   if (news) {
     moved_ = false;
-    patience.restart();
+    state.restart();
   } else {
-    patience.looks =
-        options_.oversubscribed ? kYields - 2 : kLooksPerClock * 2 - 1;  // woken: a few quick looks, then sleep again
+    state.looks = options_.oversubscribed ? kYields - 2 : kLooksPerClock * 2 - 1;  // woken: a few quick looks, then sleep again
   }
 }
 
 /// Looks at the board during a wait: other ranks' arguments, the peer's life, the deadline. Called about every 100 ms while
 /// nothing moves, more often if the rank is woken.
-void Engine::look_around(Patience& patience) {
+void Engine::look_around(WaitState& state) {
   const std::uint64_t now = clock().now_ns();
   page_->last_sign_ns.store(now, relaxed);
-  if (patience.last_look_ns != 0 && now - patience.last_look_ns > kClockJumpNs) patience.chain_since_ns = 0;
-  patience.last_look_ns = now;
-  if (patience.blocked) {
-    note_waits(patience, now);
+  if (state.last_look_ns != 0 && now - state.last_look_ns > kClockJumpNs) state.chain_since_ns = 0;
+  state.last_look_ns = now;
+  if (state.blocked) {
+    note_waits(state, now);
   } else {
     sign_of_life();
     if (board_.aborted()) throw_first_cause();
   }
   if (options_.watch != nullptr) options_.watch->look();
-  if (!patience.blocked) return;
+  if (!state.blocked) return;
   try {
-    check_arguments(patience.stream);
-    check_peer(patience, now);
-    check_deadline(patience, now);
+    check_arguments(state.stream);
+    check_peer(state, now);
+    check_deadline(state, now);
   } catch (const Error& error) {
     break_down(error);
   }
@@ -211,10 +209,10 @@ bool Engine::withheld(int peer) const {
 
 /// Writes to the board for which rank each busy stream waits, and on which stream this rank is blocked. Other ranks, `tsprun
 /// status` and the verdict read it.
-void Engine::note_waits(const Patience& patience, std::uint64_t now) {
+void Engine::note_waits(const WaitState& state, std::uint64_t now) {
   for (int i = 0; i < kQueues; ++i) {
     const auto stream = static_cast<Stream>(i);
-    const Operation* head = stream == patience.stream ? awaited(patience) : queue(stream).head;
+    const Operation* head = stream == state.stream ? awaited(state) : queue(stream).head;
     if (head == nullptr) continue;
     ActivityLine& mine = line(stream);
     if (mine.sequence.load(relaxed) != head->sequence_ || mine.op.load(relaxed) != static_cast<std::uint8_t>(head->info().op)) {
@@ -226,7 +224,7 @@ void Engine::note_waits(const Patience& patience, std::uint64_t now) {
     mine.waiting_for.store(peer, relaxed);
     mine.withheld.store(peer >= 0 && peer < world_size() && withheld(peer) ? 1 : 0, relaxed);
   }
-  page_->blocked_on.store(static_cast<std::int32_t>(patience.stream) + 1, relaxed);
+  page_->blocked_on.store(static_cast<std::int32_t>(state.stream) + 1, relaxed);
 }
 
 /// Compares the signatures of all ranks in the same collective on the board, since not every pair of ranks exchanges a message.
@@ -261,32 +259,32 @@ void Engine::check_arguments(Stream stream) {
 
 /// Throws if the rank waited for is gone. Its last messages may still be in the lane, so it throws only after another poll of the
 /// lane, after the rank was seen to be gone, found nothing.
-void Engine::check_peer(Patience& patience, std::uint64_t now) {
-  const Operation* head = awaited(patience);
+void Engine::check_peer(WaitState& state, std::uint64_t now) {
+  const Operation* head = awaited(state);
   const int peer = head == nullptr ? -1 : head->waiting_for();
   if (peer < 0 || peer == world_rank_ || peer >= board_.ranks()) return;
   const Life life = board_.life(peer);
   if (life == Life::alive || life == Life::unborn) {
-    patience.suspect = -1;
-    patience.left_since_ns = 0;
+    state.suspect = -1;
+    state.left_since_ns = 0;
     return;
   }
   // The peer closed its context, but its process may yet end badly, by an uncaught exception, for instance: wait for the
   // launcher.
   if (life == Life::finished && options_.supervised && board_.page(peer).over.load(relaxed) == 0) {
-    if (patience.left_since_ns == 0) patience.left_since_ns = now;
-    if (now - patience.left_since_ns < wait_for_word_ns(options_.timeout_ns)) return;
+    if (state.left_since_ns == 0) state.left_since_ns = now;
+    if (now - state.left_since_ns < wait_for_word_ns(options_.timeout_ns)) return;
   }
-  if (patience.suspect != peer) {
+  if (state.suspect != peer) {
     // Whoever waits for any source waits for another rank now, unless all of them are gone.
-    patience.suspect = head->waiting_for() == peer ? peer : -1;
+    state.suspect = head->waiting_for() == peer ? peer : -1;
     return;
   }
   if (withheld(peer)) {
-    patience.suspect = -1;
+    state.suspect = -1;
     return;
   }
-  throw_gone(peer, head->info().op, line(patience.stream).sequence.load(relaxed));
+  throw_gone(peer, head->info().op, line(state.stream).sequence.load(relaxed));
 }
 
 void Engine::throw_gone(int peer, Op op, std::uint64_t sequence) {
@@ -355,19 +353,19 @@ std::string Engine::why_it_never_came(FlightBoard::Chain& chain) const {
   return held;
 }
 
-void Engine::check_deadline(Patience& patience, std::uint64_t now) {
+void Engine::check_deadline(WaitState& state, std::uint64_t now) {
   FlightBoard::Chain chain = board_.wait_chain(world_rank_);
   std::uint64_t ticks = 0;
   for (std::size_t i = chain.cycle ? 0 : chain.ranks.size() - 1; i < chain.ranks.size(); ++i) {
     ticks += board_.page(chain.ranks[i]).ticks.load(relaxed);
   }
-  if (patience.chain_since_ns == 0 || chain.ranks != patience.chain || ticks != patience.chain_ticks) {
-    patience.chain = chain.ranks;
-    patience.chain_ticks = ticks;
-    patience.chain_since_ns = now;
+  if (state.chain_since_ns == 0 || chain.ranks != state.chain || ticks != state.chain_ticks) {
+    state.chain = chain.ranks;
+    state.chain_ticks = ticks;
+    state.chain_since_ns = now;
     return;
   }
-  if (now - patience.chain_since_ns < options_.timeout_ns) return;
+  if (now - state.chain_since_ns < options_.timeout_ns) return;
   // Look for stopped processes now; under a launcher, the board shows them already.
   if (chain.cycle && options_.watch != nullptr && options_.watch->note_stopped(chain.ranks))
     chain = board_.wait_chain(world_rank_);
@@ -379,15 +377,15 @@ void Engine::check_deadline(Patience& patience, std::uint64_t now) {
   if (chain.cycle) waits += why_it_never_came(chain);
   const int root = chain.ranks.back();
   if (chain.cycle) {
-    fail(Cause::deadlock, root,
-         fmt::format("ranks wait for each other, and nothing moved for {:.1f} s: {}", seconds(now - patience.chain_since_ns),
-                     waits));
+    fail(
+        Cause::deadlock, root,
+        fmt::format("ranks wait for each other, and nothing moved for {:.1f} s: {}", seconds(now - state.chain_since_ns), waits));
   }
   // If the root computes without ticks, the error suggests what to do.
   const bool computes = !board_.activity(root) && !board_.stopped(root);
   fail(Cause::stalled, root,
-       fmt::format("rank {} gave no sign of life for {:.1f} s (--timeout {:g}): {}{}", root,
-                   seconds(now - patience.chain_since_ns), seconds(options_.timeout_ns), waits,
+       fmt::format("rank {} gave no sign of life for {:.1f} s (--timeout {:g}): {}{}", root, seconds(now - state.chain_since_ns),
+                   seconds(options_.timeout_ns), waits,
                    computes ? ". A program that computes longer than that calls context.tick() now and then, or gets a longer "
                               "--timeout"
                             : ""));

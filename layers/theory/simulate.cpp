@@ -153,14 +153,14 @@ double kernels_seconds(const Program& program, const Machine& machine) {
 /// another one does is left out: without it a step still takes as long as the kernels of any rank.
 std::string what_binds(const Machine& machine, std::span<const Program> programs, int world, const SimulateOptions& options,
                        const PlayedRun& run) {
-  struct Candidate {
+  struct WhatIf {
     std::string_view resource;
     Machine without;
     double most = 0;  // that it can gain in a step
   };
-  std::vector<Candidate> candidates;
+  std::vector<WhatIf> candidates;
   const auto add = [&](std::string_view resource, void (*make_infinite)(Machine&)) {
-    Candidate& candidate = candidates.emplace_back(Candidate{.resource = resource, .without = machine});
+    WhatIf& candidate = candidates.emplace_back(WhatIf{.resource = resource, .without = machine});
     make_infinite(candidate.without);
     double least = 0;
     for (std::size_t rank = 0; rank < programs.size(); ++rank)
@@ -178,10 +178,10 @@ std::string what_binds(const Machine& machine, std::span<const Program> programs
   add(name(Resource::within_node, machine), make_within_node_infinite);
   add(name(Resource::across_nodes, machine), make_across_nodes_infinite);
   if (machine.spine) add("leaf and spine switches", [](Machine& of) { of.spine.reset(); });
-  std::ranges::stable_sort(candidates, std::ranges::greater(), &Candidate::most);
+  std::ranges::stable_sort(candidates, std::ranges::greater(), &WhatIf::most);
   std::string_view binds;
   double gain = 0;
-  for (const Candidate& candidate : candidates) {
+  for (const WhatIf& candidate : candidates) {
     if (candidate.most <= gain) break;
     const double seconds = play_on(candidate.without, programs, world, options).seconds;
     if ((run.seconds - seconds) / options.steps <= gain) continue;

@@ -9,8 +9,8 @@
 namespace tsprun::detail {
 
 /// State of one wait: of a call of Engine::wait_for(), or of several of drive().
-struct Patience {
-  explicit Patience(Stream waited_for) : stream(waited_for) {}
+struct WaitState {
+  explicit WaitState(Stream waited_for) : stream(waited_for) {}
 
   Stream stream;                     ///< the stream that is waited for
   std::uint64_t number = 0;          ///< the operation waited for; only on kTagged it needn't be the head
