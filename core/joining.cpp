@@ -41,7 +41,7 @@ std::vector<tcp::SocketAddress> meeting_points(bool one_machine) {
   } catch (const Error&) {
     // It may be a name that only other machines know.
   }
-  std::ranges::stable_partition(addresses, [&](const tcp::SocketAddress& own) {
+  std::stable_partition(addresses.begin(), addresses.end(), [&](const tcp::SocketAddress& own) {
     return std::ranges::any_of(preferred, [&](const tcp::SocketAddress& each) { return each.host() == own.host(); });
   });
   if (addresses.size() > kMostPoints) addresses.resize(kMostPoints);
