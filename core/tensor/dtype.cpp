@@ -7,7 +7,7 @@
 namespace tsprun {
 
 namespace {
-constexpr std::string_view kNames[] = {
+constexpr std::string_view kDTypeNames[] = {
 #define TSPRUN_X(dtype, bytes, text) text,
     TSPRUN_DTYPES(TSPRUN_X)
 #undef TSPRUN_X
@@ -16,12 +16,12 @@ constexpr std::string_view kNames[] = {
 
 std::string_view name(DType dtype) {
   const auto index = static_cast<std::size_t>(dtype);
-  return index < std::size(kNames) ? kNames[index] : "unknown";
+  return index < std::size(kDTypeNames) ? kDTypeNames[index] : "unknown";
 }
 
 std::optional<DType> dtype_from_name(std::string_view text) {
-  for (std::size_t i = 0; i < std::size(kNames); ++i) {
-    if (text == kNames[i]) return static_cast<DType>(i);
+  for (std::size_t i = 0; i < std::size(kDTypeNames); ++i) {
+    if (text == kDTypeNames[i]) return static_cast<DType>(i);
   }
   return std::nullopt;
 }

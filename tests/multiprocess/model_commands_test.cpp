@@ -293,7 +293,7 @@ TEST(ModelRefusal, NamesOptionValueAndWhatWorks) {
   refused(train(data, "tsp=3", {"--trace", data.path("refused.json")}), {"tsp=3"});
   EXPECT_FALSE(std::filesystem::exists(data.path("refused.json")));
   refused(train(data, "tsp=2", {"--trace", "/no/such/folder/t.json"}), {"--trace /no/such/folder"});
-  refused({"run", "--trace", "t.json", "--", "true"}, {"--trace t.json"});
+  refused({"bench", "barrier", "--trace", "t.json"}, {"--trace t.json"});
   refused(train(data, "tsp=2", {"--trace-steps", "1:2"}), {"--trace-steps 1:2", "give --trace FILE"});
   refused(train(data, "tsp=2", {"--trace-flows", "none"}), {"--trace-flows none", "give --trace FILE"});
   const std::string unwritten = data.path("refused.json");
