@@ -62,6 +62,7 @@ def machine_file(folder, within, across):
 
 # --- GOAL --------------------------------------------------------------------------------------------------------------------
 
+QUEUES = 5  # the four streams, and that of messages with a tag
 Task = collections.namedtuple("Task", "kind amount peer tag cpu needs")
 
 
@@ -148,7 +149,7 @@ def goal(tsprun, folder):
                 both = sends if task.kind == "send" else receives
                 expect((way, task.tag) not in both, f"{layout}: {way} has tag {task.tag} twice")
                 both[way, task.tag] = task.amount
-                lanes[task.kind, way, task.tag % 4].append(task.tag)
+                lanes[task.kind, way, task.tag % QUEUES].append(task.tag)
                 if task.kind == "recv" or task.amount == 1:  # an empty message is written as one of 1 byte
                     continue
                 within = way[0] // GPUS_OF_A_NODE == way[1] // GPUS_OF_A_NODE
