@@ -12,16 +12,17 @@ namespace {
 TEST(Pool, RunsEveryTaskOnce) {
   for (const auto& [threads, idle] :
        {std::pair{1U, kernels::Idle::sleep}, {2U, kernels::Idle::sleep}, {4U, kernels::Idle::sleep}, {4U, kernels::Idle::spin}}) {
+    const std::size_t count = threads;
     kernels::Pool pool(threads, idle);
     for (int round = 0; round < 200; ++round) {
       std::vector<std::atomic<int>> runs(17);
       std::atomic<bool> known{true};
       pool.run(runs.size(), [&](std::size_t task, std::size_t thread) {
         runs[task].fetch_add(1);
-        if (thread >= threads) known = false;
+        if (thread >= count) known = false;
       });
       EXPECT_TRUE(known);
-      for (const auto& count : runs) EXPECT_EQ(count.load(), 1);
+      for (const auto& each : runs) EXPECT_EQ(each.load(), 1);
     }
     pool.run(0, [](std::size_t, std::size_t) { FAIL(); });
   }
