@@ -64,7 +64,6 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using kernels::HWY_NAMESPACE::for_lanes;
 using kernels::HWY_NAMESPACE::load;
-using kernels::HWY_NAMESPACE::max_of_lanes;
 using kernels::HWY_NAMESPACE::power;
 using kernels::HWY_NAMESPACE::store;
 using kernels::HWY_NAMESPACE::sum_of_lanes;
