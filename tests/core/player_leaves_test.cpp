@@ -109,7 +109,7 @@ TEST(PlayerBehindLeaves, QuantaShareTheSpineByteByByte) {
     else context.world().recv(own, context.rank() - 3);
   });
   const PlayedRun run = play(programs, how);
-  constexpr double kHalf = 4 * kElements / 2;
+  constexpr double kHalf = 2.0 * kElements;
   EXPECT_NEAR(run.ranks[3].seconds, 3 * kHalf / how.fabric.spine_bytes_per_s + 3 * kLatency, 1e-9);
   for (const int rank : {4, 5})
     EXPECT_NEAR(run.ranks[static_cast<std::size_t>(rank)].seconds, 5 * kHalf / how.fabric.spine_bytes_per_s + 3 * kLatency, 1e-9);
