@@ -45,7 +45,7 @@ struct ContextParts {
   std::string algorithms;
   ChoiceTable choices;
   std::optional<Communicator> world;
-  std::unique_ptr<Courier> courier;  ///< carries news between nodes, see Joined; null: nobody does here
+  std::unique_ptr<Courier> courier;     ///< carries news between nodes, see Joined; null: nobody does here
   std::unique_ptr<ProgramTrace> trace;  ///< until it is written; null: tsprun wants none
   int exceptions_at_start = std::uncaught_exceptions();
   bool left = false;
