@@ -1,5 +1,5 @@
-// Reads what VerbsTransport learns from its NIC: completions with the news that they bring, events of devices and ports, the silence of
-// a peer, and the end of a connection. Messages are in sending.cpp and receiving.cpp.
+// Reads what VerbsTransport learns from its NIC: completions with the news that they bring, events of devices and ports, the
+// silence of a peer, and the end of a connection. Messages are in sending.cpp and receiving.cpp.
 #include "transport/verbs/judgement.h"
 #include "transport/verbs/parts.h"
 #include "transport/verbs/verbs_transport.h"
