@@ -1,5 +1,5 @@
-// Counts what links carry over time, for traces: bytes by link and slice of virtual time. A run's end isn't known before, so the slices
-// double their width whenever they don't reach far enough, and memory stays the same however long the run is.
+// Counts what links carry over time, for traces: bytes by link and slice of virtual time. A run's end isn't known before, so the
+// slices double their width whenever they don't reach far enough, and memory stays the same however long the run is.
 #pragma once
 
 #include <algorithm>
