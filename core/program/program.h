@@ -59,7 +59,7 @@ struct ProgramCall {
   Start* algorithm = nullptr;
   Arguments arguments{};                 ///< counts and ranks, without addresses
   std::uint64_t sent_from = kElsewhere;  ///< where in `recv` the bytes of `send` lie; kElsewhere: not there
-  std::uint64_t received_by_all = 0;     ///< Collective::received_by_all(); it follows from the rest
+  std::uint64_t received_by_all = 0;     ///< Collective::received_by_all(); 0 without Recorder::count_received()
   static constexpr std::uint64_t kElsewhere = ~std::uint64_t{0};
 
   friend bool operator==(const ProgramCall& one, const ProgramCall& other) {

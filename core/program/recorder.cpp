@@ -96,7 +96,7 @@ void Recorder::add(ItemKind kind, Stream stream, const Operation& operation, std
   if (is_new) group->second = collective->group().ranks;
   const std::size_t known = program_.calls.size();
   const std::uint32_t index = intern(program_.calls, calls_, call);
-  if (program_.calls.size() > known) program_.calls.back().received_by_all = collective->received_by_all();
+  if (counts_received_ && program_.calls.size() > known) program_.calls.back().received_by_all = collective->received_by_all();
   program_.items.push_back(
       {.kind = kind, .stream = static_cast<std::uint8_t>(stream), .index = index, .amount = relative(stream, number)});
 }

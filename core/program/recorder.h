@@ -30,6 +30,8 @@ class Recorder {
   /// it before the Rank is made. What others would have sent is zero.
   void run_kernels() { runs_kernels_ = true; }
   bool runs_kernels() const { return runs_kernels_; }
+  /// Lets each call note what all members of its group receive, which takes time that grows with the group's size squared.
+  void count_received() { counts_received_ = true; }
   /// Returns true if new memory must be written, so that kernels which only read it read memory, not the system's page of zeros.
   bool needs_pages() const { return runs_kernels_ && !recording_; }
   /// Ends the program and returns it. Nothing is recorded until the next begin().
@@ -60,6 +62,7 @@ class Recorder {
 
   bool recording_ = false;
   bool runs_kernels_ = false;
+  bool counts_received_ = false;
   std::vector<KernelTime> times_;
   Program program_;
   std::unordered_multimap<std::size_t, std::uint32_t> costs_;  // hash of a cost -> its index

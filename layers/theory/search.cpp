@@ -85,6 +85,7 @@ Candidate judge_mode(const Setting& setting, const Layout& layout, const Machine
   candidate.recompute = setting.recompute;
   candidate.possible = true;
   Recorder recorder;
+  recorder.count_received();
   RunPeaks run({setting, layout}, fullest({setting, layout}), {.recorder = &recorder});
   TokenBatch tokens;
   tokens.batch = setting.batch;

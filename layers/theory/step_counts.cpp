@@ -106,6 +106,7 @@ namespace {
 /// Records a step of a rank.
 Program step_program(const MeshSetting& of, int rank, PeakOptions options) {
   Recorder recorder;
+  recorder.count_received();
   options.recorder = &recorder;
   RunPeaks run(of, rank, options);
   TokenBatch tokens;
