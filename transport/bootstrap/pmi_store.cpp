@@ -71,9 +71,16 @@ std::string PmiStore::quoted(const std::string& key) const { return "tsprun-" + 
 /// Sends a line and returns the answer, which must be of this kind and, but for a get, say that it worked.
 std::string PmiStore::ask(const std::string& line, std::string_view answer) {
   const std::string out = line + "\n";
+  const std::uint64_t deadline = posix::now_ns() + timeout_ns_;
   for (std::size_t sent = 0; sent < out.size();) {
-    const ssize_t now = ::send(descriptor_, out.data() + sent, out.size() - sent, MSG_NOSIGNAL);
+    const ssize_t now = ::send(descriptor_, out.data() + sent, out.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (now < 0 && errno == EINTR) continue;
+    if (now < 0 && errno == EAGAIN) {
+      if (posix::now_ns() >= deadline) throw_silent();
+      pollfd watched{descriptor_, POLLOUT, 0};
+      ::poll(&watched, 1, kPoll_ms);
+      continue;
+    }
     if (now <= 0)
       throw system_error(Cause::refused, fmt::format("PMI_FD={}: writing to the process manager", descriptor_), errno);
     sent += static_cast<std::size_t>(now);
@@ -89,6 +96,13 @@ std::string PmiStore::ask(const std::string& line, std::string_view answer) {
   return in;
 }
 
+void PmiStore::throw_silent() const {
+  throw Error(
+      Cause::stalled,
+      fmt::format("PMI_FD={}: the process manager didn't answer within {:g} s (TSP_TIMEOUT): have all ranks begun to join?",
+                  descriptor_, static_cast<double>(timeout_ns_) * 1e-9));
+}
+
 std::string PmiStore::read_line() {
   const std::uint64_t deadline = posix::now_ns() + timeout_ns_;
   for (std::size_t end = input_.find('\n');; end = input_.find('\n')) {
@@ -99,12 +113,7 @@ std::string PmiStore::read_line() {
     }
     if (input_.size() > kLongestLine)
       throw Error(Cause::refused, fmt::format("PMI_FD={}: a line without end: is it a process manager's?", descriptor_));
-    if (posix::now_ns() >= deadline) {
-      throw Error(
-          Cause::stalled,
-          fmt::format("PMI_FD={}: the process manager didn't answer within {:g} s (TSP_TIMEOUT): have all ranks begun to join?",
-                      descriptor_, static_cast<double>(timeout_ns_) * 1e-9));
-    }
+    if (posix::now_ns() >= deadline) throw_silent();
     pollfd watched{descriptor_, POLLIN, 0};
     if (::poll(&watched, 1, kPoll_ms) <= 0) continue;
     char bytes[4096];

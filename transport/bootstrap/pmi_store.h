@@ -37,6 +37,7 @@ class PmiStore : public KeyValue {
 
  private:
   std::string ask(const std::string& line, std::string_view answer);
+  [[noreturn]] void throw_silent() const;
   std::string read_line();
   std::string quoted(const std::string& key) const;
 

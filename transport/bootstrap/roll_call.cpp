@@ -185,7 +185,10 @@ Plan call_roll(int rank, int size, const std::string& machine, KeyValue& store, 
                 0);
   }
   throw_refusal(*answer);
-  return Plan::parse(std::string_view(*answer).substr(std::min(kYes.size(), answer->size())));
+  Plan plan = Plan::parse(std::string_view(*answer).substr(std::min(kYes.size(), answer->size())));
+  if (plan.nodes > size)
+    throw Error(Cause::corrupt, fmt::format("rank 0 tells of {} nodes, but there are {} ranks", plan.nodes, size), 0);
+  return plan;
 }
 
 }  // namespace tsprun::detail::bootstrap
