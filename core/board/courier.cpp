@@ -23,7 +23,7 @@ constexpr std::uint64_t kBetweenTellings_ns = 50'000'000;
 constexpr std::uint64_t kBetweenLooks_ns = 100'000'000;
 /// Longest time between two rounds. If more passes, this process or its machine was stopped, and others' silence proves nothing.
 constexpr std::uint64_t kClockJump_ns = 2'000'000'000;
-/// How long a courier waits until others have heard its last news.
+/// Longest time that a courier waits until others have heard its last news.
 constexpr std::uint64_t kLastWords_ns = 2'000'000'000;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the processes that serve a job's nodes tell each other while it runs, as keys of the job's store:
+// News that the processes which serve a job's nodes tell each other while it runs, as keys of the job's store:
 //
 //   live/page/R   the flight board's page of rank R, with the time at which it was read
 //   live/beat/I   node I is alive

@@ -48,7 +48,7 @@ class FunctionRef<void(Arguments...)> {
 /// that they are alive. It may throw: the kernel then stops its threads and throws the exception, and its outputs are undefined.
 using Tick = FunctionRef<void()>;
 
-/// How threads of a pool wait for one another.
+/// Ways in which threads of a pool wait for one another.
 enum class Idle : std::uint8_t {
   sleep,  ///< at once: others may need the core
   spin    ///< first for as long as a few short kernels take, which saves two wake-ups, some 50 µs, of each run: every thread has

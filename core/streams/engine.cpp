@@ -31,7 +31,7 @@ namespace detail {
 
 namespace {
 
-/// How long a rank keeps the job's failure from its program, so that other nodes are told before the process ends.
+/// Longest time that a rank keeps the job's failure from its program, so that other nodes are told before the process ends.
 constexpr std::uint64_t kUntold_ns = 300'000'000;
 
 }  // namespace

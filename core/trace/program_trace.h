@@ -12,10 +12,10 @@
 
 namespace tsprun::detail {
 
-/// What a rank writes last: without it, its part of the trace isn't whole.
+/// Last byte that a rank writes; without it, its part of the trace isn't whole.
 inline constexpr char kWholeTrace = '\0';
 
-/// Where and how a rank leaves its trace, as the variable TSP_TRACE_FD says: "FD:ZERO:FLOWS".
+/// Place and manner in which a rank leaves its trace, as the variable TSP_TRACE_FD says: "FD:ZERO:FLOWS".
 struct ProgramTracePlace {
   static constexpr const char* kVariable = "TSP_TRACE_FD";
   int descriptor = -1;

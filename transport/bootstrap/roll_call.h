@@ -17,7 +17,7 @@
 
 namespace tsprun::detail::bootstrap {
 
-/// What rank 0 tells all ranks.
+/// Answer of rank 0 to all ranks.
 struct Plan {
   int nodes = 1;
   bool one_machine = false;           ///< all nodes are on one machine, as TSP_NODE can have it
