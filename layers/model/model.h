@@ -38,7 +38,7 @@ struct ModelOptions {
 struct TokenBatch {
   std::size_t batch = 1;                 ///< B, sequences on all ranks of the data axis together
   std::size_t sequence = 0;              ///< S, tokens of each sequence
-  std::span<const Token> ids;            ///< [B, S] token ids
+  std::span<const Token> ids;            ///< [B, S] token ids; on a phantom none or one, too: Vocabulary::embed()
   std::span<const std::int64_t> labels;  ///< [B, S] token ids to predict; kernels::kNoLabel where nothing is predicted
   std::uint64_t seed = 0;                ///< seed and step determine dropout, in training passes of models that have it
   std::uint64_t step = 0;

@@ -14,7 +14,7 @@
 namespace tsprun::detail {
 
 void Model::check_tokens(const TokenBatch& tokens) const {
-  if (rank_.is_phantom() && tokens.ids.empty() && tokens.labels.empty()) return;
+  if (rank_.is_phantom() && tokens.ids.size() <= 1 && tokens.labels.empty()) return;
   if (tokens.sequence == 0 || tokens.batch == 0 || tokens.ids.size() != tokens.batch * tokens.sequence ||
       tokens.labels.size() != tokens.ids.size()) {
     throw Error(Cause::refused, fmt::format("a batch of {} × {} tokens with {} ids and {} labels", tokens.batch, tokens.sequence,
@@ -89,7 +89,7 @@ Loss Model::forward(const TokenBatch& tokens, const LogitsSink* logits, bool kee
   if (count > 0) {
     loss.mean = forward_own({.batch = sequences.count(mesh_.data().rank()),
                              .sequence = tokens.sequence,
-                             .ids = tokens.ids.empty() ? tokens.ids : tokens.ids.subspan(first, count),
+                             .ids = tokens.ids.size() <= 1 ? tokens.ids : tokens.ids.subspan(first, count),
                              .labels = tokens.labels.empty() ? tokens.labels : tokens.labels.subspan(first, count),
                              .seed = tokens.seed,
                              .step = tokens.step},

@@ -52,15 +52,17 @@ void ExchangedVocabulary::plan_rows(const TokenLayout& tokens, std::span<const T
   order_ = {reinterpret_cast<std::uint32_t*>(memory + own_labels_.size_bytes()), tokens.held_rows()};
   wanted_.assign(ranks, {});
   needed_.assign(ranks, 0);
-  if (ids.empty()) spread_rows(tokens);
+  if (rank_.is_phantom() && ids.size() <= 1) suppose_rows(tokens, ids);
   else find_rows(tokens, ids);
   rows_for_others_ = 0;
   for (const auto& list : wanted_) rows_for_others_ += list.size();
 }
 
-void ExchangedVocabulary::spread_rows(const TokenLayout& tokens) {
+void ExchangedVocabulary::suppose_rows(const TokenLayout& tokens, std::span<const Token> ids) {
+  const int only = ids.empty() ? -1 : owner_of(rows_, size(), static_cast<std::size_t>(ids[0]));
   const auto share = [&](int holder, int owner) {
     const std::size_t held = tokens.held_rows(holder);
+    if (only >= 0) return owner == only ? held : 0;
     const std::size_t first = rows_.offset(owner);
     return held * (first + rows_.count(owner)) / rows_.total() - held * first / rows_.total();
   };

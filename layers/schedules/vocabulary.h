@@ -45,9 +45,9 @@ class Vocabulary {
   Vocabulary& operator=(const Vocabulary&) = delete;
   virtual ~Vocabulary() = default;
 
-  /// Writes the embedding of this rank's tokens to x [rows, h]. `ids` [B, S] in natural order. On a phantom ids and labels may be
-  /// empty, which stands for ids that are equally frequent. `kept`: memory category of what this rank keeps of them. Throws
-  /// Error(refused) for ids outside of the vocabulary.
+  /// Writes the embedding of this rank's tokens to x [rows, h]. `ids` [B, S] in natural order. On a phantom, without labels, no
+  /// ids stand for ids that are equally frequent, and one for that id at every token. `kept`: memory category of what this rank
+  /// keeps of them. Throws Error(refused) for ids outside of the vocabulary.
   virtual void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) = 0;
   /// Sends the gradients dx [rows, h] of the embedding's rows to their owners. Replaces the embedding's gradient, or adds to it
   /// if head and embedding are tied. Call it after embed() of the same tokens, and if tied after head_backward().
@@ -111,8 +111,8 @@ class ExchangedVocabulary final : public Vocabulary {
   void head_backward_rotated(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, double weight);
   void head_backward_gathered(const Tensor& dx, const TokenLayout& tokens, double weight);
   void plan_rows(const TokenLayout& tokens, std::span<const Token> ids, Category kept);
-  /// Fills wanted_ and needed_ as if all ids were equally frequent on every rank, for a phantom, whose ids aren't known.
-  void spread_rows(const TokenLayout& tokens);
+  /// Fills wanted_ and needed_ for a phantom, whose tokens have one id, or without one all equally often on every rank.
+  void suppose_rows(const TokenLayout& tokens, std::span<const Token> ids);
   /// Fills wanted_, needed_ and order_ from the ids of all tokens.
   void find_rows(const TokenLayout& tokens, std::span<const Token> ids);
   std::size_t hidden() const { return weights_.embedding.size(1); }

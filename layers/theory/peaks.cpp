@@ -78,9 +78,8 @@ void RunPeaks::pass(const TokenBatch& tokens) {
 }
 
 void RunPeaks::pass_with_own_ids(std::size_t batch, std::size_t sequence) {
-  const std::vector<Token> ids(batch * sequence, parts_->model.first_own_id());
-  const std::vector<std::int64_t> labels(ids.size(), 0);
-  pass({.batch = batch, .sequence = sequence, .ids = ids, .labels = labels});
+  const Token id = parts_->model.first_own_id();
+  pass({.batch = batch, .sequence = sequence, .ids = {&id, 1}, .labels = {}});
 }
 
 Traffic RunPeaks::traffic() const {

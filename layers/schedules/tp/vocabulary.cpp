@@ -53,11 +53,14 @@ void TensorVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::sp
   positions_.clear();
   rows_here_.clear();
   const std::size_t first = rows_.offset(tensor_.rank());
-  if (ids.empty()) {
-    positions_.resize(count * rows_.count(tensor_.rank()) / rows_.total());
+  const bool supposed = rank_.is_phantom() && ids.size() <= 1;
+  if (supposed) {
+    const std::size_t here = rows_.count(tensor_.rank());
+    const bool has_only = !ids.empty() && static_cast<std::size_t>(ids[0]) - first < here;
+    positions_.resize(ids.empty() ? count * here / rows_.total() : has_only ? count : 0);
     rows_here_ = positions_;
   }
-  const std::vector<Token> own = ids.empty() ? std::vector<Token>() : tokens.take(tokens.holder(), ids);
+  const std::vector<Token> own = supposed ? std::vector<Token>() : tokens.take(tokens.holder(), ids);
   for (std::size_t i = 0; i < own.size(); ++i) {
     const auto id = static_cast<std::size_t>(own[i]);
     if (own[i] < 0 || id >= rows_.total()) {
