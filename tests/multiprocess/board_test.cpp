@@ -56,9 +56,9 @@ bool ignores(pid_t pid, int number) {
 }
 
 TEST(Board, SignalUserOneIsHarmlessWhereThereIsNoJob) {
-  // A search takes a second or so, without a job.
-  Process plan({tsprun_path(), "plan", "--search", "--gpus", "64", "--mem", "192G", "--machine", "mi300x", "--config", "paper-7b",
-                "--dtype", "bf16", "--batch", "16", "--seq", "32768"});
+  // A search takes some tenths of a second, without a job.
+  Process plan({tsprun_path(), "plan", "--search", "--gpus", "8", "--mem", "192G", "--machine", "mi300x", "--config", "paper-7b",
+                "--dtype", "bf16", "--batch", "8", "--seq", "4096"});
   for (int tries = 0; tries < 500 && !ignores(plan.pid(), SIGUSR1); ++tries)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   ASSERT_TRUE(ignores(plan.pid(), SIGUSR1));
