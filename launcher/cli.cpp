@@ -93,7 +93,7 @@ void take_environment(const Environment& environment, std::string_view command, 
 }
 
 /// Refuses faults that the command can't inject, and slower links of a command that has none.
-void check_faults(const CommandFacts& command, const GlobalOptions& global) {
+void check_faults_fit(const CommandFacts& command, const GlobalOptions& global) {
   if (global.link_gbps.given() && !command.has_ranks())
     refuse(fmt::format("--link-gbps {}: {} has no ranks", global.link_gbps.text, command.name));
   for (const fault::Spec& spec : global.faults.values) {
@@ -152,7 +152,7 @@ int execute(Command& command, const OptionTable& options, GlobalOptions& global,
       global.trace = trace_to_stdout->path();
     }
     take_environment(Environment(), facts.name, global);
-    check_faults(facts, global);
+    check_faults_fit(facts, global);
     options.parse();
     command.validate(global);
     global.inputs = command.inputs();

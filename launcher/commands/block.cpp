@@ -28,7 +28,6 @@ namespace tsprun::detail::launcher {
 namespace {
 
 constexpr ModelOptionUse kBlockUse{.model_folder = false, .data = false, .seed = false, .recompute = true};
-constexpr std::size_t kMostTokens = std::size_t{1} << 31;
 
 /// The options of `block`.
 struct BlockOptions {

@@ -34,7 +34,6 @@ namespace {
 
 constexpr std::size_t kUsualSequence = 1024;
 constexpr std::int64_t kLargestBatch = 1 << 20;
-constexpr std::size_t kMostTokens = std::size_t{1} << 31;
 /// A number of bytes that no machine has, and that is far from overflow.
 constexpr double kUncountable = 0x1p60;
 

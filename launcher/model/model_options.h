@@ -9,6 +9,7 @@
 #include "layers/io/config.h"
 #include "layers/layout/setting.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -16,6 +17,9 @@
 #include <vector>
 
 namespace tsprun::detail::launcher {
+
+/// Largest number of tokens in a batch.
+inline constexpr std::size_t kMostTokens = std::size_t{1} << 31;
 
 /// Selection of the options that a command takes.
 struct ModelOptionUse {

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Runs the tests that PyTorch ships for any backend (torch/testing/_internal/distributed/distributed_test.py) on tsprun.
 
-    upstream.py [--as-gloo] [--only TEXT]
+    upstream.py [--as-gloo] [--only TEXT] [--passed FILE]
 
 Three ranks a test, forked, which meet through a file. A test passes, skips itself (no GPU, say), or fails; each that fails must
 stand in upstream_exceptions.txt with its reason, and each that stands there must fail. Exit code 0 if so. Many tests skip unless
-the backend is called "gloo": --as-gloo lets our process group bear that name.
+the backend is called "gloo": --as-gloo lets our process group bear that name. --passed leaves out the tests that FILE names, if
+there is such a file, and adds those that passed to it: a second pass under the other name runs the rest alone.
 """
 
 import os
@@ -17,8 +18,14 @@ import unittest
 #: tests that pass under each name: skipped ones must not hide a failure
 PASS_AT_LEAST = {"tsprun": 80, "gloo": 109}
 
+
+def argument(name):
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else ""
+
+
 as_gloo = "--as-gloo" in sys.argv
-only = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
+only = argument("--only")
+passed_file = argument("--passed")
 scratch = tempfile.TemporaryDirectory()
 os.environ.update(BACKEND="gloo" if as_gloo else "tsprun", WORLD_SIZE="3", TEMP_DIR=scratch.name, TSP_TIMEOUT="10",
                   OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR", PYTORCH_TEST_WITH_SLOW="0")
@@ -100,14 +107,22 @@ def name_of(test):
 
 if __name__ == "__main__":
     listed = expected_failures()
-    suite = unittest.TestSuite(t for t in unittest.defaultTestLoader.loadTestsFromTestCase(Upstream) if only in t.id())
+    before = set()
+    if os.path.exists(passed_file):
+        with open(passed_file) as lines:
+            before = set(lines.read().split())
+    tests = unittest.defaultTestLoader.loadTestsFromTestCase(Upstream)
+    suite = unittest.TestSuite(t for t in tests if only in t.id() and name_of(t) not in before)
     result = unittest.TextTestRunner(resultclass=Result, verbosity=2).run(suite)
     failed = {name_of(test) for test, _ in result.failures + result.errors}
     passed = {name_of(test) for test in result.passed}
     wrong = sorted(failed - listed.keys()) + sorted(name + " (listed, but passes)" for name in passed & listed.keys())
     least = PASS_AT_LEAST[os.environ["BACKEND"]]
-    if not only and len(passed) < least:
-        wrong.append(f"only {len(passed)} tests passed, not {least}: do others skip themselves?")
+    if passed_file:
+        with open(passed_file, "a") as lines:
+            lines.writelines(f"{name}\n" for name in sorted(passed))
+    if not only and len(passed) + len(before) < least:
+        wrong.append(f"only {len(passed)} tests passed beside {len(before)} before, not {least}: do others skip themselves?")
     print(f"passed {len(passed)}, skipped {len(result.skipped)}, failed as listed {len(failed & listed.keys())}")
     if wrong:
         print("unexpected: " + ", ".join(wrong))
