@@ -5,7 +5,8 @@
 #   tools/test.sh --full   besides: the slow ones, the sanitizers and fuzzing, built by clang++, clang-format and clang-tidy
 #   tools/test.sh PART...  only these: release asan tsan fuzz format tidy, those of --full, and clang, the release build by clang++
 #
-# clang isn't in --full, for time: tidy reads every source with that build's flags, and the compiler's warnings are errors there, too.
+# The sanitizers leave out what tests/long.cmake names. clang isn't in --full, for time: tidy reads every source with that build's flags,
+# and the compiler's warnings are errors there, too.
 # A part that fails doesn't keep the others from running; what its failed tests printed stands once more at the end. The last line says
 # passed or failed, with the counts and which tests were skipped (each says why when it runs alone: ctest -V -R NAME); the exit code is 0
 # or 1, and 2 for a wrong argument.
@@ -91,25 +92,25 @@ tidy_one() {
 }
 export -f tidy_one
 
-# Every source with the flags that clang++ has for it, in the batches that it compiles: one by one they take five times as long, most of
-# it for the same headers. All cores at once. Nothing is built.
+# Every source with the flags that clang++ has for it, in larger batches than are compiled: one by one they take five times as long, most
+# of it for the same headers. All cores at once. Nothing is built.
 check_tidy() {
   cd "$root"
-  cmake --preset clang -B build/tidy/database >/dev/null
+  cmake --preset clang -B build/tidy/database -DCMAKE_UNITY_BUILD_BATCH_SIZE=64 >/dev/null
   export TIDY_COMMON=build/tidy/common
   sources | grep '\.h$' | xargs cat .clang-tidy >"$TIDY_COMMON"
   grep -o '"file": "[^"]*"' build/tidy/database/compile_commands.json | cut -d'"' -f4 | sed "s|^$root/||" | sort -u |
-    xargs -P "$(nproc)" -I{} timeout 600 bash -c 'tidy_one {}'
+    xargs -P "$(nproc)" -I{} timeout 900 bash -c 'tidy_one {}'
 }
 
 run_part() {
   case $1 in
     release) part "release, all tests" build_and_test release ;;
-    asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE slow ;;
-    tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE slow ;;
+    asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE "slow|long" ;;
+    tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE "slow|long" ;;
     clang) part "clang: release by clang++" build_and_test clang -LE "slow|rdma" ;;
     fuzz)
-      if compgen -G "$root/tests/fuzz/*_fuzz.cpp" >/dev/null; then part "fuzz: each target for 30 s" build_and_test fuzz; fi
+      if compgen -G "$root/tests/fuzz/*_fuzz.cpp" >/dev/null; then part "fuzz: each target for 20 s" build_and_test fuzz; fi
       ;;
     format) part "clang-format" check_format ;;
     tidy) part "clang-tidy" check_tidy ;;
