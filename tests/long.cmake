@@ -12,8 +12,9 @@ set(long
     "^layers\\.[A-Za-z0-9]*(Audit|Traffic)\\."
     "^layers\\.SequenceAttention\\.ReceivedBytes"
     # Runs of tsprun under many layouts, transports or options.
-    "^multiprocess\\.(AlikeNodes\\.Compute|Block|CalibrateCommand\\.WritesAMachine|CompareCommand\\.TheLongest|Layouts|Memory|ModelRefusal)"
+    "^multiprocess\\.(AlikeNodes\\.Compute|CalibrateCommand\\.WritesAMachine|CompareCommand\\.TheLongest|Layouts|Memory|ModelRefusal)"
     "^multiprocess\\.(NoSharedMemory\\.Collectives|PlanCommand\\.Agrees|Played|Plot|SigUsr1|StandardOutput\\.(That|Who))"
+    "^multiprocess\\.(Generate\\.(Audits|Greedy)|Gpt2\\.Drops|SimulateCommand\\.(Moves|Traces))"
     "^multiprocess\\.Train\\.(GoesOn|HasTheSame|Receives)"
     "^multiprocess\\.(Trace\\.(Arrows|Counters|IsGzipped)|TrainOverTransports|Watchdog\\.LeavesAJobAlone)")
 foreach(label unit multiprocess)

@@ -5,8 +5,8 @@
 #   tools/test.sh --full   besides: the slow ones, the sanitizers and fuzzing, built by clang++, clang-format and clang-tidy
 #   tools/test.sh PART...  only these: release asan tsan fuzz format tidy, those of --full, and clang, the release build by clang++
 #
-# The sanitizers leave out what tests/long.cmake names. clang isn't in --full, for time: tidy reads every source with that build's flags,
-# and the compiler's warnings are errors there, too.
+# The sanitizers leave out what tests/long.cmake names, and comparisons with PyTorch. clang isn't in --full, for time: tidy reads every
+# source with that build's flags, and the compiler's warnings are errors there, too.
 # A part that fails doesn't keep the others from running; what its failed tests printed stands once more at the end. The last line says
 # passed or failed, with the counts and which tests were skipped (each says why when it runs alone: ctest -V -R NAME); the exit code is 0
 # or 1, and 2 for a wrong argument.
@@ -106,8 +106,8 @@ check_tidy() {
 run_part() {
   case $1 in
     release) part "release, all tests" build_and_test release ;;
-    asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE "slow|long" ;;
-    tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE "slow|long" ;;
+    asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE "slow|long|torch" ;;
+    tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE "slow|long|torch" ;;
     clang) part "clang: release by clang++" build_and_test clang -LE "slow|rdma" ;;
     fuzz)
       if compgen -G "$root/tests/fuzz/*_fuzz.cpp" >/dev/null; then part "fuzz: each target for 20 s" build_and_test fuzz; fi
