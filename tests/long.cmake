@@ -17,6 +17,8 @@ set(long
     "^multiprocess\\.(AlikeNodes\\.Compute|CalibrateCommand\\.WritesAMachine|CompareCommand\\.TheLongest|Layouts|Memory|ModelRefusal)"
     "^multiprocess\\.(NoSharedMemory\\.Collectives|PlanCommand\\.Agrees|Played|Plot|SigUsr1|StandardOutput\\.(That|Who))"
     "^multiprocess\\.(Generate\\.(Audits|Greedy)|Gpt2\\.Drops|SimulateCommand\\.(Moves|Traces))"
+    # Built-in commands as processes, whose parts the tests of layers and launcher run.
+    "^multiprocess\\.(AlikeNodes|CompareCommand|Eval|Generate|Gpt2|NotFiniteCommands|PlanCommand|SaveFolder|TrainingFiles|Trace)"
     "^multiprocess\\.(KillAndResume|KillStorm\\.On(Programs|TheParents))"
     "^multiprocess\\.Train\\.(GoesOn|HasTheSame|Receives)"
     "^multiprocess\\.(Trace\\.(Arrows|Counters|IsGzipped)|TrainOverTransports|Watchdog\\.LeavesAJobAlone)")
