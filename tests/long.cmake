@@ -1,5 +1,6 @@
-# Read by ctest once it knows the tests: those that repeat with more shapes, ranks or calls what others run, too. Under a sanitizer each
-# takes ten seconds and more without seeing anything new, so the sanitizers' parts of tools/test.sh leave out the label long.
+# Read by ctest once it knows the tests: those that repeat, with more shapes, ranks or calls, code that other tests run, too, or that run
+# built-in commands as processes, whose parts the tests of layers and launcher run. tools/test.sh --full, which has to fit into an hour,
+# leaves out their label, long, under the sanitizers. `tools/test.sh asan` and `tsan` run them.
 set(long
     # One of each kind stays.
     "^core\\.All/Growth.*/(all_gather|all_to_all|broadcast|gather|recv|reduce|reduce_scatter|scatter|send)$"
@@ -13,15 +14,12 @@ set(long
     "^layers\\.[A-Za-z0-9]*(Audit|Traffic)\\."
     "^layers\\.SequenceAttention\\.ReceivedBytes"
     "^launcher\\.Paper"
-    # Runs of tsprun under many layouts, transports or options.
-    "^multiprocess\\.(AlikeNodes\\.Compute|CalibrateCommand\\.WritesAMachine|CompareCommand\\.TheLongest|Layouts|Memory|ModelRefusal)"
-    "^multiprocess\\.(NoSharedMemory\\.Collectives|PlanCommand\\.Agrees|Played|Plot|SigUsr1|StandardOutput\\.(That|Who))"
-    "^multiprocess\\.(Generate\\.(Audits|Greedy)|Gpt2\\.Drops|SimulateCommand\\.(Moves|Traces))"
-    # Built-in commands as processes, whose parts the tests of layers and launcher run.
-    "^multiprocess\\.(AlikeNodes|CompareCommand|Eval|Generate|Gpt2|NotFiniteCommands|PlanCommand|SaveFolder|TrainingFiles|Trace)"
-    "^multiprocess\\.(KillAndResume|KillStorm\\.On(Programs|TheParents))"
+    # Built-in commands as processes.
+    "^multiprocess\\.(AlikeNodes|CalibrateCommand\\.WritesAMachine|CompareCommand|Eval|Generate|Gpt2|Layouts|Memory|ModelRefusal)"
+    "^multiprocess\\.(NoSharedMemory\\.Collectives|NotFiniteCommands|PlanCommand|Played|Plot|SaveFolder|SigUsr1)"
+    "^multiprocess\\.(SimulateCommand\\.(Moves|Traces)|StandardOutput\\.(That|Who)|TrainingFiles|TrainOverTransports|Trace\\.)"
     "^multiprocess\\.Train\\.(GoesOn|HasTheSame|Receives)"
-    "^multiprocess\\.(Trace\\.(Arrows|Counters|IsGzipped)|TrainOverTransports|Watchdog\\.LeavesAJobAlone)")
+    "^multiprocess\\.(KillAndResume|KillStorm\\.On(Programs|TheParents)|Watchdog\\.LeavesAJobAlone)")
 foreach(label unit multiprocess)
   set(tests ${multiprocess_tests_TESTS})
   if(label STREQUAL "unit")

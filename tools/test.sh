@@ -5,8 +5,9 @@
 #   tools/test.sh --full   besides: the slow ones, the sanitizers and fuzzing, built by clang++, clang-format and clang-tidy
 #   tools/test.sh PART...  only these: release asan tsan fuzz format tidy, those of --full, and clang, the release build by clang++
 #
-# The sanitizers leave out what tests/long.cmake names, and comparisons with PyTorch. clang isn't in --full, for time: tidy reads every
-# source with that build's flags, and the compiler's warnings are errors there, too.
+# For time, --full leaves out under the sanitizers what tests/long.cmake names and comparisons with PyTorch, and its tidy doesn't read the
+# tests, which the sanitizers' builds compile with clang++'s warnings; parts that are named are whole. Nor is clang in --full: tidy reads
+# the sources with that build's flags.
 # A part that fails doesn't keep the others from running; what its failed tests printed stands once more at the end. The last line says
 # passed or failed, with the counts and which tests were skipped (each says why when it runs alone: ctest -V -R NAME); the exit code is 0
 # or 1, and 2 for a wrong argument.
@@ -15,7 +16,13 @@ set -euo pipefail
 
 full=(release asan tsan fuzz format tidy)
 chosen=("$@")
-if [ "$*" = --full ]; then chosen=("${full[@]}"); fi
+left_out=slow
+untidied='^$'
+if [ "$*" = --full ]; then
+  chosen=("${full[@]}")
+  left_out="slow|long|torch"
+  untidied=/database/tests/
+fi
 for argument in "${chosen[@]}"; do
   case " ${full[*]} clang " in
     *" $argument "*) ;;
@@ -93,25 +100,24 @@ tidy_one() {
 export -f tidy_one
 
 # Every source with the flags that clang++ has for it, in larger batches than are compiled: one by one they take five times as long, most
-# of it for the same headers. Not the tests, which the sanitizers' builds compile with clang++'s warnings: for time. All cores at once.
-# Nothing is built.
+# of it for the same headers. All cores at once. Nothing is built.
 check_tidy() {
   cd "$root"
   cmake --preset clang -B build/tidy/database -DCMAKE_UNITY_BUILD_BATCH_SIZE=64 >/dev/null
   export TIDY_COMMON=build/tidy/common
   sources | grep '\.h$' | xargs cat .clang-tidy >"$TIDY_COMMON"
-  grep -o '"file": "[^"]*"' build/tidy/database/compile_commands.json | cut -d'"' -f4 | sed "s|^$root/||" | grep -v /database/tests/ | sort -u |
+  grep -o '"file": "[^"]*"' build/tidy/database/compile_commands.json | cut -d'"' -f4 | sed "s|^$root/||" | grep -v "$untidied" | sort -u |
     xargs -P "$(nproc)" -I{} timeout 900 bash -c 'tidy_one {}'
 }
 
 run_part() {
   case $1 in
     release) part "release, all tests" build_and_test release ;;
-    asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE "slow|long|torch" ;;
-    tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE "slow|long|torch" ;;
+    asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE "$left_out" ;;
+    tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE "$left_out" ;;
     clang) part "clang: release by clang++" build_and_test clang -LE "slow|rdma" ;;
     fuzz)
-      if compgen -G "$root/tests/fuzz/*_fuzz.cpp" >/dev/null; then part "fuzz: each target for 10 s" build_and_test fuzz; fi
+      if compgen -G "$root/tests/fuzz/*_fuzz.cpp" >/dev/null; then part "fuzz: each target for 30 s" build_and_test fuzz; fi
       ;;
     format) part "clang-format" check_format ;;
     tidy) part "clang-tidy" check_tidy ;;
