@@ -14,7 +14,7 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-/// Least factor by which a slow link's fastest message is slower than the median link's fastest.
+/// Least factor by which a slow link's fastest messages are slower than the median link's.
 constexpr std::uint64_t kTimesSlower = 8;
 /// Least messages and bytes of a link that may be called slow.
 constexpr std::uint32_t kLeastMessages = 16;
@@ -110,9 +110,8 @@ std::vector<std::string> link_warnings(const FlightBoard& board, std::uint64_t e
     const bool all_slow = !on_time.contains(record.from);
     if (all_slow && !told.insert(record.from).second) continue;
     lines.push_back(fmt::format(
-        "messages from rank {} to rank {} come slowly: {} is slow; of {} messages with {:.1f} MB in all the fastest came at {}, "
-        "where "
-        "the links' median is {}; together they were on their way for {:.1f} s of a job of {:.1f} s",
+        "messages from rank {} to rank {} come slowly: {} is slow; of {} messages with {:.1f} MB in all hardly any came faster "
+        "than {}, where the links' median is {}; together they were on their way for {:.1f} s of a job of {:.1f} s",
         record.from, to,
         all_slow ? fmt::format("rank {} is late, or what joins it to others", record.from) : "the link between them",
         record.messages, static_cast<double>(record.bytes) * 1e-6, readable_rate(record.fastest), readable_rate(median),

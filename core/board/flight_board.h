@@ -108,7 +108,7 @@ struct LinkLine {
   std::atomic<std::uint32_t> messages;    ///< number of such messages
   std::atomic<std::uint64_t> bytes;       ///< sum of their sizes
   std::atomic<std::uint64_t> pending_ns;  ///< sum of their times from first poll to arrival
-  std::atomic<std::uint64_t> fastest;     ///< bytes per second of the fastest of them
+  std::atomic<std::uint64_t> fastest;     ///< bytes per second that only a few of them exceeded
 };
 static_assert(sizeof(LinkLine) == 32);
 /// Number of senders for which a page has a LinkLine; of more senders, the slowest are kept.
@@ -203,7 +203,7 @@ struct LinkRecord {
   std::uint32_t messages = 0;
   std::uint64_t bytes = 0;
   std::uint64_t pending_ns = 0;
-  std::uint64_t fastest = 0;  ///< bytes per second
+  std::uint64_t fastest = 0;  ///< bytes per second that only a few messages exceeded
 };
 
 /// Returns the failure that an exception describes; its rank may be -1.

@@ -12,6 +12,9 @@ namespace {
 constexpr std::uint64_t kLeastPendingNs = 50'000;
 /// Upper limit of measured speeds in bytes per second, beyond that of any present link.
 constexpr std::uint64_t kMostBytesPerSecond = 100'000'000'000;
+/// Number of messages that may be faster than the speed by which a link is judged: some, and one in so many of all.
+constexpr std::uint32_t kSomeFaster = 3;
+constexpr std::uint32_t kOneFasterIn = 64;
 
 }  // namespace
 
@@ -23,7 +26,7 @@ void LinkTimes::arrived(int from, std::size_t bytes, std::uint64_t pending_ns) {
   record.bytes += bytes;
   record.pending_ns += pending_ns;
   const std::uint64_t speed = bytes * 1'000'000'000 / std::max(pending_ns, kLeastPendingNs);
-  record.fastest = std::max(record.fastest, std::min(speed, kMostBytesPerSecond));
+  judge(link, std::min(speed, kMostBytesPerSecond));
   if (link.line == nullptr) link.line = line_for(link);
   if (link.line == nullptr) return;
   link.line->from.store(from + 1, relaxed);
@@ -31,6 +34,21 @@ void LinkTimes::arrived(int from, std::size_t bytes, std::uint64_t pending_ns) {
   link.line->bytes.store(record.bytes, relaxed);
   link.line->pending_ns.store(record.pending_ns, relaxed);
   link.line->fastest.store(record.fastest, relaxed);
+}
+
+/// Sets record.fastest to the slowest of the first few speeds, and later to the slowest of those that exceed it, once they are
+/// more than may. record.messages counts this one already.
+void LinkTimes::judge(Sender& link, std::uint64_t speed) {
+  LinkRecord& record = link.record;
+  if (record.messages <= kSomeFaster + 1) {
+    record.fastest = record.messages == 1 ? speed : std::min(record.fastest, speed);
+    return;
+  }
+  if (speed <= record.fastest) return;
+  link.slowest_of_them = link.faster == 0 ? speed : std::min(link.slowest_of_them, speed);
+  if (++link.faster <= kSomeFaster + record.messages / kOneFasterIn) return;
+  record.fastest = link.slowest_of_them;
+  link.faster = 0;
 }
 
 /// Returns a free line, or that of the fastest link if this one is slower; null if there is neither.

@@ -1,8 +1,9 @@
 // Measures how fast messages arrive from each other rank, so that the report can name pairs whose link is slower than the others.
 //
 // A message is timed if it was still missing when this rank first polled for it: from that poll to the one that found it. This
-// time is an upper bound, because the sender may have been late, and because a rank that computes polls only now and then. So a
-// link is judged by its fastest message, to which neither applies.
+// time is too long where the sender was late, or where this rank computed and polled only now and then; it is too short where
+// this rank came late itself and the message was nearly there. So a link is judged by its fastest messages but for a few: by a
+// speed that three of them and one in 64 of all may exceed.
 #pragma once
 
 #include "core/board/flight_board.h"
@@ -29,7 +30,10 @@ class LinkTimes {
   struct Sender {
     LinkRecord record;
     LinkLine* line = nullptr;
+    std::uint32_t faster = 0;           // messages that were faster than record.fastest since that was set
+    std::uint64_t slowest_of_them = 0;  // in bytes per second
   };
+  static void judge(Sender& link, std::uint64_t speed);
   LinkLine* line_for(const Sender& link);
 
   RankPage* page_;
