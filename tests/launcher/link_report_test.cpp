@@ -86,9 +86,9 @@ TEST_F(LinkReport, AFewFastMessagesDoNotHideASlowLink) {
   EXPECT_NE(lines[0].find("faster than 17 MB/s"), std::string::npos) << lines[0];
 }
 
-TEST_F(LinkReport, ASpeedThatOneInSixtyFourExceedIsTheLinks) {
+TEST_F(LinkReport, ASpeedThatOneInFiftyReachIsTheLinks) {
   carry(0, 1, 1, 2'000'000);
-  for (int i = 0; i < 1000; ++i) carry(0, 1, 1, i % 60 == 0 ? 1'000'000 : 2'000'000);
+  for (int i = 0; i < 2000; ++i) carry(0, 1, 1, i % 50 == 0 ? 1'000'000 : 2'000'000);
   EXPECT_EQ(board_.link_records(1).at(0).fastest, kMiB * 1000);
 }
 

@@ -16,11 +16,12 @@ struct Measured {
   json links;
 };
 
-Measured bench(const std::string& intra, const std::vector<std::string>& faults) {
+Measured bench(const std::string& intra, const std::string& bytes, const std::string& times,
+               const std::vector<std::string>& faults) {
   const TemporaryDirectory folder;
-  std::vector<std::string> arguments = {"-n", "4", "--intra", intra, "--json", folder.path("report.json")};
+  std::vector<std::string> arguments = {"-n", "3", "--intra", intra, "--json", folder.path("report.json")};
   for (const std::string& fault : faults) arguments.insert(arguments.end(), {"--fault", fault});
-  arguments.insert(arguments.end(), {"bench", "all_gather", "--sizes", "1M", "--iters", "60", "--check=off"});
+  arguments.insert(arguments.end(), {"bench", "all_gather", "--sizes", bytes, "--iters", times, "--check=off"});
   const Finished run = run_tsprun(arguments);
   EXPECT_EQ(run.end.code, 0) << run.describe();
   return {run.err, read_json(folder.path("report.json")).at("links")};
@@ -28,16 +29,17 @@ Measured bench(const std::string& intra, const std::vector<std::string>& faults)
 
 class SlowLink : public ::testing::TestWithParam<const char*> {};
 
+// Each message takes 65 ms, so that ranks sleep nearly all the time: what they wait for a core on a busy machine explains little.
 TEST_P(SlowLink, IsNamedAndHasTheSpeedItHas) {
-  const Measured run = bench(GetParam(), {"slow:from=1,to=2,gbps=0.01"});
+  const Measured run = bench(GetParam(), "192K", "20", {"slow:from=1,to=2,gbps=0.001"});
   double pending = 0;
   for (const json& link : run.links) {
     const bool slow = link.at("from") == 1 && link.at("to") == 2;
     if (slow) {
       pending = link.at("pending_seconds");
-      EXPECT_GT(link.at("fastest_gbps"), 0.0075) << link;
-      EXPECT_LT(link.at("fastest_gbps"), 0.0105) << link;
-      EXPECT_GE(link.at("messages"), 60) << link;
+      EXPECT_GT(link.at("fastest_gbps"), 0.00075) << link;
+      EXPECT_LT(link.at("fastest_gbps"), 0.00105) << link;
+      EXPECT_GE(link.at("messages"), 16) << link;
     }
   }
   for (const json& link : run.links) EXPECT_LE(link.at("pending_seconds"), pending) << link;
@@ -45,7 +47,9 @@ TEST_P(SlowLink, IsNamedAndHasTheSpeedItHas) {
 }
 
 // Runs alone (serial.cmake): who is kept from its core by a stranger's process is late, and rightly named.
-TEST_P(SlowLink, IsNoneWhereAllAreAlike) { EXPECT_EQ(bench(GetParam(), {}).err.find("come slowly"), std::string::npos); }
+TEST_P(SlowLink, IsNoneWhereAllAreAlike) {
+  EXPECT_EQ(bench(GetParam(), "6M", "500", {}).err.find("come slowly"), std::string::npos);
+}
 
 INSTANTIATE_TEST_SUITE_P(Over, SlowLink, ::testing::Values("shm", "tcp"),
                          [](const auto& test) { return std::string(test.param); });
