@@ -1,7 +1,9 @@
-// `tsprun generate`: samples text from a model. The prompt goes through the training schedule's forward pass; every further token
-// moves activations and no weights. The text goes to stdout as it is made, everything else to stderr.
+// `tsprun generate`: samples text from a model. The prompts go through the training schedule's forward pass; every further token
+// moves activations and no weights. One text goes to stdout as it is made, those of --prompts at the end, everything else to
+// stderr.
 #include "core/kernels/finite.h"
 #include "launcher/commands/command.h"
+#include "launcher/commands/prompts.h"
 #include "launcher/model/audit.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/model_options.h"
@@ -9,7 +11,6 @@
 #include "launcher/model/session.h"
 #include "launcher/refuse.h"
 #include "launcher/utf8_pieces.h"
-#include "layers/io/data.h"
 #include "layers/model/decode.h"
 #include "layers/model/sampling.h"
 #include "layers/parameters/not_finite.h"
@@ -17,14 +18,11 @@
 #include "transport/posix.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstddef>
-#include <filesystem>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace tsprun::detail::launcher {
@@ -32,9 +30,7 @@ namespace tsprun::detail::launcher {
 namespace {
 
 constexpr ModelOptionUse kGenerateUse{.model_folder = true, .data = false, .seed = true, .recompute = false};
-constexpr Token kBytes = 256;
-
-/// Returns the nearest layout that can be decoded: without dp, and with tsp instead of zero3.
+/// Returns the nearest layout that can be decoded: with tsp instead of zero3.
 Layout decodable(const Layout& layout) {
   Layout works;
   for (const Axis& axis : layout.axes) {
@@ -51,15 +47,10 @@ nlohmann::ordered_json utf8(const std::string& text) {
   return nlohmann::ordered_json::parse(raw.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
-/// Returns true if the prompt names a file of token ids instead of being a text.
-bool prompt_is_file(const std::string& prompt) {
-  const std::filesystem::path path(prompt);
-  return path.extension() == ".bin" && std::filesystem::is_regular_file(path);
-}
-
 /// The options of `generate`, each with its default.
 struct GenerateOptions {
-  std::string prompt;
+  std::string prompt;   ///< empty: the prompts are those of a file
+  std::string prompts;  ///< the file
   Given<std::size_t> tokens{64};
   Given<double> temperature{1.0};
   Given<std::size_t> top_k{0};
@@ -67,21 +58,97 @@ struct GenerateOptions {
   bool audit = false;  ///< print the audit's tables, not only its verdict
 
   // Values derived during validation, not given on the command line.
-  std::vector<Token> ids;  ///< the prompt's tokens
+  std::vector<Prompt> texts;  ///< at least one
   SamplingOptions sampling;
 
   /// Adds the rows of the options.
   void declare(OptionTable& table);
 };
 
-/// Returns the bytes that the ids stand for. An id of 256 or more becomes "<300>".
-std::string text_of(std::span<const Token> ids) {
-  std::string text;
-  for (const Token id : ids) {
-    if (id < kBytes) text += static_cast<char>(id);
-    else text += fmt::format("<{}>", id);
+/// The texts of one rank's replica, while they are decoded together.
+struct Texts {
+  std::size_t first = 0;  ///< number of the first among the texts of all replicas
+  std::vector<std::vector<Token>> prompts;
+  std::vector<std::vector<Token>> added;
+
+  Texts(Mesh& mesh, std::span<const Prompt> all) {
+    const Chunks cut = Chunks::balanced(mesh.data().size(), all.size());
+    first = cut.offset(mesh.data().rank());
+    for (const Prompt& prompt : all.subspan(first, cut.count(mesh.data().rank()))) prompts.push_back(prompt.ids);
+    added.resize(prompts.size());
   }
-  return text;
+  std::size_t count() const { return prompts.size(); }
+  /// Returns how many tokens each text has in the cache once `tokens` are added: K and V of the last are never needed.
+  std::vector<std::size_t> positions(std::size_t tokens) const {
+    std::vector<std::size_t> positions;
+    for (const std::vector<Token>& prompt : prompts) positions.push_back(prompt.size() + tokens - 1);
+    return positions;
+  }
+  /// Returns token `number` of every text after its prompt.
+  std::vector<Token> at(std::size_t number) const {
+    std::vector<Token> tokens;
+    for (const std::vector<Token>& text : added) tokens.push_back(text[number]);
+    return tokens;
+  }
+};
+
+/// Returns the tokens added to the texts of all replicas, `tokens` each, in order, on every rank. Collective.
+std::vector<std::vector<Token>> added_to_all(Session& session, const Texts& own, std::size_t count, std::size_t tokens) {
+  if (own.count() == count) return own.added;
+  std::vector<Token> ids(count * tokens);
+  if (session.mesh().replica().rank() == 0) {
+    for (std::size_t text = 0; text < own.count(); ++text)
+      std::ranges::copy(own.added[text], ids.begin() + static_cast<std::ptrdiff_t>((own.first + text) * tokens));
+  }
+  session.world().all_reduce(Buffer(ids.data(), ids.size(), DType::i32), Reduction::sum);
+  std::vector<std::vector<Token>> all(count);
+  for (std::size_t text = 0; text < count; ++text) {
+    const auto first = ids.begin() + static_cast<std::ptrdiff_t>(text * tokens);
+    all[text].assign(first, first + static_cast<std::ptrdiff_t>(tokens));
+  }
+  return all;
+}
+
+/// Prints one text as it is made.
+class TextStream {
+ public:
+  TextStream(ReportSink& sink, bool speaks) : sink_(sink), speaks_(speaks) {}
+  void say(std::span<const Token> ids) {
+    if (!speaks_) return;
+    const std::string whole = pieces_.add(text_of(ids));
+    if (!whole.empty()) sink_.text(whole);
+  }
+  void end() {
+    if (speaks_) sink_.text(pieces_.rest() + "\n");
+  }
+
+ private:
+  ReportSink& sink_;
+  bool speaks_;
+  Utf8Pieces pieces_;
+};
+
+/// Throws an error that names the first tensor that isn't finite if the logits of a text aren't.
+void check_logits(Session& session, Model& model, Decoder& decoder, const ConstTensor& logits, const Texts& texts,
+                  std::span<const Prompt> prompts) {
+  for (std::size_t text = 0; text < texts.count(); ++text) {
+    if (!kernels::first_not_finite(logits.select(0, text))) continue;
+    const std::string of = prompts.size() == 1 ? "the text" : prompts[texts.first + text].name;
+    blame_not_finite(session.rank(), session.mesh().replica(), model.parameters(),
+                     {.what = fmt::format("token {} of {}: its logits aren't finite", decoder.length(text), of),
+                      .advice = "--dtype f64 shows whether numbers outgrew this type",
+                      .run = [&] {
+                        const std::size_t steps = texts.added.front().size();
+                        decoder.forget();
+                        decoder.prompt(texts.prompts);
+                        for (std::size_t i = 0; i < steps; ++i) decoder.step(texts.at(i));
+                      }});
+  }
+}
+
+/// Returns a text as the report has it.
+nlohmann::ordered_json text_json(const Prompt& prompt, const std::vector<Token>& added) {
+  return {{"text", utf8(text_of(added))}, {"tokens", added}, {"prompt", utf8(text_of(prompt.ids))}};
 }
 
 void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& global, const ModelCommandOptions& shape,
@@ -90,37 +157,24 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
   Rank& rank = session.rank();
   Model model(rank, session.mesh(), model_options(shape, false));
   fill_weights(session, model, shape);
-  // K and V of the last token are never needed.
-  Decoder decoder(rank, model, options.ids.size() + options.tokens - 1);
+  Texts texts(session.mesh(), options.texts);
+  Decoder decoder(rank, model, texts.positions(options.tokens));
   rank.reset_times();
   const std::uint64_t begun = posix::now_ns();
-  std::vector<Token> ids;
-  Utf8Pieces pieces;
-  const auto say = [&](const std::string& bytes) {
-    const std::string whole = pieces.add(bytes);
-    if (!whole.empty()) sink.text(whole);
-  };
-  if (session.speaks()) say(text_of(options.ids));
+  TextStream stream(sink, session.speaks() && options.prompts.empty());
+  stream.say(options.texts.front().ids);
   RankAudit audit;
   const TrafficCounters at_first = context.traffic();
-  ConstTensor logits = decoder.prompt(options.ids);
+  ConstTensor logits = decoder.prompt(texts.prompts);
   const std::uint64_t prefilled = posix::now_ns();
   const TrafficCounters before = context.traffic();
-  while (true) {
-    if (kernels::first_not_finite(logits)) {
-      blame_not_finite(rank, context.world(), model.parameters(),
-                       {.what = fmt::format("token {} of the text: its logits aren't finite", decoder.length()),
-                        .advice = "--dtype f64 shows whether numbers outgrew this type",
-                        .run = [&] {
-                          decoder.forget();
-                          decoder.prompt(options.ids);
-                          for (const Token id : ids) decoder.step(id);
-                        }});
-    }
-    ids.push_back(sample(logits, options.sampling, ids.size()));
-    if (session.speaks()) say(text_of({&ids.back(), 1}));
-    if (ids.size() == options.tokens) break;
-    logits = decoder.step(ids.back());
+  for (std::size_t number = 0;; ++number) {
+    check_logits(session, model, decoder, logits, texts, options.texts);
+    for (std::size_t text = 0; text < texts.count(); ++text)
+      texts.added[text].push_back(sample(logits.select(0, text), options.sampling, number));
+    stream.say({&texts.added.front().back(), 1});
+    if (number + 1 == options.tokens) break;
+    logits = decoder.step(texts.at(number));
   }
   const std::uint64_t ended = posix::now_ns();
   audit.forward = before - at_first;
@@ -130,22 +184,37 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
   double received = 0;  // by all ranks, since they take turns in holding a token's K and V
   for (const std::uint64_t bytes : audit.tokens.received) received += static_cast<double>(bytes);
   context.world().all_reduce(ConstBuffer(&received, 1, DType::f64), Buffer(&received, 1, DType::f64), Reduction::sum);
+  const std::vector<std::vector<Token>> added = added_to_all(session, texts, options.texts.size(), options.tokens);
+  stream.end();
   if (session.speaks()) {
     const auto speed = [](std::size_t tokens, std::uint64_t ns) {
       return static_cast<double>(tokens) / (static_cast<double>(ns) * 1e-9);
     };
-    sink.text(pieces.rest() + "\n");
-    sink.set("generate", {{"text", utf8(text_of(ids))},
-                          {"tokens", ids},
-                          {"prompt", utf8(text_of(options.ids))},
-                          {"tokens_per_s", speed(ids.size(), ended - begun)},
-                          {"prefill_tokens_per_s", speed(options.ids.size(), prefilled - begun)},
-                          {"decode_tokens_per_s", speed(ids.size() - 1, ended - prefilled)},
-                          {"received_bytes_per_token", ids.size() > 1 ? received / static_cast<double>(ids.size() - 1) : 0}});
+    nlohmann::ordered_json report;
+    std::size_t given = 0;
+    for (std::size_t text = 0; text < added.size(); ++text) {
+      const Prompt& prompt = options.texts[text];
+      given += prompt.ids.size();
+      if (options.prompts.empty()) {
+        report = text_json(prompt, added[text]);
+        continue;
+      }
+      report["texts"].push_back(text_json(prompt, added[text]));
+      sink.line(utf8(text_of(prompt.ids) + text_of(added[text])).dump());
+    }
+    const std::size_t later = (options.tokens - 1) * added.size();
+    report["tokens_per_s"] = speed(options.tokens * added.size(), ended - begun);
+    report["prefill_tokens_per_s"] = speed(given, prefilled - begun);
+    report["decode_tokens_per_s"] = speed(later, ended - prefilled);
+    report["received_bytes_per_token"] = later > 0 ? received / static_cast<double>(later) : 0;
+    sink.set("generate", report);
   }
-  std::vector<Token> text = options.ids;
-  text.insert(text.end(), ids.begin(), ids.end());
-  finish_with_text_audit(session, audit, shape, text, options.ids.size(), options.audit);
+  std::vector<DecodedText> decoded;
+  for (std::size_t text = 0; text < texts.count(); ++text) {
+    texts.added[text].pop_back();
+    decoded.push_back({texts.prompts[text], texts.added[text]});
+  }
+  finish_with_text_audit(session, audit, shape, decoded, options.audit);
 }
 
 /// The command `generate`.
@@ -164,7 +233,8 @@ class GenerateCommand final : public Command {
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
-  void read_prompt();
+  void read_texts();
+  void check_replicas(const GlobalOptions& global, const Layout& layout) const;
 
   ModelCommandOptions model_;
   GenerateOptions options_;
@@ -174,7 +244,8 @@ void GenerateOptions::declare(OptionTable& table) {
   using enum Trait;
   constexpr double kHottest = 1e6;
   table.group("Generation");
-  table.add("--prompt TEXT|FILE.bin", prompt, "what the text begins with; a .bin file holds token ids", required | reads);
+  table.add("--prompt TEXT|FILE.bin", prompt, "what the text begins with; a .bin file holds token ids", computed | reads);
+  table.add("--prompts FILE", prompts, "instead: each line begins a text of its own, and all are decoded together", reads);
   table.add("--tokens N", tokens, "tokens to add");
   table.add("--temperature T", temperature, "of the logits; 0: always the likeliest token",
             Number{{.lowest = 0, .highest = kHottest}});
@@ -189,23 +260,27 @@ void GenerateCommand::declare(OptionTable& table) {
   options_.declare(table);
 }
 
-void GenerateCommand::read_prompt() {
-  const std::filesystem::path path(options_.prompt);
-  if (prompt_is_file(options_.prompt)) {
-    const TokenStream stream({path}, 1);
-    options_.ids.resize(static_cast<std::size_t>(stream.size()));
-    stream.read(0, options_.ids);
-  } else {
-    if (!model_.model.empty()) refuse_text_beside_tokenizer({"--prompt"}, model_.model);
-    if (path.extension() == ".bin") spdlog::warn("--prompt {}: there is no such file; it is taken as text", options_.prompt);
-    for (const char byte : options_.prompt) options_.ids.push_back(static_cast<unsigned char>(byte));
+void GenerateCommand::read_texts() {
+  if (options_.prompt.empty() == options_.prompts.empty()) {
+    refuse(options_.prompt.empty()
+               ? "generate needs --prompt TEXT or --prompts FILE; try --prompt 'The '"
+               : "--prompt and --prompts: give one of them; --prompts takes the texts' beginnings from a file");
   }
-  if (options_.ids.empty()) refuse("--prompt '': a text begins with at least one byte; try --prompt 'The '");
-  for (const Token id : options_.ids) {
-    if (static_cast<std::size_t>(id) >= model_.shape.vocabulary) {
-      refuse(fmt::format("--prompt: token {} isn't below the vocabulary's {} ids", id, model_.shape.vocabulary));
-    }
-  }
+  options_.texts =
+      options_.prompts.empty() ? std::vector{read_prompt(options_.prompt, model_)} : read_prompts(options_.prompts, model_);
+}
+
+/// Refuses more replicas than there are texts.
+void GenerateCommand::check_replicas(const GlobalOptions& global, const Layout& layout) const {
+  const std::size_t texts = options_.texts.size();
+  if (static_cast<std::size_t>(layout.data()) <= texts) return;
+  const std::string why = texts == 1
+                              ? "there is one text, and nothing for dp to do"
+                              : fmt::format("there are {} texts, and dp gives each of {} replicas some", texts, layout.data());
+  Layout alone = global.layout;
+  std::erase_if(alone.axes, [](const Axis& axis) { return row_of(axis.kind).cuts == Cut::batch; });
+  refuse(fmt::format("{}: generate can't decode so: {}; try --layout {}", ranks_as_typed(global), why,
+                     alone.axes.empty() ? Layout::tsp(layout.ranks()).print() : decodable(alone).print()));
 }
 
 void GenerateCommand::validate(const GlobalOptions& global) {
@@ -220,17 +295,18 @@ void GenerateCommand::validate(const GlobalOptions& global) {
     if (variant != nullptr && !variant->why_not_decoded.empty())
       refuse(fmt::format("--{} {}: generate can't decode so: {}", name(axis.kind), variant->name, variant->why_not_decoded));
   }
-  read_prompt();
+  read_texts();
+  check_replicas(global, layout);
   const std::size_t room = model_.shape.max_positions;
-  const auto most = static_cast<std::int64_t>(room > options_.ids.size() ? room - options_.ids.size() : 0);
-  if (most == 0) {
-    refuse(fmt::format("--prompt: {} tokens leave no room for more: the model has {} positions", options_.ids.size(), room));
-  }
+  check_room(options_.texts, 1, room);
+  std::size_t shortest = room;
+  for (const Prompt& prompt : options_.texts) shortest = std::min(shortest, prompt.ids.size());
   const auto check = [](const char* option, Given<std::size_t>& number, std::int64_t lowest, std::int64_t highest) {
     number = static_cast<std::size_t>(
         parse_integer(option, number.given() ? number.text : std::to_string(number.value), lowest, highest));
   };
-  check("--tokens", options_.tokens, 1, most);
+  check("--tokens", options_.tokens, 1, static_cast<std::int64_t>(room - shortest));
+  check_room(options_.texts, options_.tokens, room);
   check("--top-k", options_.top_k, 0, static_cast<std::int64_t>(model_.shape.vocabulary));
   options_.sampling = {
       .temperature = options_.temperature, .top_k = options_.top_k, .top_p = options_.top_p, .seed = model_.seed};
@@ -239,6 +315,7 @@ void GenerateCommand::validate(const GlobalOptions& global) {
 
 Inputs GenerateCommand::inputs() const {
   Inputs inputs = model_inputs(model_);
+  if (!options_.prompts.empty()) inputs.files.push_back({"--prompts", options_.prompts});
   if (prompt_is_file(options_.prompt)) inputs.files.push_back({"--prompt", options_.prompt});
   return inputs;
 }

@@ -65,12 +65,11 @@ void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptio
   session.finish();
 }
 
-void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommandOptions& options, std::span<const Token> ids,
-                            std::size_t prompt, bool print) {
+void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommandOptions& options,
+                            std::span<const DecodedText> texts, bool print) {
   session.stop_tracing();
   const theory::MeshSetting of = mesh_setting(session, options);
-  mine.forecast =
-      theory::decoding_counts(of, session.rank().rank(), ids.first(ids.size() - 1), prompt, peak_options(session, false));
+  mine.forecast = theory::decoding_counts(of, session.rank().rank(), texts, peak_options(session, false));
   const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
   if (session.speaks()) {
     report_audit(session.sink(), audits, Audited::text);

@@ -44,9 +44,9 @@ struct PassesOfRun {
 /// writes the trace. Collective. `ids` [B, S]: tokens of the step whose traffic was measured. `passes`: all passes of the run.
 void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptions& options, std::span<const Token> ids,
                        bool training, const PassesOfRun& passes);
-/// Ends a generation with its audit, and writes the trace. Collective. `ids`: all tokens of the text, of which the first `prompt`
-/// were given. The audit goes to stderr, since stdout has the text: all of it if `print`, else its verdict alone.
-void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommandOptions& options, std::span<const Token> ids,
-                            std::size_t prompt, bool print);
+/// Ends a generation with its audit, and writes the trace. Collective. `texts`: those of this rank's replica, with the tokens
+/// that were put in. The audit goes to stderr, since stdout has the text: all of it if `print`, else its verdict alone.
+void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommandOptions& options,
+                            std::span<const DecodedText> texts, bool print);
 
 }  // namespace tsprun::detail::launcher

@@ -31,6 +31,7 @@ Mesh::Mesh(Communicator& world, Layout layout)
       tensor_(group({layout_.tensor_axis()})),
       sequence_(group({layout_.token_axis()})) {
   if (layout_.slices_tokens()) tokens_.emplace(group({layout_.token_axis(), layout_.tensor_axis()}));
+  if (layout_.data() > 1) replica_.emplace(group({layout_.tensor_axis(), layout_.token_axis()}));
 }
 
 /// Returns the group of the ranks that stand elsewhere than this one on these axes alone. Of two axes the last varies fastest.

@@ -28,6 +28,8 @@ class Mesh {
   /// Returns the ranks that share this rank's sequences and have different tokens: `sequence`, or with slices_tokens() also those
   /// of the tensor axis, in the order (sequence, tensor).
   Communicator& tokens() { return tokens_ ? *tokens_ : sequence_; }
+  /// Returns the ranks that share this rank's sequences: all but those of other places on the data axis.
+  Communicator& replica() { return replica_ ? *replica_ : world_; }
   /// Returns the ranks of this rank's replica over which the rows of the vocabulary are cut.
   Communicator& vocabulary() { return layout_.cuts_vocabulary_over_tensor() ? tensor_ : tokens(); }
 
@@ -40,6 +42,7 @@ class Mesh {
   Communicator tensor_;
   Communicator sequence_;
   std::optional<Communicator> tokens_;
+  std::optional<Communicator> replica_;  // where it isn't the world
 };
 
 }  // namespace tsprun::detail

@@ -2,7 +2,6 @@
 #include "layers/theory/peaks.h"
 
 #include "core/kernels/check.h"
-#include "layers/model/decode.h"
 #include "layers/model/model.h"
 #include "layers/model/single_block.h"
 #include "transport/bootstrap/placement.h"
@@ -148,18 +147,27 @@ bool fits(const MeshSetting& of, std::uint64_t budget, const PeakOptions& option
   });
 }
 
-RankCounts decoding_counts(const MeshSetting& of, int rank, std::span<const std::int32_t> ids, std::size_t prompt,
-                           const PeakOptions& options) {
+RankCounts decoding_counts(const MeshSetting& of, int rank, std::span<const DecodedText> texts, const PeakOptions& options) {
   PhantomRank phantom(of, rank, options);
   Model model(phantom.rank, phantom.mesh, model_options(of, options));
   model.parameters().fill_fresh(of.setting.model.layers, 0);
-  Decoder decoder(phantom.rank, model, ids.size());
+  std::vector<std::size_t> positions;
+  std::vector<std::vector<Token>> prompts;
+  for (const DecodedText& text : texts) {
+    positions.push_back(text.prompt.size() + text.added.size());
+    prompts.push_back(text.prompt);
+  }
+  Decoder decoder(phantom.rank, model, std::move(positions));
   RankCounts counts;
   const TrafficCounters at_first = phantom.context.traffic();
-  decoder.prompt(ids.first(prompt));
+  decoder.prompt(prompts);
   counts.traffic.forward = PurposeBytes::received(phantom.context.traffic() - at_first);
   const TrafficCounters after_prompt = phantom.context.traffic();
-  for (const std::int32_t id : ids.subspan(prompt)) decoder.step(id);
+  std::vector<Token> next(texts.size());
+  for (std::size_t i = 0; i < texts.front().added.size(); ++i) {
+    for (std::size_t text = 0; text < texts.size(); ++text) next[text] = texts[text].added[i];
+    decoder.step(next);
+  }
   counts.tokens = PurposeBytes::received(phantom.context.traffic() - after_prompt);
   counts.memory = phantom.rank.memory_peaks();
   return counts;

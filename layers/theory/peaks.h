@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/context.h"
+#include "layers/model/decode.h"
 #include "layers/model/model.h"
 #include "layers/theory/layouts.h"
 #include "tsprun/memory.h"
@@ -98,10 +99,9 @@ Need need(const MeshSetting& of, const PeakOptions& options = {});
 inline constexpr int kMostAsked = 16;
 /// Returns whether ranks with this budget (bytes) get through, whatever the ids are.
 bool fits(const MeshSetting& of, std::uint64_t budget, const PeakOptions& options = {});
-/// Returns the counts of generating text: the first `prompt` of `ids` are the prompt, the others are tokens after it, one at a
-/// time. Ignores batch and sequence of the setting.
-RankCounts decoding_counts(const MeshSetting& of, int rank, std::span<const std::int32_t> ids, std::size_t prompt,
-                           const PeakOptions& options = {});
+/// Returns the counts of decoding the texts of this rank's replica together: their prompts, and then the tokens that are put in
+/// after them, equally many to each. Ignores batch and sequence of the setting.
+RankCounts decoding_counts(const MeshSetting& of, int rank, std::span<const DecodedText> texts, const PeakOptions& options = {});
 /// Returns the counts of one block on its own (layers/model/single_block.h): forward, and backward if options.training is true.
 RankCounts block_counts(const MeshSetting& of, int rank, const PeakOptions& options = {});
 

@@ -90,6 +90,7 @@ RUNS = [
     (f"-n 2 --fault kill:rank=1,step=5 {TRAIN} --steps 6 --save runs/three --save-every 2", 1),
     ("-n 2 eval --model runs/one --data book.txt --seq 32 --batch 2", 0),
     ("-n 2 generate --model runs/one --prompt All --tokens 4", 0),
+    ("--layout dp=2 generate --model runs/one --prompts prompts.txt --tokens 4", 0),
     ("--mem-per-rank 2M compare --layouts tsp=2;dp=2 --config nano --data book.txt --steps 2 --seq 32 --batch 2", 0),
     ("compare --forward --layouts tsp=2;tsp=3 --config nano --data book.txt --steps 2 --seq 32 --batch 2", 0),
     ("plan --layout tsp=8 --config nano --batch 8 --seq 64", 0),
@@ -143,6 +144,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "book.txt").write_text("All work and no play makes a dull boy. " * 200)
+        (folder / "prompts.txt").write_text("All work\nNo play\nA dull boy\n")
         for line, expected in RUNS:
             code, report, errors = run(tsprun, line.split(), folder)
             if expected is not None and code != expected:

@@ -146,9 +146,10 @@ TEST(Program, OfDecodingIsThatOfAPhantom) {
       Model model(rank, mesh, model_options(of, false));
       model.parameters().fill_fresh(of.config.layers, of.seed);
       return record([&] {
-        Decoder decoder(rank, model, prompt.size() + 3);
-        decoder.prompt(prompt);
-        for (const Token id : {7, 30, 12}) decoder.step(id);
+        const std::vector<std::vector<Token>> prompts = {prompt, {9, 1}};
+        Decoder decoder(rank, model, {prompt.size() + 3, 5});
+        decoder.prompt(prompts);
+        for (const Token id : {7, 30, 12}) decoder.step(std::vector<Token>{id, 5});
       });
     });
   }

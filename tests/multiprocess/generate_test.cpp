@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <string>
@@ -141,6 +142,73 @@ TEST(Generate, TakesTokenIdsFromAFile) {
   EXPECT_EQ(from_file.at("tokens"), from_text.at("tokens"));
 }
 
+std::string file_of(const TemporaryDirectory& folder, const std::string& text) {
+  const std::string file = folder.path("prompts.txt");
+  std::ofstream(file, std::ios::binary) << text;
+  return file;
+}
+
+/// Greedily and by the dice, each prompt of a file gives what it gives alone, whatever the layout.
+TEST(Generate, PromptsOfAFileGiveWhatEachGivesAlone) {
+  const TemporaryDirectory folder;
+  const std::vector<std::string> lines = {"Once upon a time", "A", "The quick brown fox jumps", "caf\xc3\xa9", "Licen", "zz"};
+  std::string text;
+  for (const std::string& line : lines) text += line + (line == "A" ? "\r\n" : "\n");
+  text.pop_back();  // the last line needs no end
+  const std::string file = file_of(folder, text);
+  for (const char* temperature : {"0", "0.8"}) {
+    const std::vector<std::string> common = {"--config", "nano",          "--dtype",   "f64",    "--tokens",
+                                             "12",       "--temperature", temperature, "--seed", "3"};
+    std::vector<json> alone;
+    for (const std::string& line : lines) {
+      std::vector<std::string> arguments = common;
+      arguments.insert(arguments.end(), {"--prompt", line});
+      json report = generate(folder, arguments);
+      alone.push_back({{"text", report.at("text")}, {"tokens", report.at("tokens")}, {"prompt", report.at("prompt")}});
+    }
+    for (const char* layout : {"tsp=1", "tsp=2", "tp=2", "sp=3", "dp=4", "dp=2,tsp=2", "tp=2,sp=2"}) {
+      std::vector<std::string> arguments = common;
+      arguments.insert(arguments.end(), {"--prompts", file, "--layout", layout});
+      EXPECT_EQ(generate(folder, arguments).at("texts"), json(alone)) << layout << ", " << temperature;
+    }
+  }
+}
+
+TEST(Generate, PromptsOfAFilePrintALineEachAndEqualTheForecast) {
+  const TemporaryDirectory folder;
+  const std::string file = file_of(folder, "A\nThe quick\nzz\n");
+  const std::string report_file = folder.path("report");
+  const Finished run = run_tsprun({"generate", "--config", "nano", "--prompts", file, "--tokens", "9", "--layout", "dp=2,tsp=2",
+                                   "--threads", "1", "--json", report_file});
+  ASSERT_EQ(run.end.code, 0) << run.describe();
+  std::string expected;
+  for (const json& text : read_json(report_file).at("generate").at("texts"))
+    expected += json(text.at("prompt").get<std::string>() + text.at("text").get<std::string>()).dump() + "\n";
+  EXPECT_EQ(run.out, expected);
+  EXPECT_NE(run.err.find("info: memory and traffic equal the forecast"), std::string::npos) << run.describe();
+}
+
+TEST(Generate, RefusesPromptsThatCantBe) {
+  const TemporaryDirectory folder;
+  const auto why = [&](const std::string& text, std::vector<std::string> more = {}) {
+    more.insert(more.end(), {"--prompts", file_of(folder, text)});
+    const Finished run = refused(std::move(more));
+    EXPECT_EQ(std::ranges::count(run.err, '\n'), 1) << run.err;
+    return run.err;
+  };
+  const auto expect = [](const std::string& text, const char* part) { EXPECT_NE(text.find(part), std::string::npos) << text; };
+  expect(why(""), "the file is empty");
+  expect(why("A\n\nB\n"), "prompts.txt, line 2 is empty");
+  expect(why("\n"), "prompts.txt, line 1 is empty");
+  expect(why("A\n" + std::string(300, 'B')), "line 2: 300 tokens leave no room for more: the model has 256 positions");
+  expect(why("A\n" + std::string(250, 'B')), "line 2: 250 tokens and 64 more are over the model's 256 positions; try --tokens 6");
+  expect(why("A\n", {"--prompt", "B"}), "--prompt and --prompts: give one of them");
+  expect(why("A\nB\n", {"--layout", "dp=3"}), "there are 2 texts");
+  const Finished nowhere = refused({"--prompts", folder.path("nowhere.txt")});
+  expect(nowhere.err, "nowhere.txt");
+  EXPECT_EQ(std::ranges::count(nowhere.err, '\n'), 1) << nowhere.err;
+}
+
 TEST(Generate, RefusesWhatCantBe) {
   EXPECT_NE(refused({"--prompt", ""}).err.find("--prompt"), std::string::npos);
   EXPECT_NE(refused({"--prompt", "A", "--tokens", "0"}).err.find("--tokens 0"), std::string::npos);
@@ -151,6 +219,7 @@ TEST(Generate, RefusesWhatCantBe) {
   EXPECT_NE(refused({"--prompt", "A", "--temperature", "-1"}).err.find("--temperature"), std::string::npos);
   EXPECT_NE(refused({"--prompt", "A", "--layout", "tsp=3"}).err.find("query heads"), std::string::npos);
   EXPECT_NE(refused({"--prompt", "A", "--layout", "zero3=4"}).err.find("try --layout tsp=4"), std::string::npos);
+  EXPECT_NE(refused({}).err.find("--prompt TEXT or --prompts FILE"), std::string::npos);
   EXPECT_NE(refused({"--prompt", "A", "--layout", "dp=2,tp=2"}).err.find("try --layout tp=2"), std::string::npos);
   EXPECT_NE(refused({"--prompt", "A", "--layout", "dp=2"}).err.find("try --layout tsp=2"), std::string::npos);
   EXPECT_NE(refused({"--prompt", "A", "--layout", "sp=2", "--sp", "ulysses"}).err.find("gather and ring work"),

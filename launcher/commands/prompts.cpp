@@ -1,0 +1,105 @@
+// Reads prompts, and checks them against the model.
+#include "launcher/commands/prompts.h"
+
+#include "launcher/refuse.h"
+#include "layers/io/file.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace tsprun::detail::launcher {
+
+namespace {
+
+constexpr Token kBytes = 256;
+constexpr std::uint64_t kLargestPrompts = std::uint64_t{64} << 20;
+
+std::vector<Token> ids_of(std::string_view text) {
+  std::vector<Token> ids;
+  for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
+  return ids;
+}
+
+void check_vocabulary(const Prompt& prompt, const ModelCommandOptions& model) {
+  for (const Token id : prompt.ids) {
+    if (static_cast<std::size_t>(id) >= model.shape.vocabulary) {
+      refuse(fmt::format("{}: token {} isn't below the vocabulary's {} ids", prompt.name, id, model.shape.vocabulary));
+    }
+  }
+}
+
+}  // namespace
+
+bool prompt_is_file(const std::string& prompt) {
+  const std::filesystem::path path(prompt);
+  return path.extension() == ".bin" && std::filesystem::is_regular_file(path);
+}
+
+Prompt read_prompt(const std::string& prompt, const ModelCommandOptions& model) {
+  const std::filesystem::path path(prompt);
+  Prompt read{.name = "--prompt", .ids = {}};
+  if (prompt_is_file(prompt)) {
+    const TokenStream stream({path}, 1);
+    read.ids.resize(static_cast<std::size_t>(stream.size()));
+    stream.read(0, read.ids);
+  } else {
+    if (!model.model.empty()) refuse_text_beside_tokenizer({"--prompt"}, model.model);
+    if (path.extension() == ".bin") spdlog::warn("--prompt {}: there is no such file; it is taken as text", prompt);
+    read.ids = ids_of(prompt);
+  }
+  if (read.ids.empty()) refuse("--prompt '': a text begins with at least one byte; try --prompt 'The '");
+  check_vocabulary(read, model);
+  return read;
+}
+
+std::vector<Prompt> read_prompts(const std::filesystem::path& file, const ModelCommandOptions& model) {
+  // Never ids, whatever the file is called.
+  if (!model.model.empty()) refuse_text_beside_tokenizer({"--prompts"}, model.model);
+  const posix::UniqueFd opened = file::open_to_read(file);
+  const std::uint64_t bytes = file::size(opened, file);
+  if (bytes > kLargestPrompts)
+    refuse(fmt::format("--prompts {}: {} bytes; at most {} work", file.string(), bytes, kLargestPrompts));
+  std::string text(static_cast<std::size_t>(bytes), '\0');
+  file::read(opened, file, 0, std::as_writable_bytes(std::span(text)));
+  std::vector<Prompt> prompts;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line = std::string_view(text).substr(at, end - at);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    prompts.push_back({.name = fmt::format("--prompts {}, line {}", file.string(), prompts.size() + 1), .ids = ids_of(line)});
+    if (line.empty()) refuse(fmt::format("{} is empty: a text begins with at least one byte", prompts.back().name));
+    check_vocabulary(prompts.back(), model);
+    at = end + 1;
+  }
+  if (prompts.empty()) refuse(fmt::format("--prompts {}: the file is empty; it has a prompt a line", file.string()));
+  return prompts;
+}
+
+void check_room(std::span<const Prompt> prompts, std::size_t tokens, std::size_t positions) {
+  for (const Prompt& prompt : prompts) {
+    if (prompt.ids.size() >= positions) {
+      refuse(fmt::format("{}: {} tokens leave no room for more: the model has {} positions", prompt.name, prompt.ids.size(),
+                         positions));
+    }
+    if (prompt.ids.size() + tokens > positions) {
+      refuse(fmt::format("{}: {} tokens and {} more are over the model's {} positions; try --tokens {}", prompt.name,
+                         prompt.ids.size(), tokens, positions, positions - prompt.ids.size()));
+    }
+  }
+}
+
+std::string text_of(std::span<const Token> ids) {
+  std::string text;
+  for (const Token id : ids) {
+    if (id < kBytes) text += static_cast<char>(id);
+    else text += fmt::format("<{}>", id);
+  }
+  return text;
+}
+
+}  // namespace tsprun::detail::launcher

@@ -1,0 +1,123 @@
+// Moves keys and values from the ranks that computed them to those that cache their positions.
+#include "layers/model/kv_cache.h"
+
+#include <cstdint>
+#include <utility>
+
+namespace tsprun::detail {
+
+namespace {
+
+const CallOptions kCache{.stream = Stream::kv, .purpose = Purpose::kv};
+
+}  // namespace
+
+KvCache::KvCache(Rank& rank, Communicator& sequence, const ModelConfig& config, DType dtype, const BlockSlice& slice,
+                 std::vector<HeadRange> shares, std::span<const std::size_t> positions)
+    : rank_(rank),
+      sequence_(sequence),
+      dtype_(dtype),
+      head_dim_(config.head_dim),
+      heads_(slice.kv.count),
+      shares_(std::move(shares)) {
+  std::size_t all = 0;
+  for (const std::size_t of_text : positions) {
+    first_.push_back(all);
+    all += cached(of_text);
+  }
+  for (std::size_t layer = 0; layer < config.layers; ++layer) {
+    const auto room = [&](std::string_view what) {
+      return rank_.tensor(Category::activations, dtype_, {1, all, heads_, head_dim_}, what);
+    };
+    layers_.push_back({.k = room("K cache"), .v = room("V cache")});
+  }
+}
+
+/// Returns how many of the positions below `length` this rank caches.
+std::size_t KvCache::cached(std::size_t length) const { return length / ranks() + (me() < length % ranks() ? 1 : 0); }
+
+/// Sends rows of `from` [S_p, n_kv·d], this rank's tokens by zigzag, to the ranks that cache their positions, and receives `to`
+/// [cached, n_kv·d], ordered by position.
+void KvCache::move_rows(const Tensor& to, const ConstTensor& from, const TokenLayout& tokens) {
+  const std::size_t width = from.size(1);
+  std::vector<std::uint32_t> leaving;  // my tokens by destination, then position
+  std::vector<std::size_t> send_counts(ranks(), 0);
+  std::vector<std::uint32_t> where(to.size(0));  // row of `in` for each cached position
+  std::vector<std::size_t> recv_counts(ranks(), 0);
+  const std::vector<std::int64_t> mine = tokens.cut().positions(sequence_.rank());
+  for (std::size_t q = 0; q < ranks(); ++q) {
+    for (std::size_t t = 0; t < mine.size(); ++t) {
+      if (static_cast<std::size_t>(mine[t]) % ranks() != q) continue;
+      leaving.push_back(static_cast<std::uint32_t>(t));
+      send_counts[q] += width;
+    }
+  }
+  std::uint32_t arrived = 0;
+  for (int r = 0; r < sequence_.size(); ++r) {
+    for (const std::int64_t position : tokens.cut().positions(r)) {
+      if (static_cast<std::size_t>(position) % ranks() != me()) continue;
+      where[static_cast<std::size_t>(position) / ranks()] = arrived++;
+      recv_counts[static_cast<std::size_t>(r)] += width;
+    }
+  }
+  const OwnedTensor out = rank_.tensor(Category::communication, dtype_, {from.size(0), width}, "K/V for the cache");
+  const OwnedTensor in = rank_.tensor(Category::communication, dtype_, {to.size(0), width}, "K/V for the cache");
+  rank_.compute().gather_rows(out, from, leaving);
+  rank_.wait(
+      sequence_.post_all_to_all_v(buffer_of(ConstTensor(out.view())), send_counts, buffer_of(in.view()), recv_counts, kCache));
+  rank_.compute().gather_rows(to, in.view(), where);
+}
+
+void KvCache::fill(std::size_t layer, std::size_t text, const Tensor& k, const Tensor& v, const TokenLayout& tokens) {
+  const auto matrix = [](const Tensor& heads) { return heads.merged(2).select(0, 0); };
+  move_rows(matrix(rows(layers_[layer].k, text, tokens.sequence())), matrix(k), tokens);
+  move_rows(matrix(rows(layers_[layer].v, text, tokens.sequence())), matrix(v), tokens);
+}
+
+/// Stores K and V of `heads` at a text's position `length`: `kv` [2·heads·d].
+void KvCache::put(std::size_t layer, std::size_t text, std::size_t length, const HeadRange& heads, const ConstTensor& kv) {
+  const std::size_t width = heads.count * head_dim_;
+  std::size_t at = 0;
+  for (const OwnedTensor* cache : {&layers_[layer].k, &layers_[layer].v}) {
+    const Tensor position = (*cache)->slice(1, first_[text] + length / ranks(), 1);
+    const Tensor place = position.slice(2, heads.first, heads.count).select(0, 0).select(0, 0);
+    rank_.compute().convert(place, kv.slice(0, at, width).reshaped({heads.count, head_dim_}));
+    at += width;
+  }
+}
+
+void KvCache::add(std::size_t layer, const ConstTensor& kv, std::span<const std::size_t> lengths) {
+  if (ranks() == 1) {
+    for (std::size_t text = 0; text < lengths.size(); ++text) put(layer, text, lengths[text], shares_[0], kv.select(0, text));
+    return;
+  }
+  std::vector<std::uint32_t> leaving;  // texts by the rank that caches their new position
+  std::vector<std::size_t> kept;       // texts whose new position this rank caches
+  std::vector<std::size_t> send_counts(ranks(), 0);
+  for (std::size_t keeper = 0; keeper < ranks(); ++keeper) {
+    for (std::size_t text = 0; text < lengths.size(); ++text) {
+      if (lengths[text] % ranks() != keeper) continue;
+      leaving.push_back(static_cast<std::uint32_t>(text));
+      send_counts[keeper] += kv.size(1);
+      if (keeper == me()) kept.push_back(text);
+    }
+  }
+  std::vector<std::size_t> recv_counts;
+  for (const HeadRange& heads : shares_) recv_counts.push_back(kept.size() * 2 * heads.count * head_dim_);
+  const OwnedTensor out = rank_.tensor(Category::communication, dtype_, {leaving.size(), kv.size(1)}, "new K and V");
+  const OwnedTensor in = rank_.tensor(Category::communication, dtype_, {kept.size() * 2 * heads_ * head_dim_}, "new K and V");
+  if (!kv.empty()) rank_.compute().gather_rows(out, kv, leaving);
+  rank_.wait(
+      sequence_.post_all_to_all_v(buffer_of(ConstTensor(out.view())), send_counts, buffer_of(in.view()), recv_counts, kCache));
+  std::size_t at = 0;
+  for (const HeadRange& heads : shares_) {
+    if (heads.count == 0) continue;
+    const std::size_t width = 2 * heads.count * head_dim_;
+    for (const std::size_t text : kept) {
+      put(layer, text, lengths[text], heads, in->slice(0, at, width));
+      at += width;
+    }
+  }
+}
+
+}  // namespace tsprun::detail

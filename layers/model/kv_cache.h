@@ -1,0 +1,62 @@
+// Keys and values of texts that are decoded together, on the ranks of a sequence axis: position s of every text is cached by rank
+// s mod Σ, for all heads of this rank's slice.
+#pragma once
+
+#include "core/rank/rank.h"
+#include "layers/io/config.h"
+#include "layers/layout/heads.h"
+#include "layers/layout/slice.h"
+#include "layers/layout/token_layout.h"
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace tsprun::detail {
+
+/// This rank's part of the cache. The ranks of the sequence axis call the same methods in the same order.
+class KvCache {
+ public:
+  /// Allocates room for `positions[n]` tokens of text n. `shares`: for each rank of `sequence` the K/V heads, numbered within the
+  /// slice, of which it computes a new token's K and V. Borrows `rank` and `sequence`. Throws Error(out_of_memory).
+  KvCache(Rank& rank, Communicator& sequence, const ModelConfig& config, DType dtype, const BlockSlice& slice,
+          std::vector<HeadRange> shares, std::span<const std::size_t> positions);
+
+  /// Stores K and V of a text's first tokens, of which `k` and `v` [1, S_p, heads, d] are this rank's by zigzag.
+  void fill(std::size_t layer, std::size_t text, const Tensor& k, const Tensor& v, const TokenLayout& tokens);
+  /// Stores K and V of the next token of every text, of which `kv` [texts, 2·heads·d] has this rank's share, K before V.
+  /// `lengths`: tokens of each text that the cache holds already.
+  void add(std::size_t layer, const ConstTensor& kv, std::span<const std::size_t> lengths);
+
+  /// Returns K or V of those of a text's first `length` positions that this rank caches, [1, positions, heads, d].
+  ConstTensor keys(std::size_t layer, std::size_t text, std::size_t length) const { return rows(layers_[layer].k, text, length); }
+  ConstTensor values(std::size_t layer, std::size_t text, std::size_t length) const {
+    return rows(layers_[layer].v, text, length);
+  }
+
+ private:
+  struct Layer {
+    OwnedTensor k;  // [1, positions of this rank of all texts, heads of the slice, d]
+    OwnedTensor v;
+  };
+
+  std::size_t ranks() const { return static_cast<std::size_t>(sequence_.size()); }
+  std::size_t me() const { return static_cast<std::size_t>(sequence_.rank()); }
+  std::size_t cached(std::size_t length) const;
+  Tensor rows(const OwnedTensor& of, std::size_t text, std::size_t length) const {
+    return of->slice(1, first_[text], cached(length));
+  }
+  void put(std::size_t layer, std::size_t text, std::size_t length, const HeadRange& heads, const ConstTensor& kv);
+  void move_rows(const Tensor& to, const ConstTensor& from, const TokenLayout& tokens);
+
+  Rank& rank_;
+  Communicator& sequence_;
+  DType dtype_;
+  std::size_t head_dim_;
+  std::size_t heads_;               // of the slice
+  std::vector<HeadRange> shares_;   // by rank of the sequence axis
+  std::vector<std::size_t> first_;  // row of each text's first position
+  std::vector<Layer> layers_;
+};
+
+}  // namespace tsprun::detail
