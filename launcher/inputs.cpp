@@ -84,7 +84,7 @@ Agreement machine_facts(std::optional<kernels::Level> level) {
   facts["kernels"] = std::string(kernels::name(*level));
   facts["OpenBLAS"] = from_child("a process that loads OpenBLAS to see which it is", [level] {
     kernels::set_level(*level);
-    return fmt::format("{} for {}", kernels::blas::version(), kernels::blas::core_name());
+    return kernels::blas::description();
   });
   return facts;
 }

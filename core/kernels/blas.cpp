@@ -128,6 +128,8 @@ std::string version() {
   return number;
 }
 
+std::string description() { return version() + " for " + core_name(); }
+
 bool loaded() { return loaded_flag().load(); }
 
 }  // namespace tsprun::detail::kernels::blas

@@ -37,6 +37,8 @@ void multiply(const Product<double>& product);
 std::string core_name();
 /// Returns the version of OpenBLAS, such as "0.3.21". Loads OpenBLAS.
 std::string version();
+/// Returns version and core, "0.3.21 for SkylakeX". Loads OpenBLAS.
+std::string description();
 /// Returns whether OpenBLAS is loaded. From then on, set_level() can't choose another level.
 bool loaded();
 

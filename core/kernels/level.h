@@ -1,5 +1,5 @@
 // Level of vector instructions that the kernels use. Machines that compute at the same level get bit-identical results, but for
-// matrix products at `baseline`.
+// matrix products at `baseline`. Another level gives other bits, within rounding.
 #pragma once
 
 #include <cstdint>
