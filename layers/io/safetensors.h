@@ -84,11 +84,13 @@ class File {
   const TensorInfo& require(std::string_view name, std::span<const std::size_t> shape) const;
 
   /// Reads a block, row by row, into contiguous memory of block.rows × block.columns elements and converts each element to
-  /// into.dtype (f64, f32, bf16). Uses up to 256 KiB of scratch. Throws Error(refused).
+  /// into.dtype (f64, f32, bf16). Uses up to 1 MiB of scratch, or that of one row if it is longer. Throws Error(refused).
   void read(const TensorInfo& tensor, const Rectangle& block, Buffer into) const;
   void read(const TensorInfo& tensor, Buffer into) const { read(tensor, whole(tensor), into); }
 
  private:
+  void read_with_gaps(const TensorInfo& tensor, const Rectangle& block, Buffer into) const;
+
   std::filesystem::path path_;
   posix::UniqueFd file_;
   Header header_;

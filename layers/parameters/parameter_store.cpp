@@ -5,6 +5,7 @@
 #include "layers/parameters/init.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 namespace tsprun::detail {
@@ -13,39 +14,55 @@ namespace {
 
 constexpr std::size_t kPieceBytes = 256 * 1024;
 
-/// Copies to[j, i] = from[i, j] for contiguous elements of any type.
-void transpose(std::byte* to, const std::byte* from, std::size_t rows, std::size_t columns, std::size_t element) {
-  for (std::size_t i = 0; i < rows; ++i) {
-    for (std::size_t j = 0; j < columns; ++j)
-      std::memcpy(to + (j * rows + i) * element, from + (i * columns + j) * element, element);
+/// Copies to[j, i] = from[i, j] for elements of one size. Rows of either lie `*_step` elements apart.
+template <class Element>
+void transpose(std::byte* to, std::size_t to_step, const std::byte* from, std::size_t from_step, std::size_t rows,
+               std::size_t columns) {
+  constexpr std::size_t kSide = 16;  // a square stays in the first cache
+  for (std::size_t top = 0; top < rows; top += kSide) {
+    for (std::size_t left = 0; left < columns; left += kSide) {
+      for (std::size_t j = left; j < std::min(left + kSide, columns); ++j) {
+        for (std::size_t i = top; i < std::min(top + kSide, rows); ++i)
+          std::memcpy(to + (j * to_step + i) * sizeof(Element), from + (i * from_step + j) * sizeof(Element), sizeof(Element));
+      }
+    }
   }
 }
 
-/// Calls body for pieces of a part, each some of its rows in memory. A piece of a transposed part is some columns of the
-/// parameter.
+/// Copies to[j, i] = from[i, j].
+void transpose(const Tensor& to, const ConstTensor& from) {
+  const auto of = [&](auto element) {
+    transpose<decltype(element)>(to.data(), to.stride(0), from.data(), from.stride(0), from.size(0), from.size(1));
+  };
+  switch (size_of(from.dtype())) {
+    case sizeof(std::uint16_t): return of(std::uint16_t{});
+    case sizeof(std::uint32_t): return of(std::uint32_t{});
+    default: return of(std::uint64_t{});
+  }
+}
+
+/// Rows of the parameter that a piece of a transposed part has.
+std::size_t piece_rows(const PartPlan& plan, const Tensor& tensor) {
+  const std::size_t row_bytes = plan.block.columns * size_of(tensor.dtype());
+  return std::clamp<std::size_t>(kPieceBytes / std::max<std::size_t>(row_bytes, 1), 1, std::max<std::size_t>(plan.block.rows, 1));
+}
+
+/// Calls body for pieces of a transposed part: some rows of the parameter, and the columns [block.columns, rows] of the tensor
+/// that hold them. So a file is read and written in its own order.
 template <class Body>
-void for_pieces(const PartPlan& plan, const Tensor& tensor, Body&& body) {
-  const std::size_t row_bytes = plan.width() * size_of(tensor.dtype());
-  const std::size_t step =
-      plan.transposed ? std::max<std::size_t>(1, kPieceBytes / std::max<std::size_t>(row_bytes, 1)) : plan.rows();
-  for (std::size_t row = 0; row < plan.rows(); row += step) {
-    const std::size_t count = std::min(step, plan.rows() - row);
+void for_turned_pieces(const PartPlan& plan, const Tensor& tensor, Body&& body) {
+  const std::size_t step = piece_rows(plan, tensor);
+  for (std::size_t row = 0; row < plan.block.rows; row += step) {
     safetensors::Rectangle block = plan.block;
-    if (plan.transposed) {
-      block.first_column += row;
-      block.columns = count;
-    } else {
-      block.first_row += row;
-      block.rows = count;
-    }
-    body(block, tensor.slice(0, row, count));
+    block.first_row += row;
+    block.rows = std::min(step, plan.block.rows - row);
+    body(block, tensor.slice(1, row, block.rows));
   }
 }
 
 OwnedTensor scratch(Rank& rank, const PartPlan& plan, const Tensor& tensor) {
-  const std::size_t row_bytes = std::max<std::size_t>(plan.width() * size_of(tensor.dtype()), 1);
-  const std::size_t rows = std::min(plan.rows(), std::max<std::size_t>(1, kPieceBytes / row_bytes));
-  return rank.tensor(Category::workspace, tensor.dtype(), {rows, plan.width()}, "scratch of a transposed parameter");
+  return rank.tensor(Category::workspace, tensor.dtype(), {piece_rows(plan, tensor), plan.block.columns},
+                     "scratch of a transposed parameter");
 }
 
 }  // namespace
@@ -133,12 +150,12 @@ void ParameterStore::begin_optimizer() {
 void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
                         const std::function<void(const safetensors::Rectangle&, ConstBuffer)>& body) {
   if (plan.rows() * plan.width() == 0) return;
-  OwnedTensor turned;
-  if (plan.transposed) turned = scratch(rank, plan, tensor);
-  for_pieces(plan, tensor, [&](const safetensors::Rectangle& block, const Tensor& piece) {
-    if (!plan.transposed) return body(block, buffer_of(ConstTensor(piece)));
-    transpose(turned->data(), piece.data(), piece.size(0), piece.size(1), size_of(piece.dtype()));
-    body(block, ConstBuffer(turned->data(), piece.elements(), piece.dtype()));
+  if (!plan.transposed) return body(plan.block, buffer_of(ConstTensor(tensor)));
+  const OwnedTensor turned = scratch(rank, plan, tensor);
+  for_turned_pieces(plan, tensor, [&](const safetensors::Rectangle& block, const Tensor& piece) {
+    const Tensor natural = turned->slice(0, 0, block.rows);
+    transpose(natural, piece);
+    body(block, buffer_of(ConstTensor(natural)));
     rank.tick();
   });
 }
@@ -149,14 +166,15 @@ void fill_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
   OwnedTensor turned;
   if (plan.transposed) turned = scratch(rank, plan, tensor);
   if (rank.is_phantom()) return;
-  for_pieces(plan, tensor, [&](const safetensors::Rectangle& block, const Tensor& piece) {
-    if (!plan.transposed) {
-      body(block, buffer_of(piece));
-      rank.tick();
-      return;
-    }
-    body(block, Buffer(turned->data(), piece.elements(), piece.dtype()));
-    transpose(piece.data(), turned->data(), piece.size(1), piece.size(0), size_of(piece.dtype()));
+  if (!plan.transposed) {
+    body(plan.block, buffer_of(tensor));
+    rank.tick();
+    return;
+  }
+  for_turned_pieces(plan, tensor, [&](const safetensors::Rectangle& block, const Tensor& piece) {
+    const Tensor natural = turned->slice(0, 0, block.rows);
+    body(block, buffer_of(natural));
+    transpose(piece, natural);
     rank.tick();
   });
 }
