@@ -2,10 +2,10 @@
 //
 // A tile is a part of the output and a stretch of the sum over K. Its size follows from the shapes alone and keeps one BLAS call
 // below about 2 ms at 100 GFLOP/s. Threads share the tiles of the output; one thread adds up all stretches of a tile's sum, in
-// order, so the number of threads changes no bit. No tile is so deep that OpenBLAS cuts K again, which it does elsewhere in every
-// version and for every core. Where the level has bf16 units, they multiply two bf16 operands
-// (gemm_pairs.h). Otherwise bf16 operands are widened to f32 tile by tile, since OpenBLAS has no usable bf16 product.
-// Products of up to four rows take neither way (thin_product.h).
+// order, so the number of threads changes no bit. No tile is so deep that OpenBLAS cuts K again, at a depth that depends on its
+// version and core. Where the level has bf16 units, they multiply two bf16 operands (gemm_pairs.h). Otherwise bf16 operands are
+// widened to f32 tile by tile, since OpenBLAS has no usable bf16 product. Products of up to four rows take neither way
+// (thin_product.h).
 #pragma once
 
 #include "core/kernels/parallel.h"

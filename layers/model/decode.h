@@ -75,7 +75,6 @@ class Decoder {
   int p() const { return sequence_.rank(); }
   const Share& mine() const { return shares_[static_cast<std::size_t>(p())]; }
   bool holds_share_only() const { return row_of(model_.mesh().layout().token_axis()).cuts == Cut::tokens_and_weights; }
-  /// Returns the ranks over which the vocabulary's rows are cut.
   AttentionRows attention_rows(std::size_t layer) const;
   /// Returns how the sequence axis cuts the slice's rows of the MLP.
   Chunks mlp_cut() const { return Chunks::balanced(D(), slice_.rows); }

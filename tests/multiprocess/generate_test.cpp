@@ -182,7 +182,8 @@ TEST(Generate, PromptsOfAFilePrintALineEachAndEqualTheForecast) {
                                    "--threads", "1", "--json", report_file});
   ASSERT_EQ(run.end.code, 0) << run.describe();
   std::string expected;
-  for (const json& text : read_json(report_file).at("generate").at("texts"))
+  const json report = read_json(report_file);
+  for (const json& text : report.at("generate").at("texts"))
     expected += json(text.at("prompt").get<std::string>() + text.at("text").get<std::string>()).dump() + "\n";
   EXPECT_EQ(run.out, expected);
   EXPECT_NE(run.err.find("info: memory and traffic equal the forecast"), std::string::npos) << run.describe();
