@@ -50,9 +50,11 @@ std::string Activity::describe(std::uint64_t now_ns) const {
   if (op == Op::recv && root < 0) text += ", from any rank";
   if (root >= 0)
     text += fmt::format(", {} {}", op == Op::send || op == Op::send_recv ? "to" : op == Op::recv ? "from" : "root", root);
-  if (stream == kTagged) text += source >= 0 ? fmt::format(", tag {}", source) : ", any tag";
+  const bool has_tag = stream == kTagged && (op == Op::send || op == Op::recv) && source != -1;
+  if (has_tag) text += source >= 0 ? fmt::format(", tag {}", source) : ", any tag";
   else if (source >= 0) text += fmt::format(", from {}", source);
   text += ")";
+  if (stream == kTagged && !has_tag) text += " on a channel of its group";
   if (stream != Stream::control && stream != kTagged) text += fmt::format(" on stream {}", name(stream));
   if (waiting_for >= 0) {
     text += segment > 0 ? fmt::format(", waiting for segment {} of rank {}", segment, waiting_for)

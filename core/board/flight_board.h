@@ -85,7 +85,7 @@ struct alignas(64) ActivityLine {
   std::atomic<std::uint8_t> reduction;
   std::atomic<std::uint8_t> busy;       ///< 1 while an operation is at the head
   std::atomic<std::int32_t> root;       ///< world rank of the root, or the other end of a message (send_recv: receiver); -1: none
-  std::atomic<std::int32_t> source;     ///< world rank from which a send_recv receives; on kTagged the tag, -2: any; else -1
+  std::atomic<std::int32_t> source;     ///< world rank from which a send_recv receives; a message's tag, -2: any; else -1
   std::atomic<std::uint32_t> withheld;  ///< 1 while an emulated slow or late link holds back messages of waiting_for
 };
 static_assert(sizeof(ActivityLine) == 64);

@@ -2,6 +2,7 @@
 #include "core/collectives/collective.h"
 
 #include "core/collectives/registry.h"
+#include "core/streams/channel.h"
 #include "core/streams/tag.h"
 
 #include <algorithm>
@@ -22,17 +23,28 @@ Collective::Collective(const Call& call, Start* start, const Arguments* argument
       counted_(engine_->options().counted),
       sent_(envelope_of(call.info)),
       task_(start(*this, *arguments_)) {
+  if (group_->channel != nullptr) set_turns(group_->channel->turns());
   task_.poll();  // as far as its turn()
 }
 
 bool Collective::step(Engine&) {
   needs_core_ = false;
   budget = counted_ == nullptr || counted_->in_pieces ? kSegmentBytes : std::numeric_limits<std::size_t>::max();
+  if (group_->channel != nullptr) return step_on(*group_->channel);
   return task_.poll() || complete_;
 }
 
+/// Does the same on a channel, where the operation is complete when all that it sent has left, too.
+bool Collective::step_on(OwnChannel& channel) {
+  channel.advance(info_);
+  if (!complete_ && task_.poll()) complete_ = true;
+  const int unsent = complete_ ? channel.unsent() : -1;
+  if (unsent >= 0) set_missing_world(unsent);
+  return complete_ && unsent < 0;
+}
+
 std::uint64_t Collective::received() const {
-  if (stream_ == kTagged) return info_.op == Op::recv ? arguments_->recv.bytes() : 0;  // not algorithms of the registry
+  if (info_.tag != kNoTag) return info_.op == Op::recv ? arguments_->recv.bytes() : 0;  // not algorithms of the registry
   const AlgorithmRow& row = row_of(info_.op, algorithm_);
   return row.received == nullptr ? 0 : row.received(*group_, *arguments_);
 }

@@ -162,6 +162,7 @@ class Collective final : public Operation {
   friend struct Finished;
   friend class Subcollective;
   Collective(const Call& call, Start* start, const Arguments* arguments, std::optional<Arguments>&& own);
+  bool step_on(OwnChannel& channel);
   static Envelope envelope_of(const OperationInfo& info);
   int likely_sender() const;
   /// Returns the description of the messages that the operation receives.

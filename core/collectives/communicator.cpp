@@ -74,12 +74,25 @@ Group make_group(Engine& engine, Heap& heap, Staging& staging, std::vector<int> 
 }  // namespace
 
 CommunicatorState::CommunicatorState(Engine& engine, Heap& heap, Staging& staging, const ChoiceTable& table,
-                                     std::vector<int> members)
-    : group(make_group(engine, heap, staging, std::move(members))), choices(&table) {}
+                                     std::vector<int> members, Channel kind)
+    : group(make_group(engine, heap, staging, std::move(members))), choices(&table) {
+  const bool real = !engine.options().phantom && engine.options().counted == nullptr;
+  if (kind == Channel::own && real && size() > 1) channel = std::make_unique<Own>(group);
+}
+
+CommunicatorState::Own::Own(const Group& by_lanes) : channel(*by_lanes.engine, by_lanes.ranks, by_lanes.id), group(by_lanes) {
+  group.channel = &channel;
+  group.views = false;
+  for (Group::Member& member : group.members) {
+    member.can_view = false;
+    if (member.transport != nullptr) member.transport = &channel.way(member.world);
+  }
+  lay_out(group);
+}
 
 Communicator CommunicatorState::make(Engine& engine, Heap& heap, Staging& staging, const ChoiceTable& table,
-                                     std::vector<int> members) {
-  return Communicator(std::make_shared<CommunicatorState>(engine, heap, staging, table, std::move(members)));
+                                     std::vector<int> members, Channel kind) {
+  return Communicator(std::make_shared<CommunicatorState>(engine, heap, staging, table, std::move(members), kind));
 }
 
 }  // namespace detail
@@ -98,7 +111,7 @@ std::string Communicator::why_not_hierarchical(Op op) const { return state_->why
 
 // --- groups ------------------------------------------------------------------------------------------------------------------
 
-Communicator Communicator::subgroup(std::span<const int> group_ranks) const {
+Communicator Communicator::subgroup(std::span<const int> group_ranks, Channel channel) const {
   std::vector<int> ranks;
   ranks.reserve(group_ranks.size());
   for (const int member : group_ranks) {
@@ -108,7 +121,7 @@ Communicator Communicator::subgroup(std::span<const int> group_ranks) const {
     ranks.push_back(world_rank(member));
   }
   const Group& group = state_->group;
-  return CommunicatorState::make(*group.engine, *group.heap, *group.staging, *state_->choices, std::move(ranks));
+  return CommunicatorState::make(*group.engine, *group.heap, *group.staging, *state_->choices, std::move(ranks), channel);
 }
 
 Communicator Communicator::split(int colour, int key) {
@@ -141,7 +154,7 @@ const AlgorithmRow& CommunicatorState::choose(Op op, std::size_t bytes, const Ca
                             algorithm_names(op).find(" and ") == std::string::npos ? "is" : "are"));
   }
   if (size() == 1) return *find_algorithm(op, Algorithm::direct);
-  if (wanted == Algorithm::automatic) return *find_algorithm(op, choices->choose(op, bytes, group.shape()));
+  if (wanted == Algorithm::automatic) return *find_algorithm(op, choices->choose(op, bytes, in_order().shape()));
   if (const std::string why = why_not(op, wanted); !why.empty())
     throw Error(Cause::refused, fmt::format("{}: it can't be {}: {}", name(op), name(wanted), why));
   return *find_algorithm(op, wanted);
@@ -149,6 +162,7 @@ const AlgorithmRow& CommunicatorState::choose(Op op, std::size_t bytes, const Ca
 
 Call CommunicatorState::describe(const CheckedCall& call, const AlgorithmRow& algorithm, const CallOptions& options) {
   const int root = call.arguments.root;
+  const Stream stream = queue(options);
   // The buffer that every rank has.
   const ConstBuffer own =
       call.op == Op::broadcast || call.op == Op::scatter ? ConstBuffer(call.arguments.recv) : call.arguments.send;
@@ -162,16 +176,16 @@ Call CommunicatorState::describe(const CheckedCall& call, const AlgorithmRow& al
              .counts = 0,
              .group = group.id};
   if (const auto counts = call.agreement.counts; !counts.empty()) all.counts = XXH3_64bits(counts.data(), counts.size_bytes());
-  return {.group = &group,
+  return {.group = &in_order(),
           .keep = nullptr,
-          .stream = options.stream,
+          .stream = stream,
           .info = {.op = call.op,
                    .dtype = own.dtype,
                    .reduction = call.reduction,
                    .root = root < 0 ? -1 : world_rank(root),
                    .bytes = own.bytes(),
                    .group = group.id,
-                   .group_sequence = ++sequence[static_cast<std::size_t>(options.stream)],
+                   .group_sequence = ++sequence[static_cast<std::size_t>(stream)],
                    .signature = XXH3_64bits(&all, sizeof all),
                    .purpose = options.purpose,
                    .relayed = algorithm.relayed}};

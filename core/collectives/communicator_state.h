@@ -6,6 +6,7 @@
 #include "core/collectives/group.h"
 #include "core/collectives/registry.h"
 #include "core/memory/heap.h"
+#include "core/streams/channel.h"
 #include "core/streams/engine.h"
 #include "tsprun/communicator.h"
 
@@ -25,11 +26,14 @@ namespace tsprun::detail {
 struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
   /// Makes the state of a communicator of `members`: distinct ranks of the world, in group order, this rank among them. All
   /// members must pass the same list, and must create several communicators with one list in the same order. All references must
-  /// outlive the communicator. Throws Error(refused) if the list is invalid or a member can't be reached.
-  CommunicatorState(Engine& engine, Heap& heap, Staging& staging, const ChoiceTable& table, std::vector<int> members);
+  /// outlive the communicator. `kind`: whether it has a channel of its own; phantoms and played ranks never have. Throws
+  /// Error(refused) if the list is invalid or a member can't be reached.
+  CommunicatorState(Engine& engine, Heap& heap, Staging& staging, const ChoiceTable& table, std::vector<int> members,
+                    Channel kind = Channel::streams);
 
   /// Makes a communicator with such a state.
-  static Communicator make(Engine& engine, Heap& heap, Staging& staging, const ChoiceTable& table, std::vector<int> members);
+  static Communicator make(Engine& engine, Heap& heap, Staging& staging, const ChoiceTable& table, std::vector<int> members,
+                           Channel kind = Channel::streams);
   /// Returns the state of a communicator.
   static const CommunicatorState& of(const Communicator& communicator) { return *communicator.state_; }
 
@@ -93,7 +97,11 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
   /// Returns the world rank of a member.
   int world_rank(int group_rank) const { return group.member(group_rank).world; }
   /// Returns the reason why this operation can't use this algorithm on this group; empty if it can.
-  std::string why_not(Op op, Algorithm algorithm) const { return choices->why_not(op, algorithm, group.shape()); }
+  std::string why_not(Op op, Algorithm algorithm) const { return choices->why_not(op, algorithm, in_order().shape()); }
+  /// Returns the group as operations without a tag reach it.
+  const Group& in_order() const { return channel == nullptr ? group : channel->group; }
+  /// Returns the queue of operations without a tag.
+  Stream queue(const CallOptions& options) const { return channel == nullptr ? options.stream : kTagged; }
 
   /// Returns the algorithm of a call, `bytes` as in Communicator::algorithm(). Throws Error(refused) if the options name one that
   /// the operation doesn't have, or that can't run on this group.
@@ -135,10 +143,18 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
   Work start_send_recv(Mode mode, const ConstBuffer& send, int to, const Buffer& recv, int from, const CallOptions& options);
   Work start_barrier(Mode mode, const CallOptions& options);
 
-  Group group;
+  /// The channel of a communicator that has its own, and the group as it is reached by that.
+  struct Own {
+    explicit Own(const Group& by_lanes);
+    OwnChannel channel;
+    Group group;
+  };
+
+  Group group;  ///< as it is reached by lanes: messages with a tag always use them
   const ChoiceTable* choices;
-  std::uint32_t sequence[kStreams] = {};                 ///< collectives begun, by stream
-  std::vector<Correspondence> correspondence[kStreams];  ///< by stream and peer; empty until the first message
+  std::unique_ptr<Own> channel;                         ///< null: all operations use lanes
+  std::uint32_t sequence[kQueues] = {};                 ///< collectives begun, by queue
+  std::vector<Correspondence> correspondence[kQueues];  ///< by queue and peer; empty until the first message
 };
 
 }  // namespace tsprun::detail

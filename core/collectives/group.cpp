@@ -17,6 +17,7 @@ Group part_of(const Group& whole, const std::vector<int>& group_ranks) {
   part.heap = whole.heap;
   part.staging = whole.staging;
   part.id = whole.id;
+  part.channel = whole.channel;
   part.plain_limit = whole.plain_limit;
   for (const int r : group_ranks) {
     if (r == whole.rank) part.rank = part.size();

@@ -13,6 +13,7 @@
 
 namespace tsprun::detail {
 
+class OwnChannel;
 class Staging;
 struct Grid;
 
@@ -21,8 +22,8 @@ struct Group {
   /// A member and the route to it.
   struct Member {
     int world = -1;                  ///< its rank in the world
-    Transport* transport = nullptr;  ///< null for this rank itself, and on phantoms
-    int peer = -1;                   ///< its number in that transport
+    Transport* transport = nullptr;  ///< null for this rank itself, and on phantoms; or the way of a channel
+    int peer = -1;                   ///< its number in that transport; of no meaning to a channel
     bool can_view = false;           ///< its memory can be read in place
     int node = 0;                    ///< number of the node it is on
   };
@@ -34,6 +35,7 @@ struct Group {
   std::vector<int> ranks;            ///< world ranks of the members, in group order
   int rank = 0;                      ///< this rank's place in the group
   std::uint64_t id = 0;              ///< the group's number, see Engine::new_group()
+  OwnChannel* channel = nullptr;     ///< by which members are reached; null: by lanes
   bool views = true;                 ///< the memory of all other members can be read in place; the same on all members
   std::size_t plain_limit = 0;       ///< largest payload, in bytes, that may be sent to any member from any memory
   std::shared_ptr<const Grid> grid;  ///< null where hierarchical algorithms can't run: see no_grid

@@ -63,7 +63,7 @@ std::uint64_t CommunicatorState::sign_message(int from, int to, DType dtype, std
 }
 
 Envelope CommunicatorState::next_message(Direction direction, const ConstBuffer& buffer, int other, const CallOptions& options) {
-  std::vector<Correspondence>& peers = correspondence[static_cast<std::size_t>(options.stream)];
+  std::vector<Correspondence>& peers = correspondence[static_cast<std::size_t>(queue(options))];
   if (peers.empty()) peers.resize(static_cast<std::size_t>(size()));
   Correspondence& peer = peers[static_cast<std::size_t>(other)];
   OneWay& way = direction == Direction::out ? peer.out : peer.in;
@@ -81,9 +81,9 @@ Envelope CommunicatorState::next_message(Direction direction, const ConstBuffer&
 
 Call CommunicatorState::describe_message(Op op, const Envelope& message, const ConstBuffer& buffer, int other,
                                          const CallOptions& options) const {
-  return {.group = &group,
+  return {.group = &in_order(),
           .keep = nullptr,
-          .stream = options.stream,
+          .stream = queue(options),
           .info = {.op = op,
                    .dtype = buffer.dtype,
                    .reduction = Reduction::sum,
@@ -99,6 +99,7 @@ Call CommunicatorState::describe_tagged(Op op, const ConstBuffer& buffer, int ot
   // The number is known once the message is: see Collective::identify().
   const Envelope message{.signature = sign_message(-1, -1, buffer.dtype, buffer.count), .purpose = options.purpose};
   Call call = describe_message(op, message, buffer, other == kAnySource ? rank() : other, options);
+  call.group = &group;
   call.stream = kTagged;
   call.info.tag = options.tag;
   if (other == kAnySource) call.info.root = -1;
@@ -117,7 +118,7 @@ Work CommunicatorState::start_send(Mode mode, const ConstBuffer& buffer, int to,
   }
   const Envelope envelope = next_message(Direction::out, buffer, to, options);
   Engine& engine = *group.engine;
-  if (mode == Mode::blocking && engine.quiet() && is_small(group, buffer.bytes())) {
+  if (mode == Mode::blocking && channel == nullptr && engine.quiet() && is_small(group, buffer.bytes())) {
     const Group::Member& member = group.member(to);
     const Ticket ticket =
         member.transport->send({member.peer, options.stream}, envelope, buffer.as_bytes(), Delivery::copy_if_small);
@@ -148,7 +149,7 @@ Work CommunicatorState::start_recv(Mode mode, const Buffer& buffer, int from, co
   const Envelope envelope = next_message(Direction::in, buffer, from, options);
   Engine& engine = *group.engine;
   Ticket ticket = kNotNow;
-  if (mode == Mode::blocking && engine.quiet() && is_small(group, buffer.bytes())) {
+  if (mode == Mode::blocking && channel == nullptr && engine.quiet() && is_small(group, buffer.bytes())) {
     const Group::Member& member = group.member(from);
     const LaneId lane{member.peer, options.stream};
     ticket = member.transport->receive(lane, envelope, buffer.as_bytes());

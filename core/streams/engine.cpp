@@ -141,6 +141,7 @@ std::uint64_t Engine::append(Stream stream, Operation& operation) {
   page_->counts[kind].store(operation.sequence_, relaxed);
   Queue& q = queue(stream);
   operation.number_ = ++q.posted;
+  if (operation.turns_ != nullptr) operation.turn_ = ++operation.turns_->posted;
   if (options_.faults != nullptr && stream != kTagged) {
     options_.faults->at_post(stream, q.posted, operation.info(), operation.sequence_, members_of(operation.info().group));
   }
@@ -151,7 +152,7 @@ std::uint64_t Engine::append(Stream stream, Operation& operation) {
     q.tail->next_ = &operation;
   }
   q.tail = &operation;
-  if (q.head == &operation || stream == kTagged) begin(stream, operation);
+  if (stream == kTagged ? has_turn(operation) : q.head == &operation) begin(stream, operation);
   return operation.number_;
 }
 
@@ -171,7 +172,7 @@ void Engine::show(Stream stream, const Operation& operation) {
   now.dtype.store(static_cast<std::uint8_t>(info.dtype), relaxed);
   now.reduction.store(static_cast<std::uint8_t>(info.reduction), relaxed);
   now.root.store(info.root, relaxed);
-  now.source.store(stream == kTagged ? info.tag : info.source, relaxed);
+  now.source.store(info.tag != kNoTag ? info.tag : info.source, relaxed);
   now.withheld.store(0, relaxed);
   now.busy.store(1, relaxed);
 }
@@ -215,12 +216,12 @@ void Engine::note_finished(Stream stream, const OperationInfo& info) {
 bool Engine::step(Operation& operation) {
   try {
     struct Stepping {
-      explicit Stepping(bool& is_stepping) : flag(is_stepping) { flag = true; }
+      Stepping(const Operation*& place, const Operation& one) : at(place) { at = &one; }
       Stepping(const Stepping&) = delete;
       Stepping& operator=(const Stepping&) = delete;
-      ~Stepping() { flag = false; }
-      bool& flag;
-    } stepping(stepping_);
+      ~Stepping() { at = nullptr; }
+      const Operation*& at;
+    } stepping(stepped_, operation);
     return operation.step(*this);
   } catch (const Error& error) {
     break_down(error);
@@ -251,21 +252,25 @@ bool Engine::step_head(Stream stream) {
   return true;
 }
 
-/// Steps all messages with a tag; returns true if any of them completed.
+/// Steps all messages with a tag, and the operation of each channel that has its turn; returns true if any of them completed.
 bool Engine::step_tagged() {
   Queue& q = queue(kTagged);
   bool completed = false;
   Operation* before = nullptr;
   for (Operation** at = &q.head; *at != nullptr;) {
     Operation* operation = *at;
-    if (!step(*operation)) {
+    if (!has_turn(*operation) || !step(*operation)) {
       before = operation;
       at = &operation->next_;
       continue;
     }
     *at = operation->next_;
     if (q.tail == operation) q.tail = before;
+    const Turns* turns = operation->turns_;
     complete(kTagged, operation);
+    if (turns != nullptr) {
+      if (Operation* next = first_of(turns)) begin(kTagged, *next);
+    }
     completed = true;
   }
   if (!completed) return false;
@@ -285,12 +290,20 @@ const Operation* Engine::find_tagged(std::uint64_t number) const {
   return operation != nullptr && operation->number_ == number ? operation : nullptr;
 }
 
-/// Returns the operation that a wait is for, or what its stream does before it; null: the stream is empty.
+/// Returns the operation that a wait is for, or what its stream or channel does before it; null: the stream is empty.
 const Operation* Engine::awaited(const WaitState& state) const {
   if (state.stream == kTagged) {
-    if (const Operation* operation = find_tagged(state.number)) return operation;
+    if (const Operation* operation = find_tagged(state.number))
+      return operation->turns_ == nullptr ? operation : first_of(operation->turns_);
   }
   return queue(state.stream).head;
+}
+
+/// Returns the operation of a channel that has its turn; null: none is pending. The turns may be gone then.
+Operation* Engine::first_of(const Turns* turns) const {
+  Operation* operation = queue(kTagged).head;
+  while (operation != nullptr && operation->turns_ != turns) operation = operation->next_;
+  return operation;
 }
 
 /// Does what is due when an operation, which isn't in its queue any more, is complete.
@@ -298,6 +311,7 @@ void Engine::complete(Stream stream, Operation* operation) {
   operation->next_ = nullptr;
   Queue& q = queue(stream);
   ++q.completed;
+  if (operation->turns_ != nullptr) ++operation->turns_->over;
   if (options_.faults != nullptr && stream != kTagged) options_.faults->at_end(stream);
   note_finished(stream, operation->info());
   sign_of_life();
@@ -371,6 +385,8 @@ std::vector<int> Engine::missing(const Work& work) const {
   for (const int rank : members_of(mine.group)) {
     if (rank == world_rank_ || board_.finished(rank, mine.group, work.stream_) >= mine.group_sequence) continue;
     const std::optional<Activity> there = board_.activity(rank, work.stream_);
+    // On kTagged a rank may have begun it and show what it does on another channel.
+    if (there && work.stream_ == kTagged && there->group != mine.group && rank != operation->waiting_for()) continue;
     if (!there || there->group != mine.group || there->group_sequence < mine.group_sequence) ranks.push_back(rank);
   }
   return ranks;
@@ -410,7 +426,7 @@ void Engine::break_down(const Error& error) {
 /// Throws the first failure of the job, for every rank the same.
 void Engine::throw_first_cause() {
   broken_ = true;
-  if (!stepping_) abandon();  // else the operation that is being stepped would be deleted; step_head() does it after that
+  if (!stepped_) abandon();  // else the operation that is being stepped would be deleted; step_head() does it after that
   // The program may end at once because of the exception, and the courier with it.
   const std::uint64_t told_by = posix::now_ns() + kUntold_ns;
   while (board_.node().untold.load() != 0 && posix::now_ns() < told_by) {
@@ -449,6 +465,7 @@ Error Engine::blamed(Cause cause, int culprit, const std::string& detail) const 
 void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transport& transport, const OperationInfo& mine) {
   const Found found = transport.found(lane);
   // Show on the board, and so in the verdict, that this rank waited for the peer.
+  if (lane.stream == kTagged && stepped_ != nullptr) show(kTagged, *stepped_);
   ActivityLine& now_here = line(lane.stream);
   if (now_here.since_ns.load(relaxed) == 0) now_here.since_ns.store(clock().now_ns(), relaxed);
   now_here.waiting_for.store(world_peer, relaxed);

@@ -2,7 +2,8 @@
 //
 // An Operation is stepped until it is complete. Each stream is a queue; only the operation at its head is stepped, so operations
 // of a stream run in the order in which they were posted, while those of different streams interleave. Messages with a tag have a
-// queue of their own (kTagged), in which all operations are stepped and complete in any order. There is no progress
+// queue of their own (kTagged), in which all operations are stepped and complete in any order; so have the operations of
+// communicators with a channel of their own (channel.h), which keep their order within each channel. There is no progress
 // thread here: progress happens in wait(), test(), tick() and run(), which are called by one thread at a time (tsprun/progress.h
 // has a thread that takes turns with others in drive()).
 //
@@ -64,7 +65,7 @@ struct OperationInfo {
   std::uint64_t signature = 0;       ///< hash over all arguments that the ranks must have in common
   Purpose purpose = Purpose::other;
   bool relayed = false;   ///< a rank's data may reach another one through a third, or summed with others' data
-  std::int32_t tag = -1;  ///< of a message on kTagged, kAnyTag included
+  std::int32_t tag = -1;  ///< of a message with a tag, kAnyTag included; else kNoTag
 };
 
 /// Interface for tracing: completed() is called for every operation that completes, with the times at which the operation came to
@@ -77,6 +78,12 @@ class OperationObserver {
   OperationObserver& operator=(const OperationObserver&) = delete;
   virtual ~OperationObserver() = default;
   virtual void completed(Stream stream, const OperationInfo& info, std::uint64_t begin_ns, std::uint64_t end_ns) = 0;
+};
+
+/// Order of the operations of a channel in the queue kTagged: each begins when the one before it is complete.
+struct Turns {
+  std::uint64_t posted = 0;
+  std::uint64_t over = 0;
 };
 
 /// Returns how long a rank whose connection to a peer broke, or whose peer left too early, waits for a launcher to report how
@@ -109,6 +116,8 @@ class Operation {
   const OperationInfo& info() const { return info_; }
   /// Notes that the operation holds memory of the rank's heap, so that it is kept until it is waited for: see Work.
   void set_holds_memory() { holds_memory_ = true; }
+  /// Puts the operation behind those of these turns that were posted before. They outlive it. Before it is posted, on kTagged.
+  void set_turns(Turns& turns) { turns_ = &turns; }
 
  protected:
   OperationInfo info_;
@@ -119,6 +128,8 @@ class Operation {
   bool owned_ = false;
   std::uint64_t number_ = 0;  // position on its stream, from 1
   bool holds_memory_ = false;
+  Turns* turns_ = nullptr;  // null: it waits for no other's turn
+  std::uint64_t turn_ = 0;
   std::uint32_t sequence_ = 0;  // number among this rank's operations of this kind, from 1
   std::uint64_t begun_ns_ = 0;  // when it began, if there is an observer
 };
@@ -310,6 +321,10 @@ class Engine {
     return stream == kTagged ? find_tagged(number) == nullptr : queue(stream).completed >= number;
   }
   const Operation* find_tagged(std::uint64_t number) const;
+  static bool has_turn(const Operation& operation) {
+    return operation.turns_ == nullptr || operation.turn_ == operation.turns_->over + 1;
+  }
+  Operation* first_of(const Turns* turns) const;
   const Operation* awaited(const WaitState& state) const;
   void dispose(Queue& queue, Operation* operation);
   std::uint64_t imagine(Stream stream, Operation& operation);
@@ -336,7 +351,7 @@ class Engine {
   void look_around(WaitState& state);
   void check_peer(WaitState& state, std::uint64_t now);
   [[noreturn]] void throw_gone(int peer, Op op, std::uint64_t sequence);
-  void check_arguments(Stream stream);
+  void check_arguments(const WaitState& state);
   void check_deadline(WaitState& state, std::uint64_t now);
   std::string why_it_never_came(FlightBoard::Chain& chain) const;
   void note_waits(const WaitState& state, std::uint64_t now);
@@ -360,7 +375,7 @@ class Engine {
   std::map<std::uint64_t, std::vector<int>> members_of_;  // by group
   OperationObserver* observer_ = nullptr;
   Recorder* recorder_ = nullptr;
-  bool stepping_ = false;                               // an operation's step() is on the stack
+  const Operation* stepped_ = nullptr;                  // whose step() is on the stack
   const std::atomic<std::uint32_t>* wanted_ = nullptr;  // in drive(): raised by a thread that wants the engine
   std::uint64_t watched_ns_ = 0;                        // the last look at peers of a rank that only ticks
   bool broken_ = false;

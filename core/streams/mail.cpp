@@ -19,19 +19,19 @@ namespace {
 /// Signature of what travels here besides announced payloads: "mail" in ASCII.
 constexpr std::uint64_t kSignature = 0x6d61696c;
 
-Envelope envelope_of(std::uint32_t header, bool payload, Purpose purpose) {
-  return {.signature = kSignature,
-          .sequence = header,
-          .tag = make_tag(Op::send, DType::byte, Reduction::sum, payload ? 2 : 1),
-          .purpose = purpose};
-}
-
 template <class T>
 void remove(std::vector<T*>& all, const T* one) {
   if (const auto at = std::ranges::find(all, one); at != all.end()) all.erase(at);
 }
 
 }  // namespace
+
+Envelope Mail::envelope_of(std::uint32_t header, Part part, Purpose purpose) {
+  return {.signature = kSignature,
+          .sequence = header,
+          .tag = make_tag(Op::send, DType::byte, Reduction::sum, static_cast<std::uint32_t>(part) + 1),
+          .purpose = purpose};
+}
 
 Mail::Peer& Mail::peer(int world) {
   const auto [at, is_new] = peers_.try_emplace(world);
@@ -53,8 +53,15 @@ void Mail::damaged(const Peer& from, const char* what) const {
 // --- sending -----------------------------------------------------------------------------------------------------------------
 
 Mail::Letter::Letter(Mail& mail, int to, std::uint64_t group, std::int32_t tag, DType dtype, std::span<const std::byte> payload,
-                     Purpose purpose)
-    : mail_(&mail), to_(&mail.peer(to)), group_(group), tag_(tag), dtype_(dtype), payload_(payload), purpose_(purpose) {
+                     Purpose purpose, const Seal& seal)
+    : mail_(&mail),
+      to_(&mail.peer(to)),
+      group_(group),
+      tag_(tag),
+      dtype_(dtype),
+      payload_(payload),
+      purpose_(purpose),
+      seal_(seal) {
   number_ = ++to_->letters;
   announce(Kind::undecided);
 }
@@ -102,11 +109,12 @@ void Mail::Letter::give_back_lane() {
 void Mail::flush(Peer& to) {
   while (!to.outbox.empty() && to.writer == nullptr && send_first(to)) {
     to.outbox.pop_front();
-    to.header_sent = false;
+    to.parts_sent = 0;
   }
 }
 
-/// Sends the outbox's first header, and a small message's payload; returns false if the lane has no credit for all of it.
+/// Sends the outbox's first header, and the seal and a small message's payload that belong to it; returns false if the lane has
+/// no credit for all of it.
 bool Mail::send_first(Peer& to) {
   Outgoing& first = to.outbox.front();
   Header& header = first.header;
@@ -117,20 +125,26 @@ bool Mail::send_first(Peer& to) {
     header.kind = fits && open ? Kind::small : Kind::announced;
     if (header.kind == Kind::small) ++to.small_sent;
   }
-  if (!to.header_sent) {
+  if (to.parts_sent == 0) {
     if (!std::exchange(first.stamped, true)) header.taken = to.taken;
-    const Ticket ticket =
-        to.transport->send(to.lane, envelope_of(to.headers_out + 1, false, Purpose::none), std::as_bytes(std::span(&header, 1)));
+    const Ticket ticket = to.transport->send(to.lane, envelope_of(to.headers_out + 1, Part::header, Purpose::none),
+                                             std::as_bytes(std::span(&header, 1)));
     if (ticket == kNotNow) return false;
-    to.header_sent = true;
+    to.parts_sent = 1;
     to.taken_told = header.taken;
     ++to.headers_out;
     engine_->moved();
   }
+  if (header.tag == kNoTag && (header.kind == Kind::small || header.kind == Kind::announced) && to.parts_sent == 1) {
+    const Ticket ticket = to.transport->send(to.lane, envelope_of(to.headers_out, Part::seal, Purpose::none),
+                                             std::as_bytes(std::span(&letter->seal_, 1)));
+    if (ticket == kNotNow) return false;
+    to.parts_sent = 2;
+  }
   switch (header.kind) {
     case Kind::small:
-      if (header.bytes > 0 &&
-          to.transport->send(to.lane, envelope_of(to.headers_out, true, letter->purpose_), letter->payload_) == kNotNow) {
+      if (header.bytes > 0 && to.transport->send(to.lane, envelope_of(to.headers_out, Part::payload, letter->purpose_),
+                                                 letter->payload_) == kNotNow) {
         return false;
       }
       letter->state_ = Letter::State::sent;
@@ -155,10 +169,12 @@ void Mail::attend(Peer& at, const OperationInfo& mine) {
   flush(at);
   while (at.coming == nullptr) {
     if (at.ticket == kNotNow) {
-      const std::span<std::byte> into = at.payload_next ? at.into : std::as_writable_bytes(std::span(&at.header, 1));
-      const std::uint32_t header = at.payload_next ? at.headers_in : at.headers_in + 1;
-      at.ticket = at.transport->receive(at.lane,
-                                        envelope_of(header, at.payload_next, at.payload_next ? at.purpose : Purpose::none), into);
+      const std::span<std::byte> into = at.next == Part::header ? std::as_writable_bytes(std::span(&at.header, 1))
+                                        : at.next == Part::seal ? std::as_writable_bytes(std::span(&at.seal, 1))
+                                                                : at.into;
+      const std::uint32_t header = at.next == Part::header ? at.headers_in + 1 : at.headers_in;
+      const Purpose purpose = at.next == Part::payload ? at.purpose : Purpose::none;
+      at.ticket = at.transport->receive(at.lane, envelope_of(header, at.next, purpose), into);
       if (at.ticket == kNotNow) return;
     }
     const Outcome outcome = at.transport->test_receive(at.lane, at.ticket);
@@ -168,11 +184,13 @@ void Mail::attend(Peer& at, const OperationInfo& mine) {
     if (outcome != Outcome::done) engine_->fail_receive(outcome, at.world, at.lane, *at.transport, mine);
     at.ticket = kNotNow;
     engine_->moved();
-    if (at.payload_next) {
-      small_arrived(at);
-    } else {
-      ++at.headers_in;
-      opened(at);
+    switch (std::exchange(at.next, Part::header)) {
+      case Part::header:
+        ++at.headers_in;
+        opened(at);
+        break;
+      case Part::seal: match(at); break;
+      case Part::payload: small_arrived(at); break;
     }
   }
 }
@@ -192,28 +210,13 @@ void Mail::opened(Peer& from) {
   switch (header.kind) {
     case Kind::small:
     case Kind::announced: {
-      if (static_cast<std::size_t>(header.dtype) >= kDTypeCount || header.tag < 0) damaged(from, "its type or tag");
+      if (static_cast<std::size_t>(header.dtype) >= kDTypeCount || header.tag < kNoTag) damaged(from, "its type or tag");
       if (header.kind == Kind::small && header.bytes > kSmallMail) damaged(from, "a small message larger than one may be");
       if (header.kind == Kind::small && static_cast<std::uint16_t>(++from.small_in - from.taken) > kMailWindow) {
         damaged(from, "more small messages than may come unasked");
       }
-      Request* request = find(from, header);
-      if (request != nullptr) {
-        remove(requests_, request);
-        request->from_ = &from;
-        request->header_ = header;
-        request->check();
-        request->state_ = header.kind == Kind::small ? Request::State::filling : Request::State::announced;
-      } else {
-        parked_.push_back({&from, header, {}});
-        if (header.kind == Kind::small) parked_.back().payload.resize(header.bytes);
-      }
-      if (header.kind == Kind::announced) return;
-      from.filling = request;
-      from.payload_next = true;
-      from.into = request != nullptr ? request->into_ : std::span(parked_.back().payload);
-      from.purpose = request != nullptr ? request->purpose_ : Purpose::other;
-      if (header.bytes == 0) small_arrived(from);
+      if (header.tag == kNoTag) from.next = Part::seal;
+      else match(from);
       return;
     }
     case Kind::wanted: {
@@ -237,9 +240,39 @@ void Mail::opened(Peer& from) {
   }
 }
 
+/// Finds the receive that fits the message which has begun to arrive, or sets the message aside.
+void Mail::match(Peer& from) {
+  const Header& header = from.header;
+  Request* request = find(from, header);
+  std::span<std::byte> into;
+  if (request != nullptr) {
+    remove(requests_, request);
+    request->from_ = &from;
+    request->header_ = header;
+    request->came_ = from.seal;
+    request->check();
+    request->state_ = header.kind == Kind::small ? Request::State::filling : Request::State::announced;
+    into = request->into_;
+    if (request->is_another() && header.kind == Kind::small) {
+      request->parked_.resize(header.bytes);
+      into = request->parked_;
+    }
+  } else {
+    parked_.push_back({&from, header, from.seal, {}});
+    if (header.kind == Kind::small) parked_.back().payload.resize(header.bytes);
+    into = parked_.back().payload;
+  }
+  if (header.kind == Kind::announced) return;
+  from.filling = request;
+  from.next = Part::payload;
+  from.into = into;
+  from.purpose = request != nullptr ? request->purpose_ : Purpose::other;
+  if (header.bytes == 0) small_arrived(from);
+}
+
 /// Hands on a small payload that has arrived.
 void Mail::small_arrived(Peer& from) {
-  from.payload_next = false;
+  from.next = Part::header;
   if (from.filling == nullptr) return;
   from.filling->state_ = Request::State::here;
   from.filling = nullptr;
@@ -261,31 +294,38 @@ void Mail::take_small(Peer& from) {
 /// Returns the first receive that a message fits; null if there is none.
 Mail::Request* Mail::find(const Peer& from, const Header& header) {
   for (Request* each : requests_) {
-    if (each->group_ == header.group && (each->tag_ == kAnyTag || each->tag_ == header.tag) &&
-        std::ranges::find(each->sources_, &from) != each->sources_.end()) {
-      return each;
-    }
+    if (each->takes(from, header)) return each;
   }
   return nullptr;
 }
 
+/// Returns true if the message is one that the receive may take.
+bool Mail::Request::takes(const Peer& from, const Header& header) const {
+  const bool any = tag_ == kAnyTag && header.tag != kNoTag;
+  return group_ == header.group && (any || tag_ == header.tag) && std::ranges::find(sources_, &from) != sources_.end();
+}
+
 Mail::Request::Request(Mail& mail, std::span<const int> from, std::uint64_t group, std::int32_t tag, DType dtype,
-                       std::span<std::byte> into, Purpose purpose)
-    : mail_(&mail), group_(static_cast<std::uint32_t>(group)), tag_(tag), dtype_(dtype), into_(into), purpose_(purpose) {
+                       std::span<std::byte> into, Purpose purpose, const Seal& seal)
+    : mail_(&mail),
+      group_(static_cast<std::uint32_t>(group)),
+      tag_(tag),
+      dtype_(dtype),
+      into_(into),
+      purpose_(purpose),
+      seal_(seal) {
   sources_.reserve(from.size());
   for (const int world : from) sources_.push_back(&mail.peer(world));
   for (auto at = mail.parked_.begin(); at != mail.parked_.end(); ++at) {
     const Header& header = at->header;
-    if (header.group != group_ || (tag != kAnyTag && tag != header.tag) ||
-        std::ranges::find(sources_, at->from) == sources_.end()) {
-      continue;
-    }
+    if (!takes(*at->from, header)) continue;
     from_ = at->from;
     header_ = header;
+    came_ = at->seal;
     if (header.kind == Kind::announced) {
       state_ = State::announced;
       mail.parked_.erase(at);
-    } else if (from_->payload_next && from_->filling == nullptr && from_->into.data() == at->payload.data()) {
+    } else if (from_->next == Part::payload && from_->filling == nullptr && from_->into.data() == at->payload.data()) {
       // The payload is still on its way: it goes on to its place, from which it is taken.
       state_ = State::filling;
       from_->filling = this;
@@ -305,7 +345,7 @@ Mail::Request::~Request() {
   if (state_ == State::here) return;
   remove(mail_->requests_, this);
   if (from_ == nullptr) return;
-  if (from_->filling == this && !parked_.empty()) mail_->parked_.push_back({from_, header_, std::move(parked_)});
+  if (from_->filling == this && !parked_.empty()) mail_->parked_.push_back({from_, header_, came_, std::move(parked_)});
   remove(from_->asked, this);
   if (from_->filling == this) from_->filling = nullptr;
   if (from_->coming == this) from_->coming = nullptr;
@@ -315,7 +355,7 @@ int Mail::Request::from() const { return from_ == nullptr ? -1 : from_->world; }
 
 /// Throws if the message that fits isn't what was to be received.
 void Mail::Request::check() const {
-  if (header_.dtype == dtype_ && header_.bytes == into_.size()) return;
+  if (tag_ == kNoTag || (header_.dtype == dtype_ && header_.bytes == into_.size())) return;
   mail_->engine_->fail(Cause::mismatch, mail_->engine_->world_rank(),
                        fmt::format("rank {} receives {} ({} B, tag {}); the message of rank {} with tag {} is of {} ({} B): a "
                                    "message must have the type and size of its receive",
@@ -337,6 +377,7 @@ bool Mail::Request::here_or_coming(const OperationInfo& mine) {
     check();
     checked_ = true;
   }
+  if (is_another()) return false;
   if (state_ == State::announced) {
     state_ = State::asked;
     from_->asked.push_back(this);

@@ -3,6 +3,13 @@
 //
 // · A message of up to kSmallMail bytes, while the window is open: header (small), payload.
 // · Any other: header (announced) there; header (wanted) back, once a receive fits; header (coming) and payload there.
+// · A message of a channel (channel.h) has the tag kNoTag, and behind its first header a seal, by which its receive knows it:
+//
+//   0        24      40                         0            24      40
+//   ┌────────┬───────┬──────────────┐           ┌────────────┬───────┐
+//   │ header │ seal  │ payload      │           │ header     │ seal  │   the sender writes, the receiver reads; three messages
+//   │ small  │       │              │           │ announced  │       │   of the lane, or two
+//   └────────┴───────┴──────────────┘           └────────────┴───────┘
 //
 // A header that fits no receive is set aside, and so is the payload of a small message; the payload of an announced one stays
 // with its sender. So what lies here unasked is bounded: kMailWindow small messages of each sender, and a header for each send
@@ -13,6 +20,7 @@
 
 #include "core/streams/engine.h"
 #include "transport/transport.h"
+#include "tsprun/communicator.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -39,12 +47,21 @@ class Mail {
     Kind kind;
     DType dtype;
     std::uint16_t taken;   ///< low bits of the number of the receiver's small messages that the sender has taken
-    std::int32_t tag;      ///< not negative
+    std::int32_t tag;      ///< not negative, or kNoTag
     std::uint64_t bytes;   ///< size of the payload
     std::uint32_t group;   ///< low bits of the group's number
     std::uint32_t number;  ///< number of the message among those to this receiver, from 1
   };
   static_assert(sizeof(Header) == 24, "fits the message's own line over shm");
+
+  /// What both ends of a message of a channel must agree on, as it travels: the fields of its Envelope that are compared.
+  struct Seal {
+    std::uint64_t signature;
+    std::uint32_t sequence;
+    std::uint32_t tag;
+    bool operator==(const Seal&) const = default;
+  };
+  static_assert(sizeof(Seal) == 16, "fits the message's own line over shm");
 
  private:
   struct Peer;
@@ -54,9 +71,9 @@ class Mail {
   /// construction.
   class Letter {
    public:
-    /// `to`: world rank. The payload must not change until sent().
+    /// `to`: world rank. The payload must not change until sent(). `seal`: of a message of a channel, whose tag is kNoTag.
     Letter(Mail& mail, int to, std::uint64_t group, std::int32_t tag, DType dtype, std::span<const std::byte> payload,
-           Purpose purpose);
+           Purpose purpose, const Seal& seal = {});
     Letter(const Letter&) = delete;
     Letter& operator=(const Letter&) = delete;
     ~Letter();
@@ -71,6 +88,8 @@ class Mail {
     bool has_lane(const OperationInfo& mine);
     /// Tells that the payload was sent.
     void give_back_lane();
+    /// Tells that the same bytes lie elsewhere from now on.
+    void payload_is_at(std::span<const std::byte> payload) { payload_ = payload; }
 
    private:
     friend class Mail;
@@ -83,6 +102,7 @@ class Mail {
     DType dtype_;
     std::span<const std::byte> payload_;
     Purpose purpose_;
+    Seal seal_;
     std::uint32_t number_ = 0;
     State state_ = State::queued;
   };
@@ -90,16 +110,20 @@ class Mail {
   /// A receive, registered likewise; a message that fits several is for the one that was constructed first.
   class Request {
    public:
-    /// `from`: world ranks, any of which may be the sender. `tag`: kAnyTag, or a tag.
+    /// `from`: world ranks, any of which may be the sender. `tag`: kAnyTag, a tag, or kNoTag: the channel's message whose turn it
+    /// is, which must have this seal.
     Request(Mail& mail, std::span<const int> from, std::uint64_t group, std::int32_t tag, DType dtype, std::span<std::byte> into,
-            Purpose purpose);
+            Purpose purpose, const Seal& seal = {});
     Request(const Request&) = delete;
     Request& operator=(const Request&) = delete;
     ~Request();
 
     /// Does what can be done now. Returns true once the message is in the buffer, or its payload is the next thing that its
-    /// sender's lane brings. Throws Error(mismatch) if the message that fits has another type or size.
+    /// sender's lane brings. Throws Error(mismatch) if the message that fits has another type or size; of a channel's message
+    /// is_another() tells that.
     bool here_or_coming(const OperationInfo& mine);
+    /// True if the channel's message has another seal or size, and so isn't taken.
+    bool is_another() const { return tag_ == kNoTag && from_ != nullptr && !(came_ == seal_ && header_.bytes == into_.size()); }
     /// True if the payload is the next on the lane of from(), where the caller must receive it.
     bool coming() const { return state_ == State::coming; }
     /// Tells that the payload was received.
@@ -108,11 +132,14 @@ class Mail {
     int from() const;
     /// Tag and number of the message that fits.
     const Header& header() const { return header_; }
+    /// Seal of the channel's message that came.
+    const Seal& seal() const { return came_; }
 
    private:
     friend class Mail;
     enum class State : std::uint8_t { open, parked, filling, announced, asked, coming, here };
     void check() const;
+    bool takes(const Peer& from, const Header& header) const;
     Mail* mail_;
     std::vector<Peer*> sources_;
     std::uint32_t group_;
@@ -120,10 +147,12 @@ class Mail {
     DType dtype_;
     std::span<std::byte> into_;
     Purpose purpose_;
+    Seal seal_;
     State state_ = State::open;
     bool checked_ = false;
     Peer* from_ = nullptr;
     Header header_{};
+    Seal came_{};
     std::vector<std::byte> parked_;  // the payload, if it came before the receive
   };
 
@@ -132,6 +161,8 @@ class Mail {
   Mail& operator=(const Mail&) = delete;
 
  private:
+  /// What a message of the lane is.
+  enum class Part : std::uint8_t { header, payload, seal };
   /// A header to be sent, and the message that it is about.
   struct Outgoing {
     Header header{};
@@ -142,6 +173,7 @@ class Mail {
   struct Parked {
     Peer* from;
     Header header;
+    Seal seal;
     std::vector<std::byte> payload;  // of a small one
   };
   /// State of the exchange with one rank.
@@ -151,7 +183,7 @@ class Mail {
     LaneId lane{-1, kTagged};
     // outgoing
     std::deque<Outgoing> outbox;
-    bool header_sent = false;        // of the outbox's first
+    int parts_sent = 0;              // of the outbox's first
     Letter* writer = nullptr;        // the message whose payload alone may be sent now
     std::vector<Letter*> announced;  // messages that wait until they are wanted
     std::uint32_t letters = 0;
@@ -160,12 +192,13 @@ class Mail {
     std::uint16_t small_taken = 0;  // by the peer
     // incoming
     Header header{};
+    Seal seal{};
     bool left = false;               // in good order: nothing comes any more
     std::uint64_t cut_since_ns = 0;  // since when its lane is known to be cut; 0: it isn't
     std::uint32_t headers_in = 0;
-    Ticket ticket = kNotNow;     // of the receive of the next header or small payload; kNotNow: to be posted
-    bool payload_next = false;   // the receive is of a small payload,
-    std::span<std::byte> into;   // to this place,
+    Ticket ticket = kNotNow;     // of the receive of the next part; kNotNow: to be posted
+    Part next = Part::header;    // what comes next,
+    std::span<std::byte> into;   // a small payload to this place,
     Request* filling = nullptr;  // for this receive; null: it is set aside
     Purpose purpose = Purpose::none;
     Request* coming = nullptr;    // the receive that takes the lane's next message itself
@@ -181,9 +214,11 @@ class Mail {
   void flush(Peer& to);
   bool send_first(Peer& to);
   void opened(Peer& from);
+  void match(Peer& from);
   void small_arrived(Peer& from);
   void take_small(Peer& from);
   Request* find(const Peer& from, const Header& header);
+  static Envelope envelope_of(std::uint32_t header, Part part, Purpose purpose);
   [[noreturn]] void damaged(const Peer& from, const char* what) const;
 
   Engine* engine_;

@@ -193,7 +193,7 @@ void Engine::look_around(WaitState& state) {
   if (options_.watch != nullptr) options_.watch->look();
   if (!state.blocked) return;
   try {
-    check_arguments(state.stream);
+    check_arguments(state);
     check_peer(state, now);
     check_deadline(state, now);
   } catch (const Error& error) {
@@ -229,8 +229,9 @@ void Engine::note_waits(const WaitState& state, std::uint64_t now) {
 
 /// Compares the signatures of all ranks in the same collective on the board, since not every pair of ranks exchanges a message.
 /// Throws Error(mismatch).
-void Engine::check_arguments(Stream stream) {
-  const Operation* head = queue(stream).head;
+void Engine::check_arguments(const WaitState& state) {
+  const Stream stream = state.stream;
+  const Operation* head = awaited(state);
   if (head == nullptr || !is_collective(head->info().op)) return;
   const OperationInfo& mine = head->info();
   for (int rank = 0; rank < board_.ranks(); ++rank) {

@@ -50,6 +50,15 @@ struct MessageInfo {
   std::int32_t tag = kNoTag;  ///< its tag
 };
 
+/// How a communicator's operations are kept apart from those of others. Messages with a tag are apart in either case.
+///
+/// - streams: by CallOptions::stream. Ranks that share several communicators call the operations of one stream in one order
+/// - own: they are apart from all others, whatever their stream, which is ignored: a communicator's operations run in the order
+/// of
+///   its calls, and ranks may call those of different communicators in different orders. A message costs more: headers of 40 B,
+///   above 8 KiB a round trip, and nothing is read in place
+enum class Channel : std::uint8_t { streams, own };
+
 /// Options of one call. All ranks of the group must agree on `stream` and `algorithm`.
 struct CallOptions {
   Stream stream = Stream::control;   ///< operations of one stream run in order; different streams are independent of each other
@@ -91,8 +100,9 @@ class Communicator {
 
   /// Makes a communicator of some members, given as distinct ranks of this group in the order of the new group, this rank among
   /// them. Sends no message. Every member of the new group must call it with the same list; ranks outside the list must not call
-  /// it. Ranks that make several groups of one list make them in the same order. Throws Error(refused) if the list is invalid.
-  Communicator subgroup(std::span<const int> group_ranks) const;
+  /// it. Ranks that make several groups of one list make them in the same order. All members pass the same `channel`. Throws
+  /// Error(refused) if the list is invalid.
+  Communicator subgroup(std::span<const int> group_ranks, Channel channel = Channel::streams) const;
   /// Splits the group as MPI_Comm_split does: ranks with equal colour form a new group, ordered by key, then by rank. Collective:
   /// all ranks of the group must call it. It is an all_gather on Stream::control and blocks until that is complete, so it also
   /// waits for what this rank posted on that stream before.
