@@ -3,11 +3,19 @@
 #include "tensors.h"
 #include "work.h"
 
+#include <atomic>
 #include <utility>
 
 namespace tsprun::torch_binding {
 
 using std::chrono::milliseconds;
+
+namespace {
+
+/// This process's groups, by stream.
+std::atomic<int> groups_on[kStreams];
+
+}  // namespace
 
 /// One operation to be posted.
 struct TsprunGroup::Job {
@@ -21,7 +29,7 @@ struct TsprunGroup::Job {
 };
 
 TsprunGroup::TsprunGroup(std::shared_ptr<Member> member, c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                         const std::vector<int>& members, Stream stream, milliseconds timeout, std::string name)
+                         const std::vector<int>& members, std::optional<Stream> stream, milliseconds timeout, std::string name)
     : GroupBase(rank, size),
       name_(std::move(name)),
       member_(std::move(member)),
@@ -31,13 +39,20 @@ TsprunGroup::TsprunGroup(std::shared_ptr<Member> member, c10::intrusive_ptr<c10d
       life_(store_->add("lives/" + std::to_string(rank), 1)) {
   std::vector<int> ranks = members;
   for (int r = 0; members.empty() && r < size; ++r) ranks.push_back(r);
-  member_->progress()->use(
-      [&](Context& context) { communicator_ = std::make_unique<Communicator>(context.world().subgroup(ranks)); });
+  member_->progress()->use([&](Context& context) {
+    const Channel channel = stream ? Channel::streams : Channel::own;
+    communicator_ = std::make_unique<Communicator>(context.world().subgroup(ranks, channel));
+  });
+  if (stream_ && size > 1) ++groups_on[static_cast<std::size_t>(*stream_)];
 }
 
-TsprunGroup::~TsprunGroup() = default;
+TsprunGroup::~TsprunGroup() {
+  if (stream_ && getSize() > 1) --groups_on[static_cast<std::size_t>(*stream_)];
+}
 
-CallOptions TsprunGroup::call_options() const { return {.stream = stream_}; }
+bool TsprunGroup::uses(Stream stream) { return groups_on[static_cast<std::size_t>(stream)] != 0; }
+
+CallOptions TsprunGroup::call_options() const { return {.stream = stream_.value_or(Stream::control)}; }
 
 WorkPtr TsprunGroup::start(Job job) {
   auto work = c10::make_intrusive<TsprunWork>(getRank(), job.type, name_ + ":" + job.call, c10::optional<Tensors>(job.inputs),

@@ -73,11 +73,14 @@ void use_heap(std::size_t smallest);
 class TsprunGroup : public GroupBase {
  public:
   /// Makes the group of world ranks `members`, in the order of the group (empty: of all); all of them call it. `store` is the
-  /// group's own, `stream` that of its collectives, the same on all ranks. (Messages have tags, and need none.) Profiles and
-  /// errors begin with `name`.
+  /// group's own, `stream` that of its collectives, the same on all ranks; none: the group has a channel of its own. (Messages
+  /// have tags, and need neither.) Profiles and errors begin with `name`.
   TsprunGroup(std::shared_ptr<Member> member, c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-              const std::vector<int>& members, Stream stream, std::chrono::milliseconds timeout, std::string name);
+              const std::vector<int>& members, std::optional<Stream> stream, std::chrono::milliseconds timeout, std::string name);
   ~TsprunGroup() override;
+
+  /// Returns true if a group of this process that has others as members uses the stream.
+  static bool uses(Stream stream);
 
   const std::string getBackendName() const override { return "tsprun"; }
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
@@ -114,7 +117,7 @@ class TsprunGroup : public GroupBase {
   std::shared_ptr<Member> member_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::unique_ptr<Communicator> communicator_;
-  Stream stream_;
+  std::optional<Stream> stream_;
   std::chrono::milliseconds timeout_;
   std::uint64_t posted_ = 0;
   std::int64_t life_;            // how many groups this rank has made on the store: it may outlive them, with their keys

@@ -164,7 +164,17 @@ for first, group in enumerate(halves):
         dist.all_reduce(t, group=group)
         equal(t, sum(given(r) for r in range(first, size, 2)))
 
-# Groups of different shapes, and the first group: ranks may call their collectives in different orders.
+# Groups of different shapes, of the same ranks, and the first group: ranks may call their collectives in different orders.
+if size > 1:
+    again = [dist.new_group(list(range(size))) for _ in range(3)]
+    for count in (5, 100_000):
+        sums = [given(rank, count + i) for i in range(3)]
+        order = [(i + rank) % 3 for i in range(3)]
+        works = {i: dist.all_reduce(sums[i], group=again[i], async_op=True) for i in order}
+        for i in order[::-1]:  # what others called first
+            works[i].wait()
+        for i in range(3):
+            equal(sums[i], sum(given(r, count + i) for r in range(size)))
 if size > 2:
     shapes = [dist.new_group(list(range(size - 1))), dist.new_group([0] + list(range(2, size)) + [1]), dist.group.WORLD]
     mine = [(i, group) for i, group in enumerate(shapes) if i != 0 or rank != size - 1]

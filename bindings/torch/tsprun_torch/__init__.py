@@ -14,17 +14,27 @@ from . import _tsprun
 from ._tsprun import ProcessGroupTsprun, fail, use_heap
 
 
-def _stream(members, rank):
-    """Returns the number of the stream of a group's collectives, those of one stream being called in one order: 0 of the group of all
-    ranks; of others one for each shape, the distances between members, which the groups along one axis of a mesh have in common. From
-    the fourth shape on they take turns. The first member of the first group of a shape numbers it in the store."""
+def _stream(own_store, members, rank):
+    """Returns the number of the stream of a group's collectives, which need no order between groups: 0 of the group of all ranks; of
+    others one for each shape, the distances between members, which the groups along one axis of a mesh have in common. None: the group
+    has a channel of its own, because there are more shapes than streams, or a member is in another group on the stream."""
     if len(members) < 2:  # of one rank: nobody else takes part
         return 0
     store = dist.distributed_c10d._get_default_store()
     shape = "tsprun/shape" + "".join(f"/{b - a}" for a, b in zip(members, members[1:]))
+    # The first member of the first group of a shape numbers it.
     if rank == 0 and store.add(shape + "/seen", 1) == 1:
         store.set(shape, str(store.add("tsprun/shapes", 1)))
-    return 1 + (int(store.get(shape)) - 1) % 3
+    stream = int(store.get(shape))
+    if stream > 3:
+        return None
+    # Each member says whether it is in a group on the stream, and the last one tells what follows. The store may have the keys of an
+    # earlier group, which its members made as often as this one.
+    key = f"tsprun/channel/{own_store.add(f'tsprun/made/{rank}', 1)}"
+    said = own_store.add(key + "/said", 1 + (_tsprun.uses(stream) << 16))
+    if said & 0xFFFF == len(members):
+        own_store.set(key, str(said >> 16))
+    return None if int(own_store.get(key)) > 0 else stream
 
 
 def _make_group(options, _, name="tsprun"):
@@ -33,8 +43,9 @@ def _make_group(options, _, name="tsprun"):
         world_rank, world_size = dist.get_rank(), dist.get_world_size()
     else:
         world_rank, world_size = options.group_rank, options.group_size
-    return _tsprun.make_group(options.store, options.group_rank, options.group_size, members, _stream(members, options.group_rank),
-                              options.timeout, world_rank, world_size, name)
+    stream = _stream(options.store, members, options.group_rank)
+    return _tsprun.make_group(options.store, options.group_rank, options.group_size, members, stream, options.timeout, world_rank,
+                              world_size, name)
 
 
 def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
