@@ -53,10 +53,9 @@ struct MessageInfo {
 /// How a communicator's operations are kept apart from those of others. Messages with a tag are apart in either case.
 ///
 /// - streams: by CallOptions::stream. Ranks that share several communicators call the operations of one stream in one order
-/// - own: they are apart from all others, whatever their stream, which is ignored: a communicator's operations run in the order
-/// of
-///   its calls, and ranks may call those of different communicators in different orders. A message costs more: headers of 40 B,
-///   above 8 KiB a round trip, and nothing is read in place
+/// - own: they are apart from all others. Their stream is ignored: a communicator's operations run in the order of its calls, and
+///   ranks may call those of different communicators in different orders. A message costs more: headers of 40 B, above 8 KiB a
+///   round trip, and nothing is read in place
 enum class Channel : std::uint8_t { streams, own };
 
 /// Options of one call. All ranks of the group must agree on `stream` and `algorithm`.
