@@ -1,13 +1,11 @@
-// The engine's queues and failures. How it waits is in waiting.cpp.
+// The engine's queues. How it waits is in waiting.cpp, how it fails in failures.cpp.
 #include "core/streams/engine.h"
 
 #include "core/board/peer_watch.h"
 #include "core/fault/rank_faults.h"
 #include "core/program/recorder.h"
 #include "core/streams/mail.h"
-#include "core/streams/tag.h"
 #include "core/streams/wait_state.h"
-#include "transport/posix.h"
 
 #include <fmt/format.h>
 #define XXH_INLINE_ALL
@@ -15,7 +13,6 @@
 
 #include <algorithm>
 #include <new>
-#include <time.h>
 
 namespace tsprun {
 
@@ -28,13 +25,6 @@ void Work::wait() {
 }
 
 namespace detail {
-
-namespace {
-
-/// Longest time that a rank keeps the job's failure from its program, so that other nodes are told before the process ends.
-constexpr std::uint64_t kUntold_ns = 300'000'000;
-
-}  // namespace
 
 Engine::Engine(FlightBoard board, int world_rank, std::vector<Route> routes, Doorbell& doorbell, EngineOptions options)
     : board_(board),
@@ -403,104 +393,6 @@ std::uint64_t Engine::new_group(std::span<const int> members) {
 std::span<const int> Engine::members_of(std::uint64_t group) const {
   const auto at = members_of_.find(group);
   return at == members_of_.end() ? std::span<const int>() : std::span<const int>(at->second);
-}
-
-// --- failures ----------------------------------------------------------------------------------------------------------------
-
-void Engine::break_down(const Error& error) {
-  broken_ = true;
-  Failure failure = failure_of(error);
-  if (failure.rank < 0) failure.rank = world_rank_;
-  // If the culprit is another rank, this rank's operation isn't named: it is on this rank's page of the board.
-  if (failure.op.empty() && failure.rank == world_rank_) {
-    if (const std::optional<Activity> here = board_.activity(world_rank_)) {
-      failure.op = name(here->op);
-      failure.sequence = here->sequence;
-    }
-  }
-  board_.note_first_error(world_rank_, failure);
-  board_.abort(failure);
-  throw_first_cause();
-}
-
-/// Throws the first failure of the job, for every rank the same.
-void Engine::throw_first_cause() {
-  broken_ = true;
-  if (!stepped_) abandon();  // else the operation that is being stepped would be deleted; step_head() does it after that
-  // The program may end at once because of the exception, and the courier with it.
-  const std::uint64_t told_by = posix::now_ns() + kUntold_ns;
-  while (board_.node().untold.load() != 0 && posix::now_ns() < told_by) {
-    const timespec pause{0, 1'000'000};
-    ::nanosleep(&pause, nullptr);
-  }
-  board_.node().untold.store(0);  // nobody waits a second time
-  Failure first = board_.failure();
-  // The first failure is still being written, or its writer died meanwhile; in that case the launcher writes it.
-  const std::uint64_t patience_ends = posix::now_ns() + 100'000'000;
-  while (first.cause == Cause::none && posix::now_ns() < patience_ends) first = board_.failure();
-  if (first.cause == Cause::none) {
-    first.cause = Cause::interrupted;
-    first.detail = "the job was ended; nobody noted why";
-  }
-  Failure mine = first;
-  mine.detail = "ended with the job: " + first.detail;
-  board_.note_first_error(world_rank_, mine);
-  throw Error(first.cause, first.detail, first.rank, first.op, first.sequence);
-}
-
-void Engine::fail(Cause cause, int culprit, const std::string& detail) { throw blamed(cause, culprit, detail); }
-
-Error Engine::blamed(Cause cause, int culprit, const std::string& detail) const {
-  std::string op;
-  std::uint64_t sequence = 0;
-  if (culprit >= 0 && culprit < board_.ranks()) {
-    if (const std::optional<Activity> there = board_.activity(culprit)) {
-      op = name(there->op);
-      sequence = there->sequence;
-    }
-  }
-  return {cause, detail, culprit, op, sequence};
-}
-
-void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transport& transport, const OperationInfo& mine) {
-  const Found found = transport.found(lane);
-  // Show on the board, and so in the verdict, that this rank waited for the peer.
-  if (lane.stream == kTagged && stepped_ != nullptr) show(kTagged, *stepped_);
-  ActivityLine& now_here = line(lane.stream);
-  if (now_here.since_ns.load(relaxed) == 0) now_here.since_ns.store(clock().now_ns(), relaxed);
-  now_here.waiting_for.store(world_peer, relaxed);
-  page_->blocked_on.store(static_cast<std::int32_t>(lane.stream) + 1, relaxed);
-  const std::string me = fmt::format("rank {} is in {} ({} B of its own)", world_rank_,
-                                     describe_tag(make_tag(mine.op, mine.dtype, mine.reduction, 0)), mine.bytes);
-  switch (outcome) {
-    case Outcome::corrupt:
-      throw Error(Cause::corrupt,
-                  fmt::format("{}; a message from rank {} is damaged: {}", me, world_peer,
-                              found.detail.empty() ? "its length, place or number can't be" : found.detail),
-                  world_peer, std::string(name(mine.op)), line(lane.stream).sequence.load(relaxed));
-    case Outcome::disconnected:
-      lost(world_peer, mine.op,
-           fmt::format("{}; the way to rank {} is cut{}{}", me, world_peer, found.detail.empty() ? "" : ": ", found.detail));
-    default: break;
-  }
-  std::string they = fmt::format("sent a message of {} ({} B, group operation {})", describe_tag(found.envelope.tag), found.bytes,
-                                 found.envelope.sequence);
-  if (const std::optional<Activity> now = board_.activity(world_peer, lane.stream)) they += " and is in " + now->describe(0);
-  if (found.envelope.sequence > mine.group_sequence) {
-    they += fmt::format(", but its message of group operation {} never came: it was lost, or never sent", mine.group_sequence);
-  } else if (found.envelope.sequence == mine.group_sequence && found.envelope.signature == mine.signature &&
-             found.envelope.tag >> 16 != 0) {
-    they += ", which isn't the next of this operation: what should have come before it was lost";
-  } else if (found.envelope.sequence == mine.group_sequence &&
-             found.envelope.tag == make_tag(mine.op, mine.dtype, mine.reduction, 0)) {
-    they += ", which is alike but for what both don't list: another rank's count, the tag, or the algorithm";
-  }
-  throw Error(
-      Cause::mismatch,
-      fmt::format("{}, group operation {}; rank {} {}. All ranks of a group must call the same operations in the same order with "
-                  "the same arguments",
-                  me, mine.group_sequence, world_peer, they),
-      world_rank_, std::string(name(mine.op)), line(lane.stream).sequence.load(relaxed));
 }
 
 }  // namespace detail

@@ -2,6 +2,7 @@
 // environment of another starter. "ready" on stdout says that its first collective is behind it.
 
 #include "core/context.h"
+#include "tests/programs/folder_store.h"
 #include "transport/posix.h"
 #include "tsprun/tsprun.h"
 
@@ -15,11 +16,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
-#include <iterator>
 #include <map>
 #include <netinet/in.h>
 #include <optional>
@@ -41,43 +40,11 @@ int number(const Arguments& arguments, std::size_t index, int otherwise) {
 
 void say(const std::string& line) { std::cout << line << std::endl; }
 
-/// A folder that all ranks see, with a file for each key.
-class FolderStore : public tsprun::KeyValue {
- public:
-  explicit FolderStore(std::string folder) : folder_(std::move(folder)) {}
-
-  void set(const std::string& key, std::span<const std::byte> value) override {
-    const std::string file = path(key);
-    std::ofstream(file + ".new", std::ios::binary)
-        .write(reinterpret_cast<const char*>(value.data()), static_cast<std::streamsize>(value.size()));
-    std::filesystem::rename(file + ".new", file);
-  }
-
-  std::optional<std::vector<std::byte>> get(const std::string& key, std::chrono::milliseconds at_most) override {
-    const auto deadline = std::chrono::steady_clock::now() + at_most;
-    while (!std::filesystem::exists(path(key))) {
-      if (std::chrono::steady_clock::now() >= deadline) return std::nullopt;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    std::ifstream file(path(key), std::ios::binary);
-    const std::string text(std::istreambuf_iterator<char>(file), {});
-    const auto bytes = std::as_bytes(std::span(text));
-    return std::vector<std::byte>(bytes.begin(), bytes.end());
-  }
-
- private:
-  std::string path(std::string key) const {
-    std::replace(key.begin(), key.end(), '/', '-');
-    return folder_ + "/" + key;
-  }
-  std::string folder_;
-};
-
 /// Joins as the starter says or, where ACTOR_STORE names a folder, through that, as rank RANK of WORLD_SIZE.
 tsprun::Context join() {
   const char* const folder = std::getenv("ACTOR_STORE");
   if (folder == nullptr) return tsprun::Context::from_environment();
-  FolderStore store(folder);
+  tsprun::detail::test::FolderStore store(folder);
   return tsprun::Context::join(std::stoi(std::getenv("RANK")), std::stoi(std::getenv("WORLD_SIZE")), store);
 }
 
