@@ -66,12 +66,12 @@ struct GenerateOptions {
 };
 
 /// The texts of one rank's replica, while they are decoded together.
-struct Texts {
+struct OwnTexts {
   std::size_t first = 0;  ///< number of the first among the texts of all replicas
   std::vector<std::vector<Token>> prompts;
   std::vector<std::vector<Token>> added;
 
-  Texts(Mesh& mesh, std::span<const Prompt> all) {
+  OwnTexts(Mesh& mesh, std::span<const Prompt> all) {
     const Chunks cut = Chunks::balanced(mesh.data().size(), all.size());
     first = cut.offset(mesh.data().rank());
     for (const Prompt& prompt : all.subspan(first, cut.count(mesh.data().rank()))) prompts.push_back(prompt.ids);
@@ -93,7 +93,7 @@ struct Texts {
 };
 
 /// Returns the tokens added to the texts of all replicas, `tokens` each, in order, on every rank. Collective.
-std::vector<std::vector<Token>> added_to_all(Session& session, const Texts& own, std::size_t count, std::size_t tokens) {
+std::vector<std::vector<Token>> added_to_all(Session& session, const OwnTexts& own, std::size_t count, std::size_t tokens) {
   if (own.count() == count) return own.added;
   std::vector<Token> ids(count * tokens);
   if (session.mesh().replica().rank() == 0) {
@@ -129,7 +129,7 @@ class TextStream {
 };
 
 /// Throws an error that names the first tensor that isn't finite if the logits of a text aren't.
-void check_logits(Session& session, Model& model, Decoder& decoder, const ConstTensor& logits, const Texts& texts,
+void check_logits(Session& session, Model& model, Decoder& decoder, const ConstTensor& logits, const OwnTexts& texts,
                   std::span<const Prompt> prompts) {
   for (std::size_t text = 0; text < texts.count(); ++text) {
     if (!kernels::first_not_finite(logits.select(0, text))) continue;
@@ -157,7 +157,7 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
   Rank& rank = session.rank();
   Model model(rank, session.mesh(), model_options(shape, false));
   fill_weights(session, model, shape);
-  Texts texts(session.mesh(), options.texts);
+  OwnTexts texts(session.mesh(), options.texts);
   Decoder decoder(rank, model, texts.positions(options.tokens));
   rank.reset_times();
   const std::uint64_t begun = posix::now_ns();

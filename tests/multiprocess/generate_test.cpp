@@ -143,7 +143,7 @@ TEST(Generate, TakesTokenIdsFromAFile) {
 }
 
 std::string file_of(const TemporaryDirectory& folder, const std::string& text) {
-  const std::string file = folder.path("prompts.txt");
+  std::string file = folder.path("prompts.txt");
   std::ofstream(file, std::ios::binary) << text;
   return file;
 }
