@@ -7,6 +7,7 @@
 #include "transport/bootstrap/identity.h"
 #include "transport/bootstrap/meeting.h"
 #include "transport/bootstrap/pmi_store.h"
+#include "transport/bootstrap/pmix_store.h"
 #include "transport/cause.h"
 #include "transport/environment.h"
 
@@ -135,6 +136,9 @@ Context Context::from_environment() {
       parts->trace = std::make_unique<ProgramTrace>(ProgramTracePlace::parse(*place), parts->engine, parts->heap);
   } else if (identity->pmi_descriptor >= 0) {
     bootstrap::PmiStore store(identity->pmi_descriptor, environment.timeout_ns());
+    parts = joined_parts(store, identity->rank, identity->size, environment);
+  } else if (identity->pmix) {
+    bootstrap::PmixStore store(environment.timeout_ns());
     parts = joined_parts(store, identity->rank, identity->size, environment);
   } else {
     bootstrap::Meeting meeting = bootstrap::meet(*identity, environment.timeout_ns());

@@ -16,7 +16,7 @@ set(long
     "^launcher\\.Paper"
     # Built-in commands as processes.
     "^multiprocess\\.(AlikeNodes|CalibrateCommand\\.WritesAMachine|CompareCommand|Eval|Generate|Gpt2|Layouts|Memory|ModelRefusal)"
-    "^multiprocess\\.(NoSharedMemory\\.Collectives|NotFiniteCommands|PlanCommand|Played|Plot|SaveFolder|SigUsr1)"
+    "^multiprocess\\.(NoSharedMemory\\.Collectives|NotFiniteCommands|PlanCommand|Played|Plot|SaveFolder|SigUsr1|Under)"
     "^multiprocess\\.(SimulateCommand\\.(Moves|Traces)|StandardOutput\\.(That|Who)|TrainingFiles|TrainOverTransports|Trace\\.)"
     "^multiprocess\\.Train\\.(GoesOn|HasTheSame|Receives)"
     "^multiprocess\\.(KillAndResume|KillStorm\\.On(Programs|TheParents)|Watchdog\\.LeavesAJobAlone)")

@@ -32,7 +32,8 @@ class Context {
   ///   · started by tsprun (`run` or a built-in command): through the inherited descriptor, TSP_NODE_FD;
   ///   · started by torchrun, Slurm (srun) or Open MPI's mpirun, all on this node: by their variables, through an abstract socket
   ///     (PMIx alone doesn't say how many ranks there are, and is refused);
-  ///   · started by a process manager that speaks PMI-1, as MPICH's mpirun does, on one node or several: as join(), by its store.
+  ///   · started on several nodes by srun --mpi=pmix or Open MPI's mpirun: as join(), by PMIx's store;
+  ///   · started by MPICH's mpirun on one node or several, or on several by srun --mpi=pmi2: as join(), by the store of PMI-1.
   ///   The
   ///     program can't call MPI_Init() afterwards;
   ///   · none of these: a world of one rank.

@@ -138,42 +138,5 @@ TEST_F(JoinedByStore, RanksThatAreNotNumberedNodeByNodeAreRefused) {
   expect_told(start({"a", "b", "b", "b"}, {"sum"}), "4 ranks are on 2 nodes");
 }
 
-/// MPICH's mpirun gives its ranks a store, by PMI-1. Two of its proxies on this machine stand for two nodes.
-class UnderMpich : public JoinedByStore {
- protected:
-  void SetUp() override {
-    Process probe({"sh", "-c", "command -v mpirun.mpich"});
-    if (probe.wait().code != 0) GTEST_SKIP() << "MPICH's mpirun isn't installed";
-  }
-
-  static std::vector<std::string> mpirun(const std::vector<std::string>& nodes, const std::vector<std::string>& action) {
-    std::vector<std::string> command = {"mpirun.mpich", "-launcher", "fork", "-hosts", "here,there"};
-    for (const std::string& node : nodes) {
-      command.insert(command.end(), {node == nodes.front() ? "-n" : ":", "2"});
-      if (node != nodes.front()) command.insert(command.end() - 1, "-n");
-      command.insert(command.end(), {"-env", "TSP_NODE", node, program_path("actor")});
-      command.insert(command.end(), action.begin(), action.end());
-    }
-    return command;
-  }
-};
-
-TEST_F(UnderMpich, RanksOfOneNodeAndOfTwoAgree) {
-  const Finished one = run_program(mpirun({"a"}, {"digest"}));
-  EXPECT_EQ(one.end.code, 0) << one.describe();
-  EXPECT_EQ(sorted_lines(one.out), sorted_lines(outputs({"a", "a"}, {"digest"})[0] + outputs({"a", "a"}, {"digest"})[1]));
-  const Finished two = run_program(mpirun({"a", "b"}, {"digest"}));
-  EXPECT_EQ(two.end.code, 0) << two.describe();
-  std::string same;
-  for (const std::string& out : outputs({"a", "a", "a", "a"}, {"digest"})) same += out;
-  EXPECT_EQ(sorted_lines(two.out), sorted_lines(same));
-}
-
-TEST_F(UnderMpich, ADeathEndsTheJob) {
-  const Finished run = run_program(mpirun({"a", "b"}, {"fail", "kill", "3"}));
-  EXPECT_NE(run.end.code, 0) << run.describe();
-  EXPECT_LT(run.end.seconds, 20) << run.describe();
-}
-
 }  // namespace
 }  // namespace tsprun::detail::test::joined_by_store_test

@@ -102,6 +102,9 @@ TEST(Identity, OfOpenMpi) {
   EXPECT_EQ(identity->local_rank, 2);
   EXPECT_EQ(identity->local_size, 4);
   EXPECT_EQ(identity->job_id, "3087597569");
+  EXPECT_FALSE(identity->pmix);
+  // Ranks of several nodes meet by PMIx.
+  EXPECT_TRUE(identify(with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}}))->pmix);
 }
 
 TEST(Identity, OfSlurm) {
@@ -146,10 +149,11 @@ TEST(Identity, UnderPmiIsLearntFromTheProcessManager) {
   expect_refused(with(kHydra, {{"PMI_RANK", "4"}}), {"PMI_RANK=4", "3"});
   // Ranks of srun need it if they are on several nodes.
   EXPECT_EQ(identify(with(kSlurm, {{"PMI_FD", "9"}}))->pmi_descriptor, -1);
-  EXPECT_EQ(identify(with(kSlurm,
-                          {{"PMI_FD", "9"}, {"SLURM_STEP_TASKS_PER_NODE", "1,3"}, {"SLURM_NODEID", "1"}, {"SLURM_LOCALID", "2"}}))
-                ->pmi_descriptor,
-            9);
+  const Variables several = with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "1,3"}, {"SLURM_NODEID", "1"}, {"SLURM_LOCALID", "2"}});
+  EXPECT_EQ(identify(with(several, {{"PMI_FD", "9"}}))->pmi_descriptor, 9);
+  EXPECT_FALSE(identify(with(several, {{"PMI_FD", "9"}}))->pmix);
+  EXPECT_TRUE(identify(with(several, {{"PMIX_RANK", "3"}}))->pmix);
+  EXPECT_FALSE(identify(several)->pmix);
 }
 
 TEST(Identity, IsThatOfTheInnermostStarter) {

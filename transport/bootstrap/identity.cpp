@@ -125,6 +125,7 @@ std::optional<Identity> from_open_mpi(const Getenv& get) {
   if (!reader.find("OMPI_COMM_WORLD_RANK") && !reader.find("OMPI_COMM_WORLD_SIZE")) return std::nullopt;
   Identity place = read_place(reader, kOpenMpi);
   place.job_id = reader.require("PMIX_NAMESPACE", "the job's namespace, to tell jobs of one machine apart");
+  place.pmix = place.local_size != place.size;
   return place;
 }
 
@@ -182,8 +183,11 @@ std::optional<Identity> from_slurm(const Getenv& get) {
   place.local_rank = reader.number("SLURM_LOCALID", 0, place.local_size - 1);
   check_place(reader, Names{"Slurm", "SLURM_PROCID", size_name, "SLURM_LOCALID", tasks_name}, place);
   place.job_id = fmt::format("{}.{}", reader.require("SLURM_JOB_ID", "the job's number"), step);
-  // With --mpi=pmi2 ranks of several nodes can meet.
-  if (place.local_size != place.size && reader.find("PMI_FD")) place.pmi_descriptor = reader.number("PMI_FD", 0, kAnyNumber);
+  // With --mpi=pmi2 or --mpi=pmix ranks of several nodes can meet.
+  if (place.local_size != place.size) {
+    if (reader.find("PMI_FD")) place.pmi_descriptor = reader.number("PMI_FD", 0, kAnyNumber);
+    else place.pmix = reader.find("PMIX_RANK") != nullptr;
+  }
   return place;
 }
 

@@ -130,7 +130,7 @@ Meeting visit(const Identity& identity, std::uint64_t timeout_ns) {
 Meeting meet(const Identity& identity, std::uint64_t timeout_ns, const OtherNodes& others) {
   if (identity.local_size != identity.size && !others) {
     throw Error(Cause::refused, fmt::format("{} started {} ranks, {} of them on this node: all must be on one node, but for "
-                                            "those of Context::join() or tsprun --nnodes",
+                                            "those of mpirun, srun --mpi=pmi2, Context::join() or tsprun --nnodes",
                                             identity.starter, identity.size, identity.local_size));
   }
   if (identity.local_size > shm::kMaxLocalRanks) {

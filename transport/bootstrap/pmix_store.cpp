@@ -1,0 +1,165 @@
+// Calls libpmix, which answers on a thread of its own.
+#include "transport/bootstrap/pmix_store.h"
+
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#include <pmix.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <dlfcn.h>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string_view>
+
+namespace tsprun::detail::bootstrap {
+
+namespace {
+
+/// The functions of libpmix. It stays loaded, since its thread outlives a store.
+class PmixLibrary {
+ public:
+  PmixLibrary() : handle_(::dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL)) {
+    if (handle_ == nullptr) fail();
+    find(init, "PMIx_Init");
+    find(finalize, "PMIx_Finalize");
+    find(put, "PMIx_Put");
+    find(commit, "PMIx_Commit");
+    find(fence_nb, "PMIx_Fence_nb");
+    find(get_nb, "PMIx_Get_nb");
+    find(error_string, "PMIx_Error_string");
+  }
+
+  decltype(&PMIx_Init) init = nullptr;
+  decltype(&PMIx_Finalize) finalize = nullptr;
+  decltype(&PMIx_Put) put = nullptr;
+  decltype(&PMIx_Commit) commit = nullptr;
+  decltype(&PMIx_Fence_nb) fence_nb = nullptr;
+  decltype(&PMIx_Get_nb) get_nb = nullptr;
+  decltype(&PMIx_Error_string) error_string = nullptr;
+
+ private:
+  template <class Function>
+  void find(Function& function, const char* symbol) {
+    function = reinterpret_cast<Function>(::dlsym(handle_, symbol));
+    if (function == nullptr) fail();
+  }
+  [[noreturn]] static void fail() {
+    const char* reason = ::dlerror();
+    throw Error(Cause::refused,
+                fmt::format("ranks on several nodes, whose process manager speaks PMIx, need Debian's libpmix2: {}",
+                            reason != nullptr ? reason : "libpmix.so.2 can't be loaded"));
+  }
+
+  void* handle_;
+};
+
+PmixLibrary& library() {
+  static PmixLibrary loaded;
+  return loaded;
+}
+
+void check(pmix_status_t status, std::string_view call) {
+  if (status != PMIX_SUCCESS && status != PMIX_OPERATION_SUCCEEDED)
+    throw Error(Cause::refused, fmt::format("{}: {}", call, library().error_string(status)));
+}
+
+/// What libpmix's thread answers. Both threads share it, so that an answer after the deadline finds it.
+struct PmixAnswer {
+  std::mutex mutex;
+  std::condition_variable came;
+  bool here = false;
+  pmix_status_t status = PMIX_SUCCESS;
+  std::vector<std::byte> value;
+
+  static void take(pmix_status_t status, pmix_value_t* value, void* owner) {
+    const std::unique_ptr<std::shared_ptr<PmixAnswer>> mine(static_cast<std::shared_ptr<PmixAnswer>*>(owner));
+    PmixAnswer& answer = **mine;
+    const std::scoped_lock lock(answer.mutex);
+    answer.status = status;
+    if (status == PMIX_SUCCESS && value != nullptr && value->type == PMIX_BYTE_OBJECT && value->data.bo.size > 0) {
+      answer.value.resize(value->data.bo.size);
+      std::memcpy(answer.value.data(), value->data.bo.bytes, value->data.bo.size);
+    }
+    answer.here = true;
+    answer.came.notify_one();
+  }
+  static void take_status(pmix_status_t status, void* owner) { take(status, nullptr, owner); }
+};
+
+/// Returns the answer to a call that `begin` begins, giving libpmix its argument. Throws Error(stalled) at the timeout.
+std::shared_ptr<PmixAnswer> answer_to(std::string_view call, std::uint64_t timeout_ns,
+                                      const std::function<pmix_status_t(void* owner)>& begin) {
+  const auto answer = std::make_shared<PmixAnswer>();
+  auto owner = std::make_unique<std::shared_ptr<PmixAnswer>>(answer);
+  answer->status = begin(owner.get());
+  if (answer->status != PMIX_SUCCESS) return answer;  // nobody will call back
+  static_cast<void>(owner.release());
+  std::unique_lock lock(answer->mutex);
+  if (!answer->came.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [&] { return answer->here; })) {
+    throw Error(Cause::stalled, fmt::format("{} didn't end within {:g} s (TSP_TIMEOUT): have all ranks begun to join?", call,
+                                            static_cast<double>(timeout_ns) * 1e-9));
+  }
+  return answer;
+}
+
+/// Returns an option that is on.
+pmix_info_t option(const char* key) {
+  pmix_info_t info{};
+  std::strncpy(info.key, key, sizeof info.key - 1);
+  info.value.type = PMIX_BOOL;
+  info.value.data.flag = true;
+  return info;
+}
+
+/// Other users' keys begin with other words.
+std::string own_key(const std::string& key) { return "tsprun-" + key; }
+
+}  // namespace
+
+PmixStore::PmixStore(std::uint64_t timeout_ns) : timeout_ns_(timeout_ns) {
+  pmix_proc_t self{};
+  const pmix_status_t status = library().init(&self, nullptr, 0);
+  if (status != PMIX_SUCCESS) {
+    throw Error(Cause::refused,
+                fmt::format("PMIx_Init: {}: ranks on several nodes meet by the process manager that started them; "
+                            "does it still run, and is this process its child?",
+                            library().error_string(status)));
+  }
+  job_ = self.nspace;
+}
+
+PmixStore::~PmixStore() { library().finalize(nullptr, 0); }
+
+void PmixStore::set(const std::string& key, std::span<const std::byte> value) {
+  std::vector<std::byte> copy(value.begin(), value.end());
+  pmix_value_t bytes{};
+  bytes.type = PMIX_BYTE_OBJECT;
+  bytes.data.bo = {reinterpret_cast<char*>(copy.data()), copy.size()};
+  check(library().put(PMIX_GLOBAL, own_key(key).c_str(), &bytes), "PMIx_Put");
+}
+
+std::optional<std::vector<std::byte>> PmixStore::get(const std::string& key, std::chrono::milliseconds /*at_most*/) {
+  const std::string own = own_key(key);
+  pmix_proc_t anyone{};
+  job_.copy(anyone.nspace, sizeof anyone.nspace - 1);
+  anyone.rank = PMIX_RANK_UNDEF;
+  const pmix_info_t at_once = option(PMIX_IMMEDIATE);
+  const auto answer = answer_to("PMIx_Get", timeout_ns_, [&](void* owner) {
+    return library().get_nb(&anyone, own.c_str(), &at_once, 1, &PmixAnswer::take, owner);
+  });
+  return answer->status == PMIX_SUCCESS ? std::optional(answer->value) : std::nullopt;
+}
+
+void PmixStore::fence() {
+  check(library().commit(), "PMIx_Commit");
+  const pmix_info_t collect = option(PMIX_COLLECT_DATA);
+  const auto answer = answer_to("PMIx_Fence", timeout_ns_, [&](void* owner) {
+    return library().fence_nb(nullptr, 0, &collect, 1, &PmixAnswer::take_status, owner);
+  });
+  check(answer->status, "PMIx_Fence");
+}
+
+}  // namespace tsprun::detail::bootstrap
