@@ -87,10 +87,11 @@ TEST_F(JoinedByStore, NodesAreLinkedByTcp) {
   EXPECT_NE(outputs({"a", "a"}, {"rail", "0", "64"})[0].find("shm sent"), std::string::npos);
 }
 
-/// Whichever rank dies, also one that carries the news of its node, the survivors of all nodes name it, soon.
+/// Whichever rank dies, also one that carries the news of its node, the survivors of all nodes name it, soon; a process that it
+/// forked doesn't keep its connections open.
 TEST_F(JoinedByStore, ADeathIsNamedOnAllNodes) {
   for (std::size_t dead = 0; dead < 4; ++dead) {
-    Ranks ranks = start({"a", "a", "b", "b"}, {"loop"});
+    Ranks ranks = start({"a", "a", "b", "b"}, {"loop", "forked"});
     for (const auto& rank : ranks) ASSERT_TRUE(rank->wait_for_output("ready")) << rank->err();
     [[maybe_unused]] const std::uint64_t begin = posix::now_ns();  // sanitizers have no such limit
     ranks[dead]->signal(SIGKILL);

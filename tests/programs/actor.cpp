@@ -220,10 +220,14 @@ int rail(const Arguments& arguments) {
   return 0;
 }
 
-/// loop: all_reduces for ever.
-int loop(const Arguments&) {
+/// loop [forked]: all_reduces for ever; if `forked` is given, a forked child lives on, as a DataLoader's worker does.
+int loop(const Arguments& arguments) {
   tsprun::Context context = join();
   reduce_ones(context, 10);
+  if (!arguments.empty() && ::fork() == 0) {
+    for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) ::close(stream);
+    for (;;) ::pause();
+  }
   say("ready");
   for (std::size_t i = 0;; ++i) reduce_ones(context, i % 10 == 0 ? 100'000 : 100);
 }

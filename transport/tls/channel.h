@@ -21,7 +21,7 @@
 #pragma once
 
 #include "transport/bootstrap/handshake.h"
-#include "transport/posix.h"
+#include "transport/uninherited_fd.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -114,7 +114,7 @@ class Channel {
   bool shake_tls();
   bool over(int error);
 
-  posix::UniqueFd socket_;
+  posix::UninheritedFd socket_;
   std::optional<bootstrap::Handshake> handshake_;  ///< plain
   std::unique_ptr<Session> session_;               ///< TLS
   int error_ = 0;

@@ -1,0 +1,59 @@
+// Keeps the list of such descriptors, and replaces them in the child (pthread_atfork(3)).
+#include "transport/uninherited_fd.h"
+
+#include <fcntl.h>
+#include <mutex>
+#include <pthread.h>
+#include <set>
+#include <unistd.h>
+
+namespace tsprun::detail::posix {
+
+namespace {
+
+struct UninheritedList {
+  std::mutex mutex;  // held across a fork, so that the child finds the list whole
+  std::set<int> descriptors;
+
+  /// Runs in the child, where only calls that are safe in signal handlers are.
+  void replace() const {
+    const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (const int descriptor : descriptors) {
+      if (null < 0) ::close(descriptor);
+      else ::dup3(null, descriptor, O_CLOEXEC);
+    }
+    if (null >= 0) ::close(null);
+  }
+};
+
+/// Never destroyed: a process may fork until its very end.
+UninheritedList& uninherited() {
+  static UninheritedList& list = [&]() -> UninheritedList& {
+    ::pthread_atfork([] { uninherited().mutex.lock(); }, [] { uninherited().mutex.unlock(); },
+                     [] {
+                       uninherited().replace();
+                       uninherited().mutex.unlock();
+                     });
+    return *new UninheritedList;
+  }();
+  return list;
+}
+
+}  // namespace
+
+UninheritedFd::UninheritedFd(UniqueFd fd) : fd_(std::move(fd)) {
+  if (!fd_) return;
+  UninheritedList& list = uninherited();
+  const std::scoped_lock lock(list.mutex);
+  list.descriptors.insert(fd_.get());
+}
+
+void UninheritedFd::reset() {
+  if (!fd_) return;
+  UninheritedList& list = uninherited();
+  const std::scoped_lock lock(list.mutex);
+  list.descriptors.erase(fd_.get());
+  fd_.reset();
+}
+
+}  // namespace tsprun::detail::posix
