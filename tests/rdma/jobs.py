@@ -442,15 +442,59 @@ echo $? >"$SHARE/many.$NODE.code"
     require(len(lines) == 8 and sorted(lines) == sorted(one.stdout.splitlines()), f"{lines}\none machine: {one.stdout}")
 
 
+def joined(lab, _steps, _size, timeout):
+    """Ranks that no tsprun started use verbs, too: of a C++ program, whose results have the bits of one machine and whose dead are named to
+    all, and of a PyTorch program, if --torch is given."""
+    python, package = lab.options.torch or (None, None)
+    torch = f"""
+export PYTHONPATH={package} MASTER_ADDR=10.77.0.1 MASTER_PORT=29555
+packets() {{ cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts; }}
+before=$(packets)
+WORLD_SIZE=2 RANK=$NODE {python} {ROOT}/tests/torch/over_verbs.py >"$SHARE/torch.$NODE.out" 2>"$SHARE/torch.$NODE.err"
+echo $? >"$SHARE/torch.$NODE.code"
+echo $(($(packets) - before)) >"$SHARE/torch.$NODE.count"
+"""
+    script = f"""
+export TSP_MEM_PER_RANK=16777216 TSP_TIMEOUT=60
+ranks() {{
+  name=$1; shift
+  mkdir -p "$SHARE/store.$name"
+  for local in 0 1; do
+    ( WORLD_SIZE=4 RANK=$((2 * NODE + local)) ACTOR_STORE="$SHARE/store.$name" {lab.options.actor} "$@" >>"$SHARE/$name.$NODE.out" \
+        2>>"$SHARE/$name.$NODE.err" || echo ended badly >>"$SHARE/$name.$NODE.err" ) &
+  done
+  wait
+  meet "$name"
+}}
+ranks way rail 0 64
+ranks digest digest
+ranks death fail kill 3
+{torch if python else ""}
+"""
+    require(lab.run(script, "--memory", "1024", timeout=timeout) == 0, "the laboratory failed")
+    one = subprocess.run([lab.options.tsprun, "-n", "4", "--no-prefix", "--log-level", "warn", "run", "--", lab.options.actor, "digest"],
+                         stdout=subprocess.PIPE, text=True, check=True)
+    digests = lab.text("digest", 0, "out").splitlines() + lab.text("digest", 1, "out").splitlines()
+    require(len(digests) == 4 and sorted(digests) == sorted(one.stdout.splitlines()), f"{lab.words('digest')}\none machine: {one.stdout}")
+    for node in (0, 1):
+        require("verbs sent 65536" in lab.text("way", node, "out"), f"not over verbs\n{lab.words('way')}")
+        require("rank 3 is gone" in lab.text("death", node, "err"), f"the death isn't named\n{lab.words('death')}")
+        if python:
+            require(lab.code("torch", node) == 0 and lab.text("torch", node, "out") == "ok\n", f"torch failed\n{lab.words('torch')}")
+            packets = int(lab.text("torch", node, "count"))
+            require(packets >= 400_000 // 4096, f"torch: only {packets} packets left node {node} over verbs")
+
+
 SCENARIOS = {"training": training, "verified": verified, "lost_messages": lost_messages, "lost_frames": lost_frames, "faults": faults,
-             "paused": paused, "circle": circle, "many_peers": many_peers, "rails": rails}
+             "paused": paused, "circle": circle, "many_peers": many_peers, "rails": rails, "joined": joined}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tsprun", type=pathlib.Path, required=True)
-    parser.add_argument("--actor", type=pathlib.Path, help="tests/programs/actor, for rails and many_peers")
+    parser.add_argument("--actor", type=pathlib.Path, help="tests/programs/actor, for rails, many_peers and joined")
     parser.add_argument("--peer", type=pathlib.Path, help="verbs_peer, for lost_messages")
+    parser.add_argument("--torch", nargs=2, metavar=("PYTHON", "FOLDER"), help="for joined: PyTorch's Python, and where tsprun_torch is")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--seq", type=int, default=16)
