@@ -4,6 +4,8 @@
 #include "core/kernels/flash.h"
 
 #include "core/kernels/flash_dropout.h"
+#include "core/kernels/flash_forward_panels.h"
+#include "core/kernels/flash_pairs.h"
 #include "core/kernels/flash_panels.h"
 #include "core/kernels/flash_rows.h"
 #include "core/kernels/flash_single.h"
@@ -39,11 +41,10 @@ std::size_t block_queries(const ConstTensor& q) {
 }
 
 /// Workspace of one thread. Head dims are rounded up to whole panels of any level.
-template <class T>
+template <class Panels>
 struct Scratch {
-  T* q;        // transposed, panels of queries
-  T* k;        // rows
-  T* v;        // panels of the head dim
+  using T = typename Panels::Sum;
+  Panels panels;
   T* scores;   // one panel of queries
   T* factors;  // of dropout, likewise
   T* output;   // rows
@@ -51,43 +52,40 @@ struct Scratch {
   T* sum;
   T* factor;
 
-  Scratch(std::span<std::byte> space, std::size_t queries, std::size_t head_dim) {
-    const std::size_t d = flash::most_padded<T>(head_dim);
-    Carver carver(space);
-    q = carver.take<T>(queries * d);
-    k = carver.take<T>(kKeys * d);
-    v = carver.take<T>(kKeys * d);
-    scores = carver.take<T>(kKeys * flash::kMostTileWidth<T>);
-    factors = carver.take<T>(kKeys * flash::kMostTileWidth<T>);
-    output = carver.take<T>(queries * d);
-    maximum = carver.take<T>(queries);
-    sum = carver.take<T>(queries);
-    factor = carver.take<T>(queries);
-  }
+  Scratch(Carver carver, std::size_t queries, std::size_t head_dim)
+      : panels(carver, queries, kKeys, head_dim),
+        scores(carver.take<T>(kKeys * flash::kMostTileWidth<T>)),
+        factors(carver.take<T>(kKeys * flash::kMostTileWidth<T>)),
+        output(carver.take<T>(queries * flash::most_padded<T>(head_dim))),
+        maximum(carver.take<T>(queries)),
+        sum(carver.take<T>(queries)),
+        factor(carver.take<T>(queries)) {}
   static std::size_t bytes(std::size_t queries, std::size_t head_dim) {
-    const auto array = [](std::size_t count) { return round_up(count * sizeof(T), kLine); };
-    const std::size_t d = flash::most_padded<T>(head_dim);
-    return 2 * array(queries * d) + 2 * array(kKeys * d) + 2 * array(kKeys * flash::kMostTileWidth<T>) + 3 * array(queries);
+    return Panels::bytes(queries, kKeys, head_dim) + 2 * flash::array_bytes<T>(kKeys * flash::kMostTileWidth<T>) +
+           flash::array_bytes<T>(queries * flash::most_padded<T>(head_dim)) + 3 * flash::array_bytes<T>(queries);
   }
 };
 
+/// Returns the bytes of one thread. In bf16 they serve either kind of panels: a forecast doesn't know the ranks' level.
 std::size_t thread_bytes(DType dtype, std::size_t head_dim) {
   const std::size_t queries = most_queries(dtype, head_dim);
-  const std::size_t blocks =
-      dtype == DType::f64 ? Scratch<double>::bytes(queries, head_dim) : Scratch<float>::bytes(queries, head_dim);
+  std::size_t blocks = dtype == DType::f64 ? Scratch<flash::WidePanels<double>>::bytes(queries, head_dim)
+                                           : Scratch<flash::WidePanels<float>>::bytes(queries, head_dim);
+  if (dtype == DType::bf16) blocks = std::max(blocks, Scratch<flash::PairPanels>::bytes(queries, head_dim));
   return std::max(blocks, flash::single_workspace(kMostSingles, head_dim, summed_in(dtype)));
 }
 
 /// Computes attention of queries [first, first + queries) of one head, up to the division by the sum (finish_block()).
-template <class T>
+template <class Panels>
 void forward_block(const Attention& attention, flash::TileDropout& dropout, const ConstTensor& q, const ConstTensor& k,
-                   const ConstTensor& v, std::size_t first, std::size_t queries, const Scratch<T>& scratch, const Tick& tick) {
-  const std::size_t d = q.size(1);
+                   const ConstTensor& v, std::size_t first, std::size_t queries, Scratch<Panels>& scratch, const Tick& tick) {
+  using T = typename Panels::Sum;
   const PanelWidths<T> width;
+  Panels& panels = scratch.panels;
   const std::size_t padded_queries = round_up(queries, width.tile);
-  const std::size_t padded_d = round_up(d, width.head);
+  const std::size_t padded_d = panels.padded_d();
   const Visibility visible(attention.mask, k.size(0));
-  flash::pack_transposed(scratch.q, width.tile, q.slice(0, first, queries));
+  panels.pack_queries(q.slice(0, first, queries));
   std::fill_n(scratch.output, padded_queries * padded_d, T{0});
   std::fill_n(scratch.sum, padded_queries, T{0});
   std::fill_n(scratch.maximum, padded_queries, std::numeric_limits<T>::lowest());
@@ -95,20 +93,11 @@ void forward_block(const Attention& attention, flash::TileDropout& dropout, cons
   // Whether the packed values are all finite; looked up once per tile of keys, and only where it matters.
   bool looked_up = false;
   bool finite_values = true;
-  /// Processes queries [at, at + width.tile) of the block on `keys` keys, the first of which is `key`; `packed` keys are in the
-  /// tile.
-  const auto panel = [&](std::size_t at, std::size_t key, std::size_t keys, std::size_t packed) {
+  /// Processes queries [at, at + width.tile) of the block on `keys` keys, the first of which is `key`.
+  const auto panel = [&](std::size_t at, std::size_t key, std::size_t keys) {
     const std::size_t count = std::min(width.tile, queries - at);
     const std::size_t vectors = (count + width.lanes - 1) / width.lanes;
-    flash::multiply({.rows = keys,
-                     .vectors = vectors,
-                     .depth = d,
-                     .a = scratch.k,
-                     .a_step = padded_d,
-                     .b = scratch.q + at * d,
-                     .b_step = width.tile,
-                     .c = scratch.scores,
-                     .c_step = width.tile});
+    panels.scores(scratch.scores, at, keys, vectors);
     flash::online_softmax({.scores = scratch.scores,
                            .keys = keys,
                            .queries = vectors * width.lanes,
@@ -123,44 +112,29 @@ void forward_block(const Attention& attention, flash::TileDropout& dropout, cons
       dropout.factors_by_key(key, keys, scratch.factors, width.tile);
       flash::multiply_all(scratch.scores, scratch.factors, keys * width.tile);
     }
+    panels.take_probabilities(scratch.scores, keys, count);
     T* output = scratch.output + at * padded_d;
     flash::scale_rows(output, count, padded_d, padded_d, scratch.factor + at);
-    const auto add_values = [&](std::size_t query, std::size_t rows, std::size_t depth) {
-      for (std::size_t column = 0; column < padded_d; column += width.head) {
-        flash::multiply({.rows = rows,
-                         .vectors = 2,
-                         .depth = depth,
-                         .a = scratch.scores + query,
-                         .a_step = width.tile,
-                         .a_transposed = true,
-                         .b = scratch.v + column * packed,
-                         .b_step = width.head,
-                         .c = output + query * padded_d + column,
-                         .c_step = padded_d,
-                         .add = true});
-      }
-    };
     const auto keys_of = [&](std::size_t query) {
       const std::size_t seen = visible.keys_seen_by(first + at + query);
       return std::min(keys, seen - std::min(seen, key));
     };
-    if (keys_of(0) == keys) return add_values(0, count, keys);
-    if (!looked_up) finite_values = flash::all_finite(scratch.v, packed * padded_d);
+    if (keys_of(0) == keys) return panels.add_values(output, 0, count, keys);
+    if (!looked_up) finite_values = panels.finite_values();
     looked_up = true;
-    if (finite_values) return add_values(0, count, keys);
+    if (finite_values) return panels.add_values(output, 0, count, keys);
     // A probability of zero times infinity or NaN would carry a hidden value to queries that don't see it.
-    for (std::size_t query = 0; query < count; ++query) add_values(query, 1, keys_of(query));
+    for (std::size_t query = 0; query < count; ++query) panels.add_values(output, query, 1, keys_of(query));
   };
 
   const std::size_t end = visible.keys_seen_by(first + queries - 1);
   for (std::size_t key = 0; key < end;) {
     const std::size_t keys = std::min(kKeys, end - key);
-    flash::pack_panels(scratch.k, padded_d, k.slice(0, key, keys));
-    flash::pack_panels(scratch.v, width.head, v.slice(0, key, keys));
+    panels.pack_keys(k.slice(0, key, keys), v.slice(0, key, keys));
     looked_up = false;
     for (std::size_t at = 0; at < queries; at += width.tile) {
       const std::size_t seen = visible.keys_seen_by(first + std::min(at + width.tile, queries) - 1);
-      if (seen > key) panel(at, key, std::min(keys, seen - key), keys);
+      if (seen > key) panel(at, key, std::min(keys, seen - key));
     }
     key += keys;
     if (key < end) tick();
@@ -168,11 +142,12 @@ void forward_block(const Attention& attention, flash::TileDropout& dropout, cons
 }
 
 /// Computes o = output / sum and lse = maximum + ln sum / scale. `sees(i)`: whether query i of the block sees any key.
-template <class T, class Sees>
-void finish_block(const Tensor& o, const Tensor& lse, const Scratch<T>& scratch, double scale, const Sees& sees) {
+template <class Panels, class Sees>
+void finish_block(const Tensor& o, const Tensor& lse, const Scratch<Panels>& scratch, double scale, const Sees& sees) {
+  using T = typename Panels::Sum;
   constexpr T kInfinity = std::numeric_limits<T>::infinity();
   const std::size_t queries = o.size(0);
-  const std::size_t padded_d = round_up(o.size(1), PanelWidths<T>().head);
+  const std::size_t padded_d = scratch.panels.padded_d();
   T* lse_data = lse.template as<T>();
   for (std::size_t i = 0; i < queries; ++i) {
     // The sum over keys is at least 1, unless all their scores are −∞ (too large for T) or one is NaN: then o and lse are NaN.
@@ -212,7 +187,7 @@ void run_single(const Compute& on, const Attention& attention, const Tensor& o, 
   });
 }
 
-template <class T>
+template <class Panels>
 void run(const Compute& on, const Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
          const ConstTensor& k, const ConstTensor& v) {
   if (is_single(attention, q)) return run_single(on, attention, o, lse, q, k, v);
@@ -229,13 +204,13 @@ void run(const Compute& on, const Attention& attention, const Tensor& o, const T
     const std::size_t first = block * queries;
     const std::size_t count = std::min(queries, q.size(1) - first);
     const std::size_t kv = (attention.heads.first_query + number) / attention.heads.group - attention.heads.first_kv;
-    const Scratch<T> scratch(workspace_part(on.workspace, bytes, thread), queries, d);
+    Scratch<Panels> scratch(Carver(workspace_part(on.workspace, bytes, thread)), queries, d);
     flash::TileDropout dropout(attention.dropout, batch, number);
-    forward_block<T>(attention, dropout, head(q, batch, number), head(k, batch, kv), head(v, batch, kv), first, count, scratch,
-                     thread == 0 ? on.tick : Tick());
+    forward_block(attention, dropout, head(q, batch, number), head(k, batch, kv), head(v, batch, kv), first, count, scratch,
+                  thread == 0 ? on.tick : Tick());
     const Visibility visible(attention.mask, k.size(1));
-    finish_block<T>(head(o, batch, number).slice(0, first, count), lse.select(0, batch).select(0, number).slice(0, first, count),
-                    scratch, attention.scale, [&](std::size_t i) { return visible.keys_seen_by(first + i) > 0; });
+    finish_block(head(o, batch, number).slice(0, first, count), lse.select(0, batch).select(0, number).slice(0, first, count),
+                 scratch, attention.scale, [&](std::size_t i) { return visible.keys_seen_by(first + i) > 0; });
   });
 }
 
@@ -249,9 +224,11 @@ void flash_forward(const Compute& on, const Attention& attention, const Tensor& 
           "o must have q's shape, and its type or that of sums", o);
   check_workspace(on, kKernel, flash_forward_workspace(q.dtype(), q.size(3), on.threads()));
   if (q.dtype() == DType::f64) {
-    run<double>(on, attention, o, lse, q, k, v);
+    run<flash::WidePanels<double>>(on, attention, o, lse, q, k, v);
+  } else if (flash::in_pairs(q.dtype())) {
+    run<flash::PairPanels>(on, attention, o, lse, q, k, v);
   } else {
-    run<float>(on, attention, o, lse, q, k, v);
+    run<flash::WidePanels<float>>(on, attention, o, lse, q, k, v);
   }
 }
 

@@ -1,11 +1,9 @@
-// Register tiles and packing. The functions that use AVX-512 bear its target as an attribute: Highway 1.0.3 has no target with
-// AVX512_BF16, and the rest of the program must run without it.
+// Register tiles and packing.
 #include "core/kernels/pair_panels.h"
 
 #include "core/kernels/check.h"
+#include "core/kernels/pair_target.h"
 #include "core/kernels/parallel.h"
-
-#include <hwy/base.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -14,45 +12,26 @@
 
 #if HWY_ARCH_X86_64
 
-#include <immintrin.h>
-
-#define TSP_PAIRS_TARGET "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16"
-// Lambdas don't inherit it.
-#define TSP_PAIRS_ATTR __attribute__((always_inline, target(TSP_PAIRS_TARGET)))
-
-HWY_DIAGNOSTICS(push)
-#if !HWY_COMPILER_CLANG
-// g++ 12 takes the undefined operands inside its own intrinsics for mistakes.
-HWY_DIAGNOSTICS_OFF(disable : 4701, ignored "-Wmaybe-uninitialized")
-#endif
-HWY_PUSH_ATTRIBUTES(TSP_PAIRS_TARGET)
+TSP_PAIRS_BEFORE
 
 namespace tsprun::detail::kernels::pairs {
 
 namespace {
 
-constexpr std::size_t kLanes = 16;
-/// Rows of a register tile: 24 of 32 registers hold its sums, the others a row of B and an element of A.
-constexpr std::size_t kRows = 8;
+/// Sums of a register tile, in vectors: 24 of 32 registers hold them, the others a row of B and an element of A.
+constexpr std::size_t kSums = 24;
+/// Rows of a register tile at most.
+constexpr std::size_t kMostRows = 8;
+constexpr std::uint32_t kEven = 0xffff;  // of a pair's bits, those of its first element
+constexpr std::uint32_t kOdd = 0xffff0000;
 
 HWY_INLINE __mmask16 mask16(std::size_t count) { return static_cast<__mmask16>(count >= 16 ? 0xffffU : (1U << count) - 1U); }
 HWY_INLINE __mmask32 mask32(std::size_t count) {
   return count >= 32 ? ~__mmask32{0} : static_cast<__mmask32>((1U << count) - 1U);
 }
 
-/// Returns the pair at `from` in all lanes; with `half`, its first element only.
-HWY_INLINE __m512i pair_of(const bf16* from, bool half) {
-  std::uint32_t pair = 0;
-  if (half) {
-    pair = from->bits;
-  } else {
-    std::memcpy(&pair, from, sizeof pair);
-  }
-  return _mm512_set1_epi32(static_cast<int>(pair));
-}
-
 /// Computes rows [row, row + kRows) of C, or those of them that exist.
-template <bool kTurned, std::size_t kVectors>
+template <bool kTurned, std::size_t kVectors, std::size_t kRows>
 HWY_INLINE void multiply_rows(const PairProduct& product, std::size_t row) {
   const std::size_t pairs = (product.depth + 1) / 2;
   const std::size_t rows = std::min(kRows, product.rows - row);
@@ -72,17 +51,34 @@ HWY_INLINE void multiply_rows(const PairProduct& product, std::size_t row) {
   }
   constexpr std::size_t kStep = kTurned ? 2 * kPairRows : 2;
   const auto* b = reinterpret_cast<const std::uint32_t*>(product.b);
-  const auto add_pair = [&](std::size_t pair, bool half) TSP_PAIRS_ATTR {
+  const std::size_t b_width = product.b_width;
+  const auto add_pair = [&](std::size_t pair) TSP_PAIRS_ATTR {
     __m512bh b_row[kVectors];
-    for (std::size_t v = 0; v < kVectors; ++v) b_row[v] = (__m512bh)_mm512_loadu_si512(b + pair * kPairColumns + v * kLanes);
+    for (std::size_t v = 0; v < kVectors; ++v) b_row[v] = (__m512bh)_mm512_loadu_si512(b + pair * b_width + v * kLanes);
     for (std::size_t i = 0; i < kRows; ++i) {
-      const auto element = (__m512bh)pair_of(a[i] + pair * kStep, half);
-      for (std::size_t v = 0; v < kVectors; ++v) sums[i][v] = _mm512_dpbf16_ps(sums[i][v], element, b_row[v]);
+      std::uint32_t element = 0;
+      std::memcpy(&element, a[i] + pair * kStep, sizeof element);
+      const auto spread = (__m512bh)_mm512_set1_epi32(static_cast<int>(element));
+      for (std::size_t v = 0; v < kVectors; ++v) sums[i][v] = _mm512_dpbf16_ps(sums[i][v], spread, b_row[v]);
     }
   };
-  const std::size_t whole = kTurned ? pairs : product.depth / 2;
-  for (std::size_t pair = 0; pair < whole; ++pair) add_pair(pair, false);
-  if (whole < pairs) add_pair(whole, true);
+  // The same of one element of a pair: the other may be infinite, or missing in a row of A.
+  const auto add_half = [&](std::size_t pair, std::uint32_t counts) TSP_PAIRS_ATTR {
+    const __m512i mask = _mm512_set1_epi32(static_cast<int>(counts));
+    for (std::size_t i = 0; i < kRows; ++i) {
+      const std::size_t odd = counts == kOdd ? 1 : 0;
+      const std::uint32_t element = std::uint32_t{a[i][pair * kStep + odd].bits} << (16 * odd);
+      const auto spread = (__m512bh)_mm512_set1_epi32(static_cast<int>(element));
+      for (std::size_t v = 0; v < kVectors; ++v) {
+        const __m512i b_row = _mm512_and_si512(_mm512_loadu_si512(b + pair * b_width + v * kLanes), mask);
+        sums[i][v] = _mm512_dpbf16_ps(sums[i][v], spread, (__m512bh)b_row);
+      }
+    }
+  };
+  std::size_t pair = 0;
+  if (product.skip_first) add_half(pair++, kOdd);
+  for (const std::size_t whole = product.depth / 2; pair < whole; ++pair) add_pair(pair);
+  if (pair < pairs) add_half(pair, kEven);
   for (std::size_t i = 0; i < rows; ++i) {
     float* to = product.c + (row + i) * product.c_step;
     for (std::size_t v = 0; v + 1 < kVectors; ++v) _mm512_storeu_ps(to + v * kLanes, sums[i][v]);
@@ -92,11 +88,13 @@ HWY_INLINE void multiply_rows(const PairProduct& product, std::size_t row) {
 
 template <bool kTurned, std::size_t kVectors>
 void multiply_panel(const PairProduct& product) {
-  for (std::size_t row = 0; row < product.rows; row += kRows) multiply_rows<kTurned, kVectors>(product, row);
+  constexpr std::size_t kRows = std::min(kMostRows, kSums / kVectors);
+  for (std::size_t row = 0; row < product.rows; row += kRows) multiply_rows<kTurned, kVectors, kRows>(product, row);
 }
 
 template <bool kTurned>
 HWY_INLINE void multiply_any(const PairProduct& product) {
+  if (product.columns > 3 * kLanes) return multiply_panel<kTurned, 4>(product);
   if (product.columns > 2 * kLanes) return multiply_panel<kTurned, 3>(product);
   if (product.columns > kLanes) return multiply_panel<kTurned, 2>(product);
   multiply_panel<kTurned, 1>(product);
@@ -188,8 +186,7 @@ void pack(bf16* to, std::size_t width, const ConstTensor& view) {
 
 }  // namespace tsprun::detail::kernels::pairs
 
-HWY_POP_ATTRIBUTES
-HWY_DIAGNOSTICS(pop)
+TSP_PAIRS_AFTER
 
 namespace tsprun::detail::kernels::pairs {
 bool offered() {

@@ -1,8 +1,8 @@
 // Products of bf16 matrices in bf16 units: AVX512_BF16's vdpbf16ps multiplies two pairs and adds both products to a sum in f32.
 //
 // The two summands of a pair lie side by side, so that an operand whose dense dim isn't that of the sum must be packed. B is
-// packed into panels of kPairColumns columns: pair p of column c, the elements (2p, c) and (2p + 1, c), is at pair
-// (c / w)·pairs·w + p·w + c % w, where w = kPairColumns. A is read where it lies if its rows are dense along the sum; otherwise
+// packed into panels of w columns, kPairColumns or kWideColumns: pair p of column c, the elements (2p, c) and (2p + 1, c), is at
+// pair (c / w)·pairs·w + p·w + c % w. A is read where it lies if its rows are dense along the sum; otherwise
 // it is packed ("turned") in the same way, in panels of kPairRows rows.
 //
 // The instruction adds the product of the odd element, then that of the even one, each with one rounding, and takes denormals as
@@ -15,8 +15,10 @@
 
 namespace tsprun::detail::kernels::pairs {
 
-/// Columns of a panel of B, and rows of a panel of a turned A.
+/// Columns of a panel of B, and rows of a panel of a turned A. Wide panels serve matrices of 64 or 128 columns, the usual head
+/// dims, which panels of 48 would leave a rest of.
 inline constexpr std::size_t kPairColumns = 48;
+inline constexpr std::size_t kWideColumns = 64;
 inline constexpr std::size_t kPairRows = 16;
 
 /// Returns whether this machine has the instructions. Call the functions below only then.
@@ -31,21 +33,23 @@ constexpr std::size_t packed_elements(std::size_t lines, std::size_t depth, std:
 /// Operands of one product C = A·B, or C += A·B if `add` is true, where B and C are one panel each; the struct owns nothing.
 struct PairProduct {
   std::size_t rows = 0;
-  std::size_t columns = 0;  ///< at most kPairColumns
-  std::size_t depth = 0;    ///< summands; if odd, the last pair's second elements count as zeros
+  std::size_t columns = 0;  ///< at most b_width
+  std::size_t depth = 0;    ///< summands; if odd, the last pair's second elements aren't read from A and don't count
+  bool skip_first = false;  ///< the first of the summands, of which there are two at least, doesn't count either
   const bf16* a = nullptr;  ///< [rows, depth], or packed
   std::size_t a_step = 0;   ///< elements from one row of A to the next, unless it is turned; c_step likewise
   bool a_turned = false;
   const bf16* b = nullptr;
-  float* c = nullptr;  ///< [rows, columns]
+  std::size_t b_width = kPairColumns;  ///< columns of the panel: kPairColumns or kWideColumns
+  float* c = nullptr;                  ///< [rows, columns]
   std::size_t c_step = 0;
   bool add = false;
 };
 /// Computes the product on the calling thread.
 void multiply(const PairProduct& product);
 
-/// Packs `view` [depth, lines], dense along either dim, into panels of `width` lines: kPairColumns or kPairRows. Missing lines of
-/// the last panel, and the missing half of an odd depth's last pair, become zeros.
+/// Packs `view` [depth, lines], dense along either dim, into panels of `width` lines: kPairColumns, kWideColumns or kPairRows.
+/// Missing lines of the last panel, and the missing half of an odd depth's last pair, become zeros.
 void pack(bf16* to, std::size_t width, const ConstTensor& view);
 
 }  // namespace tsprun::detail::kernels::pairs
