@@ -6,6 +6,8 @@
 // the same output.
 #include "core/kernels/flash.h"
 #include "core/kernels/flash_dropout.h"
+#include "core/kernels/flash_gradient_panels.h"
+#include "core/kernels/flash_pairs.h"
 #include "core/kernels/flash_panels.h"
 #include "core/kernels/flash_rows.h"
 #include "core/kernels/flash_tiles.h"
@@ -28,43 +30,44 @@ constexpr std::size_t kKeys = 576;
 constexpr std::size_t kQueries = 96;
 
 /// Workspace of one thread. Head dims are rounded up to whole panels of any level.
-template <class T>
+template <class Panels>
 struct Scratch {
-  // Operands of a tile of keys; the first two in panels of keys:
-  T* k_transposed = nullptr;
-  T* v_transposed = nullptr;
-  T* k = nullptr;   // panels of the head dim
-  T* dk = nullptr;  // rows
-  T* dv = nullptr;
-  // Operands of a tile of queries:
-  T* q = nullptr;  // panels of the head dim
-  T* d_o = nullptr;
-  T* dq = nullptr;  // rows
-  T* lse = nullptr;
-  T* delta = nullptr;
+  using T = typename Panels::Sum;
+  Panels panels;
+  // Gradients of a tile of keys, rows:
+  T* dk;
+  T* dv;
+  // Of a tile of queries:
+  T* dq;  // rows
+  T* lse;
+  T* delta;
   // Scores of a tile of queries and one panel of keys:
-  T* p = nullptr;
-  T* ds = nullptr;
-  T* factors = nullptr;  // dropout factors
+  T* p;
+  T* ds;
+  T* factors;  // dropout factors
 
-  Scratch(std::span<std::byte> space, std::size_t head_dim) {
-    const std::size_t d = flash::most_padded<T>(head_dim);
-    Carver carver(space);
-    for (T** of_keys : {&k_transposed, &v_transposed, &k, &dk, &dv}) *of_keys = carver.take<T>(kKeys * d);
-    for (T** of_queries : {&q, &d_o, &dq}) *of_queries = carver.take<T>(kQueries * d);
-    lse = carver.take<T>(kQueries);
-    delta = carver.take<T>(kQueries);
-    for (T** panel : {&p, &ds, &factors}) *panel = carver.take<T>(kQueries * flash::kMostTileWidth<T>);
-  }
+  Scratch(Carver carver, std::size_t head_dim)
+      : panels(carver, kQueries, kKeys, head_dim),
+        dk(carver.take<T>(kKeys * flash::most_padded<T>(head_dim))),
+        dv(carver.take<T>(kKeys * flash::most_padded<T>(head_dim))),
+        dq(carver.take<T>(kQueries * flash::most_padded<T>(head_dim))),
+        lse(carver.take<T>(kQueries)),
+        delta(carver.take<T>(kQueries)),
+        p(carver.take<T>(kQueries * flash::kMostTileWidth<T>)),
+        ds(carver.take<T>(kQueries * flash::kMostTileWidth<T>)),
+        factors(carver.take<T>(kQueries * flash::kMostTileWidth<T>)) {}
   static std::size_t bytes(std::size_t head_dim) {
-    const auto array = [](std::size_t count) { return round_up(count * sizeof(T), kLine); };
     const std::size_t d = flash::most_padded<T>(head_dim);
-    return 5 * array(kKeys * d) + 3 * array(kQueries * d) + 2 * array(kQueries) + 3 * array(kQueries * flash::kMostTileWidth<T>);
+    return Panels::bytes(kQueries, kKeys, head_dim) + 2 * flash::array_bytes<T>(kKeys * d) + flash::array_bytes<T>(kQueries * d) +
+           2 * flash::array_bytes<T>(kQueries) + 3 * flash::array_bytes<T>(kQueries * flash::kMostTileWidth<T>);
   }
 };
 
+/// Returns the bytes of one thread. In bf16 they serve either kind of panels: a forecast doesn't know the ranks' level.
 std::size_t thread_bytes(DType dtype, std::size_t head_dim) {
-  return dtype == DType::f64 ? Scratch<double>::bytes(head_dim) : Scratch<float>::bytes(head_dim);
+  if (dtype == DType::f64) return Scratch<flash::WideGradients<double>>::bytes(head_dim);
+  const std::size_t wide = Scratch<flash::WideGradients<float>>::bytes(head_dim);
+  return dtype == DType::bf16 ? std::max(wide, Scratch<flash::PairGradients>::bytes(head_dim)) : wide;
 }
 
 /// Views and parameters of one call.
@@ -115,27 +118,25 @@ void store_rows(const Tensor& view, const T* from, std::size_t step) {
 }
 
 /// One tile of keys of one K/V head. Between begin() and end() its packed operands and its gradients are in workspace.
-template <class T>
+template <class Panels>
 class KeyTile {
  public:
-  KeyTile(const Operands& all, const Scratch<T>& scratch, std::size_t batch, std::size_t kv, std::size_t key)
+  using T = typename Panels::Sum;
+  KeyTile(const Operands& all, Scratch<Panels>& scratch, std::size_t batch, std::size_t kv, std::size_t key)
       : all_(all),
         scratch_(scratch),
         batch_(batch),
         kv_(kv),
         key_(key),
         keys_(std::min(kKeys, all.k.size(1) - key)),
-        d_(all.q.size(3)),
-        padded_d_(round_up(d_, width_.head)),
+        padded_d_(scratch.panels.padded_d()),
         visible_(all.attention.mask, all.k.size(1)) {}
 
   /// Returns whether any query of the tile that begins with `query` sees any of the keys.
   bool seen_from(std::size_t query) const { return visible_.keys_seen_by(query_end(query) - 1) > key_; }
 
   void begin() {
-    flash::pack_transposed(scratch_.k_transposed, width_.tile, rows(all_.k));
-    flash::pack_transposed(scratch_.v_transposed, width_.tile, rows(all_.v));
-    flash::pack_panels(scratch_.k, width_.head, rows(all_.k));
+    scratch_.panels.pack_keys(rows(all_.k), rows(all_.v));
     flash::pack_panels(scratch_.dk, padded_d_, rows(all_.dk));
     flash::pack_panels(scratch_.dv, padded_d_, rows(all_.dv));
   }
@@ -149,11 +150,6 @@ class KeyTile {
  private:
   /// Adds what the panel of keys that begins with key `at` of the tile contributes, for queries [first + begin, first + queries).
   void add_panel(const flash::TileDropout& dropout, std::size_t at, std::size_t first, std::size_t begin, std::size_t queries);
-  /// Returns whether the packed operands of the keys and of `queries` queries are all finite.
-  bool all_finite(std::size_t queries) const {
-    return flash::all_finite(scratch_.k, keys_ * padded_d_) && flash::all_finite(scratch_.q, queries * padded_d_) &&
-           flash::all_finite(scratch_.d_o, queries * padded_d_);
-  }
   template <class View>
   View rows(const View& view) const {
     return head(view, batch_, kv_).slice(0, key_, keys_);
@@ -161,12 +157,11 @@ class KeyTile {
   std::size_t query_end(std::size_t query) const { return std::min(query + kQueries, all_.q.size(1)); }
 
   const Operands& all_;
-  const Scratch<T>& scratch_;
+  Scratch<Panels>& scratch_;
   std::size_t batch_;
   std::size_t kv_;
   std::size_t key_;
   std::size_t keys_;
-  std::size_t d_;
   PanelWidths<T> width_;
   std::size_t padded_d_;
   Visibility visible_;
@@ -175,14 +170,13 @@ class KeyTile {
   bool must_skip_hidden_ = false;
 };
 
-template <class T>
-void KeyTile<T>::add(std::size_t number, std::size_t query) {
+template <class Panels>
+void KeyTile<Panels>::add(std::size_t number, std::size_t query) {
   const std::size_t sighted = visible_.first_query_of(key_);
   const std::size_t first = std::max(query, sighted);
   const std::size_t queries = query_end(query) - first;
   const auto query_rows = [&](const auto& view) { return head(view, batch_, number).slice(0, first, queries); };
-  flash::pack_panels(scratch_.q, width_.head, query_rows(all_.q));
-  flash::pack_panels(scratch_.d_o, width_.head, query_rows(all_.d_o));
+  scratch_.panels.pack_queries(query_rows(all_.q), query_rows(all_.d_o));
   const Tensor dq = query_rows(all_.dq);
   flash::pack_panels(scratch_.dq, padded_d_, dq);
   gather(all_.lse.select(0, batch_).select(0, number).slice(0, first, queries), scratch_.lse);
@@ -191,41 +185,29 @@ void KeyTile<T>::add(std::size_t number, std::size_t query) {
   std::replace(scratch_.lse, scratch_.lse + queries, -kInfinity, kInfinity);
   flash::TileDropout dropout(all_.attention.dropout, batch_, number);
   if (dropout.any()) dropout.take_queries(first, queries);
-  must_skip_hidden_ = visible_.first_query_of(key_ + keys_ - 1) > first && !all_finite(queries);
+  must_skip_hidden_ = visible_.first_query_of(key_ + keys_ - 1) > first && !scratch_.panels.finite();
 
   for (std::size_t at = 0; at < keys_; at += width_.tile) {
     // Queries before `begin` see no key of this panel.
     const std::size_t begin = std::clamp(visible_.first_query_of(key_ + at), first, first + queries) - first;
     if (begin == queries) break;
-    add_panel(dropout, at, first, begin, queries);
+    add_panel(dropout, at, first, begin / Panels::kQueryAlign * Panels::kQueryAlign, queries);
   }
   store_rows(dq, scratch_.dq, padded_d_);
 }
 
-template <class T>
-void KeyTile<T>::add_panel(const flash::TileDropout& dropout, std::size_t at, std::size_t first, std::size_t begin,
-                           std::size_t queries) {
+template <class Panels>
+void KeyTile<Panels>::add_panel(const flash::TileDropout& dropout, std::size_t at, std::size_t first, std::size_t begin,
+                                std::size_t queries) {
   const std::size_t rows = queries - begin;
   const std::size_t count = std::min(width_.tile, keys_ - at);
   const std::size_t vectors = (count + width_.lanes - 1) / width_.lanes;
   const std::size_t step = width_.tile;
   T* p = scratch_.p;
   T* ds = scratch_.ds;
-  const auto scores = [&](const T* a, const T* b, T* c) {  // c = a·bᵀ, queries × keys
-    flash::multiply({.rows = rows,
-                     .vectors = vectors,
-                     .depth = d_,
-                     .a = a + begin * width_.head,
-                     .a_step = width_.head,
-                     .a_columns = width_.head,
-                     .a_panel = queries * width_.head,
-                     .b = b + at * d_,
-                     .b_step = step,
-                     .c = c,
-                     .c_step = step});
-  };
-  scores(scratch_.q, scratch_.k_transposed, p);
-  scores(scratch_.d_o, scratch_.v_transposed, ds);
+  Panels& panels = scratch_.panels;
+  const flash::GradientPanel panel{.query = begin, .queries = rows, .key = at, .keys = count};
+  panels.scores(p, ds, panel, vectors);
   if (dropout.any()) {
     dropout.factors_by_query(begin, rows, key_ + at, count, scratch_.factors, step);
     flash::multiply_all(ds, scratch_.factors, rows * step);
@@ -240,53 +222,26 @@ void KeyTile<T>::add_panel(const flash::TileDropout& dropout, std::size_t at, st
                           .lse = scratch_.lse + begin,
                           .delta = scratch_.delta + begin});
   if (dropout.any()) flash::multiply_all(p, scratch_.factors, rows * step);
-  for (std::size_t column = 0; column < padded_d_; column += width_.head) {
-    // Adds c += aᵀ·b for keys [key, key + some), over the queries from `seen_by` on.
-    const auto over_queries = [&](const T* a, const T* b, T* c, std::size_t key, std::size_t some, std::size_t seen_by) {
-      flash::multiply({.rows = some,
-                       .vectors = 2,
-                       .depth = rows - seen_by,
-                       .a = a + seen_by * step + key,
-                       .a_step = step,
-                       .a_transposed = true,
-                       .b = b + column * queries + (begin + seen_by) * width_.head,
-                       .b_step = width_.head,
-                       .c = c + (at + key) * padded_d_ + column,
-                       .c_step = padded_d_,
-                       .add = true});
-    };
-    // Adds to dq of queries [query, query + some), which see the first `seen` keys.
-    const auto over_keys = [&](std::size_t query, std::size_t some, std::size_t seen) {
-      flash::multiply({.rows = some,
-                       .vectors = 2,
-                       .depth = seen,
-                       .a = ds + query * step,
-                       .a_step = step,
-                       .b = scratch_.k + column * keys_ + at * width_.head,
-                       .b_step = width_.head,
-                       .c = scratch_.dq + (begin + query) * padded_d_ + column,
-                       .c_step = padded_d_,
-                       .add = true});
-    };
+  panels.take(p, ds, panel);
+  for (std::size_t column = 0; column < padded_d_; column += panels.head_width()) {
     if (!must_skip_hidden_) {
-      over_queries(p, scratch_.d_o, scratch_.dv, 0, count, 0);
-      over_queries(ds, scratch_.q, scratch_.dk, 0, count, 0);
-      over_keys(0, rows, count);
+      panels.add_over_queries(scratch_.dv, scratch_.dk, column, 0, count, 0);
+      panels.add_over_keys(scratch_.dq, column, 0, rows, count);
       continue;
     }
     const std::size_t query = first + begin;
     for (std::size_t key = 0; key < count; ++key) {
       const std::size_t seen_by = std::clamp(visible_.first_query_of(key_ + at + key), query, query + rows) - query;
-      over_queries(p, scratch_.d_o, scratch_.dv, key, 1, seen_by);
-      over_queries(ds, scratch_.q, scratch_.dk, key, 1, seen_by);
+      panels.add_over_queries(scratch_.dv, scratch_.dk, column, key, 1, seen_by);
     }
     for (std::size_t i = 0; i < rows; ++i) {
-      over_keys(i, 1, std::clamp(visible_.keys_seen_by(query + i), key_ + at, key_ + at + count) - (key_ + at));
+      const std::size_t seen = std::clamp(visible_.keys_seen_by(query + i), key_ + at, key_ + at + count) - (key_ + at);
+      panels.add_over_keys(scratch_.dq, column, i, 1, seen);
     }
   }
 }
 
-template <class T>
+template <class Panels>
 void run(const Compute& on, const Operands& all) {
   const std::size_t bytes = thread_bytes(all.q.dtype(), all.q.size(3));
   const std::size_t query_tiles = all.query_tiles();
@@ -294,19 +249,19 @@ void run(const Compute& on, const Operands& all) {
   const std::size_t kv_heads = all.k.size(2);
   const std::size_t units = all.q.size(0) * kv_heads;
   const auto scratch_of = [&](std::size_t thread) {
-    return Scratch<T>(workspace_part(on.workspace, bytes, thread), all.q.size(3));
+    return Scratch<Panels>(Carver(workspace_part(on.workspace, bytes, thread)), all.q.size(3));
   };
   const auto heads_of = [&](std::size_t unit) { return HeadRange(all.attention.heads, unit % kv_heads, all.q.size(2)); };
-  const auto key_tile = [&](std::size_t unit, std::size_t i, const Scratch<T>& scratch) {
-    return KeyTile<T>(all, scratch, unit / kv_heads, unit % kv_heads, i * kKeys);
+  const auto key_tile = [&](std::size_t unit, std::size_t i, Scratch<Panels>& scratch) {
+    return KeyTile<Panels>(all, scratch, unit / kv_heads, unit % kv_heads, i * kKeys);
   };
   // Query tile j of a K/V head is tile j % query_tiles of the (j / query_tiles)-th query head that reads it.
   if (units % on.threads() == 0 || units >= 4 * on.threads()) {
     on.run(units, [&](std::size_t unit, std::size_t thread) {
-      const Scratch<T> scratch = scratch_of(thread);
+      Scratch<Panels> scratch = scratch_of(thread);
       const HeadRange heads = heads_of(unit);
       for (std::size_t i = 0; i < key_tiles; ++i) {
-        KeyTile<T> keys = key_tile(unit, i, scratch);
+        KeyTile<Panels> keys = key_tile(unit, i, scratch);
         keys.begin();
         for (std::size_t j = 0; j < heads.size() * query_tiles; ++j) {
           const std::size_t query = j % query_tiles * kQueries;
@@ -328,8 +283,8 @@ void run(const Compute& on, const Operands& all) {
       on.run(last - first + 1, [&](std::size_t task, std::size_t thread) {
         const std::size_t i = first + task;
         const std::size_t j = wave - i;
-        const Scratch<T> scratch = scratch_of(thread);
-        KeyTile<T> keys = key_tile(unit, i, scratch);
+        Scratch<Panels> scratch = scratch_of(thread);
+        KeyTile<Panels> keys = key_tile(unit, i, scratch);
         const std::size_t query = j % query_tiles * kQueries;
         if (!keys.seen_from(query)) return;
         keys.begin();
@@ -362,9 +317,11 @@ void flash_backward(const Compute& on, const Attention& attention, const Tensor&
   if (q.empty() || k.empty()) return;
   const Operands all{attention, dq, dk, dv, d_o, lse, delta, q, k, v};
   if (q.dtype() == DType::f64) {
-    run<double>(on, all);
+    run<flash::WideGradients<double>>(on, all);
+  } else if (flash::in_pairs(q.dtype())) {
+    run<flash::PairGradients>(on, all);
   } else {
-    run<float>(on, all);
+    run<flash::WideGradients<float>>(on, all);
   }
 }
 

@@ -13,12 +13,6 @@
 
 namespace tsprun::detail::kernels::flash {
 
-/// Returns the bytes that Carver takes for `count` elements of T.
-template <class T>
-constexpr std::size_t array_bytes(std::size_t count) {
-  return round_up(count * sizeof(T), kLine);
-}
-
 /// Panels in f32 or f64.
 template <class T>
 class WidePanels {

@@ -33,6 +33,12 @@ constexpr std::size_t most_padded(std::size_t head_dim) {
   return round_up(head_dim, 2 * 64 / sizeof(T));
 }
 
+/// Returns the bytes that Carver takes for `count` elements of T.
+template <class T>
+constexpr std::size_t array_bytes(std::size_t count) {
+  return round_up(count * sizeof(T), kLine);
+}
+
 /// Operands of one product C = A·B, or C += A·B if `add` is true, where B and C are one panel each; the struct owns nothing.
 /// Element (i, j) of C is a chain of multiply-adds over ascending k that begins with C's old value (with `add`) or with 0. So its
 /// bits depend on the values alone, not on tiles or threads.
