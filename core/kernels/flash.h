@@ -5,6 +5,12 @@
 // dim is dense and all other strides are free, so heads, chunks and batches can be slices of larger tensors. q, k and v have one
 // dtype (bf16, f32 or f64); lse, delta and the gradients have the type of sums: f32, or f64 in f64. Sizes of zero are allowed.
 // Views that don't fit throw std::invalid_argument.
+//
+// Below the kernel level avx512_bf16 (level.h), bf16 is widened and everything is computed in the type of sums. At avx512_bf16,
+// products of bf16 operands are computed in bf16 units (pair_panels.h), as FlashAttention does on GPUs: products of two operands
+// (q·k and dO·v) are exact and summed in f32; the softmax, lse, delta and all sums are in f32; but the second products read
+// probabilities and dS, each after dropout and scale, rounded to bf16 (to nearest, ties to even: by up to 2⁻⁸ of the value). lse
+// is of the probabilities before rounding. Attention of one query that sees all keys (flash_single.h) is the same at every level.
 #pragma once
 
 #include "core/kernels/dropout.h"
@@ -84,7 +90,7 @@ struct Attention {
 /// 2¹⁵, unless one key has all the weight. Infinity or NaN in q, k or v reaches only the queries that see them.
 void flash_forward(const Compute& on, const Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
                    const ConstTensor& k, const ConstTensor& v);
-/// Returns the bytes of workspace that flash_forward() needs. They depend on dtype, head dim and threads only.
+/// Returns the bytes of workspace that flash_forward() needs. They depend on dtype, head dim and threads only, not on the level.
 std::size_t flash_forward_workspace(DType dtype, std::size_t head_dim, std::size_t threads);
 
 /// Computes delta = rowsum(do ∘ o), [B, n, Sq], which flash_backward() needs. do and o may mix bf16 and f32; f64 goes only with
@@ -96,12 +102,12 @@ void flash_delta(const Compute& on, const Tensor& delta, const ConstTensor& d_o,
 ///   dq = scale·dS·K,  dk = scale·dSᵀ·Q,  dv = (R ∘ P)ᵀ·dO.
 /// `d_o` has q's dtype. With Write::add the three results are added to what the views hold (for several chunks of queries, or
 /// steps of a ring). Sums run over key tiles for dq, and over query heads and query tiles for dk and dv, always in that order, so
-/// the number of threads changes no bit. K/V heads that no query head of the view reads get zeros. Needs
-/// flash_backward_workspace() bytes of workspace.
+/// the number of threads changes no bit. In bf16 units, what is rounded is R ∘ P for dv, and scale·dS for dq and dk. K/V heads
+/// that no query head of the view reads get zeros. Needs flash_backward_workspace() bytes of workspace.
 void flash_backward(const Compute& on, const Attention& attention, const Tensor& dq, const Tensor& dk, const Tensor& dv,
                     const ConstTensor& d_o, const ConstTensor& lse, const ConstTensor& delta, const ConstTensor& q,
                     const ConstTensor& k, const ConstTensor& v, Write write = Write::replace);
-/// Returns the bytes of workspace that flash_backward() needs. They depend on dtype, head dim and threads only.
+/// Returns the bytes of workspace that flash_backward() needs. They depend on dtype, head dim and threads only, not on the level.
 std::size_t flash_backward_workspace(DType dtype, std::size_t head_dim, std::size_t threads);
 
 /// Merges attention results over disjoint sets of keys, in the order given:

@@ -208,7 +208,8 @@ TEST(LayoutsAgainstReference, InSinglePrecisionAndBf16) {
     of.config.hidden = 64;
     of.sequence += 20;
     of.dtype = DType::bf16;
-    expect_reference(of, on, 2e-2);
+    // The largest error is that of w_k where a head's dim is 2: 1.9e-2, and 2.3e-2 where bf16 units round dS to bf16, too.
+    expect_reference(of, on, 3e-2);
   }
 }
 
