@@ -2,8 +2,8 @@
 //
 // The two summands of a pair lie side by side, so that an operand whose dense dim isn't that of the sum must be packed. B is
 // packed into panels of w columns, kPairColumns or kWideColumns: pair p of column c, the elements (2p, c) and (2p + 1, c), is at
-// pair (c / w)·pairs·w + p·w + c % w. A is read where it lies if its rows are dense along the sum; otherwise
-// it is packed ("turned") in the same way, in panels of kPairRows rows.
+// pair (c / w)·pairs·w + p·w + c % w. A is read where it lies if its rows are dense along the sum; otherwise it is packed
+// ("turned") in the same way, in panels of kPairRows rows.
 //
 // The instruction adds the product of the odd element, then that of the even one, each with one rounding, and takes denormals as
 // zeros. So an element of C is a chain over pairs in ascending order, whose bits depend on the values alone.
