@@ -121,8 +121,7 @@ bool Mail::send_first(Peer& to) {
   Letter* letter = first.letter;
   if (header.kind == Kind::undecided) {
     const bool fits = header.bytes <= std::min(kSmallMail, to.transport->plain_limit());
-    const bool open = static_cast<std::uint16_t>(to.small_sent - to.small_taken) < kMailWindow;
-    header.kind = fits && open ? Kind::small : Kind::announced;
+    header.kind = fits && to.window_is_open() ? Kind::small : Kind::announced;
     if (header.kind == Kind::small) ++to.small_sent;
   }
   if (to.parts_sent == 0) {
@@ -164,9 +163,23 @@ bool Mail::send_first(Peer& to) {
 
 // --- receiving ---------------------------------------------------------------------------------------------------------------
 
+void Mail::take_in() {
+  for (auto& [world, peer] : peers_) {
+    if (!peer.left) receive_from(peer, nullptr);
+  }
+}
+
+void Mail::take_in(int world) { receive_from(peer(world), nullptr); }
+
 /// Sends what is due to a peer and takes what has arrived from it.
 void Mail::attend(Peer& at, const OperationInfo& mine) {
+  if (!at.window_is_open()) receive_from(at, &mine);  // which may open it
   flush(at);
+  receive_from(at, &mine);
+}
+
+/// Takes what has arrived from a peer, for this operation; null: for none, which needs nothing of the peer.
+void Mail::receive_from(Peer& at, const OperationInfo* mine) {
   while (at.coming == nullptr) {
     if (at.ticket == kNotNow) {
       const std::span<std::byte> into = at.next == Part::header ? std::as_writable_bytes(std::span(&at.header, 1))
@@ -179,9 +192,12 @@ void Mail::attend(Peer& at, const OperationInfo& mine) {
     }
     const Outcome outcome = at.transport->test_receive(at.lane, at.ticket);
     if (outcome == Outcome::pending) return;
+    if (outcome == Outcome::disconnected && mine == nullptr) return;
     // A receive from any source can do without a peer that has left.
-    if (outcome == Outcome::disconnected && mine.op == Op::recv && mine.root < 0 && has_left(at)) return;
-    if (outcome != Outcome::done) engine_->fail_receive(outcome, at.world, at.lane, *at.transport, mine);
+    if (outcome == Outcome::disconnected && mine->op == Op::recv && mine->root < 0 && has_left(at)) return;
+    if (outcome != Outcome::done) {
+      engine_->fail_receive(outcome, at.world, at.lane, *at.transport, mine == nullptr ? OperationInfo{.op = Op::recv} : *mine);
+    }
     at.ticket = kNotNow;
     engine_->moved();
     switch (std::exchange(at.next, Part::header)) {

@@ -15,7 +15,7 @@
 // with its sender. So what lies here unasked is bounded: kMailWindow small messages of each sender, and a header for each send
 // that its sender waits for. `taken` in every header opens the sender's window again; if nothing else is to be sent, a header of
 // its own (taken) does. Nothing here waits: the operations of messages call in their steps, and what arrives for others meanwhile
-// is theirs.
+// is theirs. While the rank waits in another operation, the engine takes in what would stop a sender's way (take_in()).
 #pragma once
 
 #include "core/streams/engine.h"
@@ -157,6 +157,10 @@ class Mail {
   };
 
   explicit Mail(Engine& engine) : engine_(&engine) {}
+
+  /// Sets aside what ranks have sent that this rank has exchanged messages with; or one rank, whether or not it has.
+  void take_in();
+  void take_in(int world);
   Mail(const Mail&) = delete;
   Mail& operator=(const Mail&) = delete;
 
@@ -206,10 +210,13 @@ class Mail {
     std::uint16_t small_in = 0;   // small messages of the peer
     std::uint16_t taken = 0;      // of those, by receives
     std::uint16_t taken_told = 0;
+
+    bool window_is_open() const { return static_cast<std::uint16_t>(small_sent - small_taken) < kMailWindow; }
   };
 
   Peer& peer(int world);
   void attend(Peer& at, const OperationInfo& mine);
+  void receive_from(Peer& at, const OperationInfo* mine);
   bool has_left(Peer& at) const;
   void flush(Peer& to);
   bool send_first(Peer& to);

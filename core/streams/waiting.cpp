@@ -2,6 +2,7 @@
 // rank it waits for is alive, whether the other ranks' arguments agree with its own, and the deadline.
 #include "core/board/peer_watch.h"
 #include "core/streams/engine.h"
+#include "core/streams/mail.h"
 #include "core/streams/wait_observer.h"
 #include "core/streams/wait_state.h"
 #include "transport/fault/delay_transport.h"
@@ -151,6 +152,7 @@ void Engine::sleep(WaitState& state) {
   doorbell_->arm();
   std::uint64_t wake_at = kNoDeadline;
   for (Transport* transport : transports_) wake_at = std::min(wake_at, transport->arm());
+  mail_->take_in();
   const bool news =
       progress() || moved_ || board_.aborted() || (wanted_ != nullptr && wanted_->load(std::memory_order_seq_cst) != 0);
   if (!news && state.suspect < 0) {
@@ -356,6 +358,8 @@ std::string Engine::why_it_never_came(FlightBoard::Chain& chain) const {
 
 void Engine::check_deadline(WaitState& state, std::uint64_t now) {
   FlightBoard::Chain chain = board_.wait_chain(world_rank_);
+  // What the last rank of a circle waits for may be room for a message to this one, which nobody here has asked for.
+  if (chain.cycle && board_.waits_for(chain.ranks.back()) == world_rank_) mail_->take_in(chain.ranks.back());
   std::uint64_t ticks = 0;
   for (std::size_t i = chain.cycle ? 0 : chain.ranks.size() - 1; i < chain.ranks.size(); ++i) {
     ticks += board_.page(chain.ranks[i]).ticks.load(relaxed);

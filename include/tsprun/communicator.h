@@ -184,10 +184,10 @@ class Communicator {
   /// With a tag, a recv takes the first message of the group that has its source and its tag and that no earlier recv has taken,
   /// whatever came before; kAnySource and kAnyTag fit all. Such messages belong to no stream (CallOptions::stream is ignored):
   /// they, and the recvs that are posted at once, wait neither for each other nor for anything else. A message without a tag
-  /// is for recvs without a tag alone. While a rank is in an operation with a tag with a sender, up to 64 messages of up to 8 KiB
-  /// from there are stored until a recv takes them; otherwise about four to eight wait on the way. What goes beyond that stays
-  /// with its sender, whose send is complete when a recv has taken it: don't send many that are received after a barrier. Count
-  /// and dtype must be equal, or the job ends with Error(mismatch).
+  /// is for recvs without a tag alone. While a rank waits in any operation, at least 32 and up to 64 messages of up to 8 KiB of
+  /// each sender are stored until a recv takes them. What goes beyond that, or is larger, stays with its sender, whose send is
+  /// complete when a recv has taken it: it can't be received after a barrier that the sender is to reach first. Count and dtype
+  /// must be equal, or the job ends with Error(mismatch).
   void send(ConstBuffer buffer, int to, CallOptions options = {});
   Work post_send(ConstBuffer buffer, int to, CallOptions options = {});
   /// Receives a message of rank `from`, or, with a tag, of kAnySource, see send(). CallOptions::received tells which it was.

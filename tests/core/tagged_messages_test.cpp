@@ -185,6 +185,41 @@ TEST(TaggedMessages, ThatNobodyWantsYetStayWithTheirSenderBeyondTheWindow) {
   }
 }
 
+// The receiver is in a barrier, whose circle of waits three ranks may be in, and hasn't exchanged a message with the sender yet.
+TEST(TaggedMessages, OfAWholeWindowAreSentBeforeABarrierAndReceivedAfterIt) {
+  for (const Way& way : ways()) {
+    if (way.options.nodes > 1)
+      continue;  // nobody tells these nodes for whom the other's ranks wait (tests/torch has two that know)
+    for (const int ranks : {2, 3}) {
+      SCOPED_TRACE(std::string(way.name) + ", ranks " + std::to_string(ranks));
+      run_ranks(
+          ranks,
+          [](Context& context) {
+            Communicator& world = context.world();
+            const int last = world.size() - 1;
+            for (std::size_t round = 0; round < 3; ++round) {
+              if (world.rank() == 0) {
+                for (std::size_t i = 0; i < kMailWindow; ++i) {
+                  const auto out = content(round + i, kSmallMail / 4);
+                  world.send(std::span<const std::int32_t>(out), last, {.tag = static_cast<std::int32_t>(i)});
+                }
+              }
+              world.barrier();
+              if (world.rank() == last) {
+                for (std::size_t i = kMailWindow; i-- > 0;) {
+                  std::vector<std::int32_t> values(kSmallMail / 4);
+                  world.recv(std::span<std::int32_t>(values), 0, {.tag = static_cast<std::int32_t>(i)});
+                  EXPECT_EQ(values, content(round + i, kSmallMail / 4));
+                }
+              }
+              world.barrier();  // the window is open again
+            }
+          },
+          way.options);
+    }
+  }
+}
+
 TEST(TaggedMessages, WaitNeitherForStreamsNorForEachOther) {
   run_ranks(2, [](Context& context) {
     Communicator& world = context.world();

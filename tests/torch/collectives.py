@@ -195,6 +195,19 @@ objects = [None] * size
 dist.all_gather_object(objects, {"rank": rank})
 assert objects == [{"rank": r} for r in range(size)]
 
+# Small messages leave before the last rank, which is in a barrier, receives them.
+if size > 1:
+    several = [torch.full((2048,), float(i)) for i in range(32)]
+    if rank == 0:
+        for i, t in enumerate(several):
+            dist.send(t, size - 1, tag=i)
+    dist.barrier()
+    if rank == size - 1:
+        for i in reversed(range(32)):
+            t = torch.empty(2048)
+            dist.recv(t, 0, tag=i)
+            equal(t, several[i])
+
 # A child that was forked is told, and doesn't disturb the rank.
 import os
 
