@@ -12,17 +12,19 @@ namespace tsprun::detail::posix {
 namespace {
 
 struct UninheritedList {
-  std::mutex mutex;  // held across a fork, so that the child finds the list whole
+  std::mutex
+      mutex;  // held across a fork, so that the child finds the list whole (the C library sees to it that it may use malloc)
   std::set<int> descriptors;
 
-  /// Runs in the child, where only calls that are safe in signal handlers are.
-  void replace() const {
+  /// Runs in the child, which has none of them any more: its own children keep what it opens by these numbers.
+  void replace() {
     const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     for (const int descriptor : descriptors) {
       if (null < 0) ::close(descriptor);
       else ::dup3(null, descriptor, O_CLOEXEC);
     }
     if (null >= 0) ::close(null);
+    descriptors.clear();
   }
 };
 

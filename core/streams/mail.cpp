@@ -165,11 +165,15 @@ bool Mail::send_first(Peer& to) {
 
 void Mail::take_in() {
   for (auto& [world, peer] : peers_) {
-    if (!peer.left) receive_from(peer, nullptr);
+    if (!peer.left) take_in(world);
   }
 }
 
-void Mail::take_in(int world) { receive_from(peer(world), nullptr); }
+void Mail::take_in(int world) {
+  Peer& from = peer(world);
+  receive_from(from, nullptr);
+  flush(from);  // a header that opens the sender's window has nobody else who sends it
+}
 
 /// Sends what is due to a peer and takes what has arrived from it.
 void Mail::attend(Peer& at, const OperationInfo& mine) {

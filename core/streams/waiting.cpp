@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <sched.h>
 #include <time.h>
 
@@ -42,6 +43,20 @@ void cpu_relax() {
 #if defined(__x86_64__)
   _mm_pause();
 #endif
+}
+
+/// Sets aside messages with a tag that nobody here has asked for, of a rank, or (-1) of all that have exchanged some with this
+/// one. What goes wrong ends the job as in an operation's step.
+void take_in_mail(Engine& engine, int world) {
+  try {
+    if (world < 0) engine.mail()->take_in();
+    else engine.mail()->take_in(world);
+  } catch (const Error& error) {
+    engine.break_down(error);
+  } catch (const std::bad_alloc&) {
+    engine.break_down(
+        Error(Cause::out_of_memory, "no memory is left for messages that nobody has received yet", engine.world_rank()));
+  }
 }
 
 double seconds(std::uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
@@ -150,9 +165,9 @@ void Engine::yield() {
 void Engine::sleep(WaitState& state) {
   look_around(state);
   doorbell_->arm();
+  take_in_mail(*this, -1);
   std::uint64_t wake_at = kNoDeadline;
   for (Transport* transport : transports_) wake_at = std::min(wake_at, transport->arm());
-  mail_->take_in();
   const bool news =
       progress() || moved_ || board_.aborted() || (wanted_ != nullptr && wanted_->load(std::memory_order_seq_cst) != 0);
   if (!news && state.suspect < 0) {
@@ -193,6 +208,11 @@ void Engine::look_around(WaitState& state) {
     if (board_.aborted()) throw_first_cause();
   }
   if (options_.watch != nullptr) options_.watch->look();
+  // What a rank waits for may be room for a message to this one, which nobody here has asked for.
+  for (int rank = 0; rank < board_.ranks(); ++rank) {
+    const bool in_a_message = board_.page(rank).blocked_on.load(relaxed) == static_cast<std::int32_t>(kTagged) + 1;
+    if (in_a_message && rank != world_rank_ && board_.waits_for(rank) == world_rank_) take_in_mail(*this, rank);
+  }
   if (!state.blocked) return;
   try {
     check_arguments(state);
@@ -358,8 +378,6 @@ std::string Engine::why_it_never_came(FlightBoard::Chain& chain) const {
 
 void Engine::check_deadline(WaitState& state, std::uint64_t now) {
   FlightBoard::Chain chain = board_.wait_chain(world_rank_);
-  // What the last rank of a circle waits for may be room for a message to this one, which nobody here has asked for.
-  if (chain.cycle && board_.waits_for(chain.ranks.back()) == world_rank_) mail_->take_in(chain.ranks.back());
   std::uint64_t ticks = 0;
   for (std::size_t i = chain.cycle ? 0 : chain.ranks.size() - 1; i < chain.ranks.size(); ++i) {
     ticks += board_.page(chain.ranks[i]).ticks.load(relaxed);

@@ -220,6 +220,31 @@ TEST(TaggedMessages, OfAWholeWindowAreSentBeforeABarrierAndReceivedAfterIt) {
   }
 }
 
+// There is no circle of waits that would show it: rank 1 isn't in a wait.
+TEST(TaggedMessages, ComeInThoughTheOthersWaitForARankThatOnlyTests) {
+  run_ranks(3, [](Context& context) {
+    Communicator& world = context.world();
+    constexpr std::int32_t kMessages = 20;
+    std::vector<std::int32_t> values(100);
+    if (world.rank() == 0) {
+      for (std::int32_t i = 0; i < kMessages; ++i) {
+        values = content(static_cast<std::size_t>(i), 100);
+        world.send(std::span<const std::int32_t>(values), 2, {.tag = i});
+      }
+      world.send(std::span<const std::int32_t>(values), 1, {.tag = 0});
+    }
+    if (world.rank() == 1) {
+      Work work = world.post_recv(std::span<std::int32_t>(values), 0, {.tag = 0});
+      while (!work.test()) context.tick();
+    }
+    world.barrier();
+    for (std::int32_t i = 0; world.rank() == 2 && i < kMessages; ++i) {
+      world.recv(std::span<std::int32_t>(values), 0, {.tag = i});
+      EXPECT_EQ(values, content(static_cast<std::size_t>(i), 100));
+    }
+  });
+}
+
 TEST(TaggedMessages, WaitNeitherForStreamsNorForEachOther) {
   run_ranks(2, [](Context& context) {
     Communicator& world = context.world();

@@ -79,5 +79,14 @@ TEST(UninheritedFd, FollowsItsOwner) {
   EXPECT_TRUE(holds_in_child([&] { return !leads_to_null(number); }));
 }
 
+/// What a child opens by the number, its own children keep.
+TEST(UninheritedFd, IsNoneOfAChildThatUsesTheNumberForSomethingElse) {
+  std::array<UniqueFd, 2> ends = connected();
+  const UninheritedFd owned(std::move(ends[0]));
+  EXPECT_TRUE(holds_in_child([&] {
+    return ::dup2(ends[1].get(), owned.get()) == owned.get() && holds_in_child([&] { return !leads_to_null(owned.get()); });
+  }));
+}
+
 }  // namespace
 }  // namespace tsprun::detail::uninherited_fd_test

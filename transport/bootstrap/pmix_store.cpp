@@ -6,13 +6,16 @@
 #include <fmt/format.h>
 #include <pmix.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <dlfcn.h>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string_view>
+#include <thread>
 
 namespace tsprun::detail::bootstrap {
 
@@ -66,8 +69,11 @@ void check(pmix_status_t status, std::string_view call) {
     throw Error(Cause::refused, fmt::format("{}: {}", call, library().error_string(status)));
 }
 
-/// What libpmix's thread answers. Both threads share it, so that an answer after the deadline finds it.
+/// What libpmix's thread answers, and the arguments that it reads meanwhile. Both threads share it, so that an answer after the
+/// deadline finds it.
 struct PmixAnswer {
+  std::string key;
+  pmix_info_t option{};
   std::mutex mutex;
   std::condition_variable came;
   bool here = false;
@@ -89,20 +95,21 @@ struct PmixAnswer {
   static void take_status(pmix_status_t status, void* owner) { take(status, nullptr, owner); }
 };
 
-/// Returns the answer to a call that `begin` begins, giving libpmix its argument. Throws Error(stalled) at the timeout.
-std::shared_ptr<PmixAnswer> answer_to(std::string_view call, std::uint64_t timeout_ns,
-                                      const std::function<pmix_status_t(void* owner)>& begin) {
-  const auto answer = std::make_shared<PmixAnswer>();
+/// Waits for the answer to a call that `begin` begins, giving libpmix its argument. Throws Error(stalled) at the timeout.
+void await(std::string_view call, std::uint64_t timeout_ns, const std::shared_ptr<PmixAnswer>& answer,
+           const std::function<pmix_status_t(void* owner)>& begin) {
   auto owner = std::make_unique<std::shared_ptr<PmixAnswer>>(answer);
-  answer->status = begin(owner.get());
-  if (answer->status != PMIX_SUCCESS) return answer;  // nobody will call back
+  const pmix_status_t begun = begin(owner.get());
+  if (begun != PMIX_SUCCESS) {  // nobody will call back
+    answer->status = begun;
+    return;
+  }
   static_cast<void>(owner.release());
   std::unique_lock lock(answer->mutex);
   if (!answer->came.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [&] { return answer->here; })) {
     throw Error(Cause::stalled, fmt::format("{} didn't end within {:g} s (TSP_TIMEOUT): have all ranks begun to join?", call,
                                             static_cast<double>(timeout_ns) * 1e-9));
   }
-  return answer;
 }
 
 /// Returns an option that is on.
@@ -120,15 +127,26 @@ std::string own_key(const std::string& key) { return "tsprun-" + key; }
 }  // namespace
 
 PmixStore::PmixStore(std::uint64_t timeout_ns) : timeout_ns_(timeout_ns) {
-  pmix_proc_t self{};
-  const pmix_status_t status = library().init(&self, nullptr, 0);
-  if (status != PMIX_SUCCESS) {
+  struct Beginning {
+    std::promise<pmix_status_t> status;
+    pmix_proc_t self{};
+  };
+  const PmixLibrary& pmix = library();
+  const auto beginning = std::make_shared<Beginning>();
+  std::future<pmix_status_t> begun = beginning->status.get_future();
+  // A thread, because it waits without limit for a manager that is stopped.
+  std::thread([&pmix, beginning] { beginning->status.set_value(pmix.init(&beginning->self, nullptr, 0)); }).detach();
+  if (begun.wait_for(std::chrono::nanoseconds(timeout_ns)) != std::future_status::ready) {
+    throw Error(Cause::stalled, fmt::format("PMIx_Init: the process manager didn't answer within {:g} s (TSP_TIMEOUT)",
+                                            static_cast<double>(timeout_ns) * 1e-9));
+  }
+  if (const pmix_status_t status = begun.get(); status != PMIX_SUCCESS) {
     throw Error(Cause::refused,
                 fmt::format("PMIx_Init: {}: ranks on several nodes meet by the process manager that started them; "
                             "does it still run, and is this process its child?",
-                            library().error_string(status)));
+                            pmix.error_string(status)));
   }
-  job_ = self.nspace;
+  job_ = beginning->self.nspace;
 }
 
 PmixStore::~PmixStore() { library().finalize(nullptr, 0); }
@@ -142,23 +160,24 @@ void PmixStore::set(const std::string& key, std::span<const std::byte> value) {
 }
 
 std::optional<std::vector<std::byte>> PmixStore::get(const std::string& key, std::chrono::milliseconds /*at_most*/) {
-  const std::string own = own_key(key);
   pmix_proc_t anyone{};
   job_.copy(anyone.nspace, sizeof anyone.nspace - 1);
   anyone.rank = PMIX_RANK_UNDEF;
-  const pmix_info_t at_once = option(PMIX_IMMEDIATE);
-  const auto answer = answer_to("PMIx_Get", timeout_ns_, [&](void* owner) {
-    return library().get_nb(&anyone, own.c_str(), &at_once, 1, &PmixAnswer::take, owner);
+  const auto answer = std::make_shared<PmixAnswer>();
+  answer->key = own_key(key);
+  answer->option = option(PMIX_IMMEDIATE);
+  await("PMIx_Get", timeout_ns_, answer, [&](void* owner) {
+    return library().get_nb(&anyone, answer->key.c_str(), &answer->option, 1, &PmixAnswer::take, owner);
   });
   return answer->status == PMIX_SUCCESS ? std::optional(answer->value) : std::nullopt;
 }
 
 void PmixStore::fence() {
   check(library().commit(), "PMIx_Commit");
-  const pmix_info_t collect = option(PMIX_COLLECT_DATA);
-  const auto answer = answer_to("PMIx_Fence", timeout_ns_, [&](void* owner) {
-    return library().fence_nb(nullptr, 0, &collect, 1, &PmixAnswer::take_status, owner);
-  });
+  const auto answer = std::make_shared<PmixAnswer>();
+  answer->option = option(PMIX_COLLECT_DATA);
+  await("PMIx_Fence", timeout_ns_, answer,
+        [&](void* owner) { return library().fence_nb(nullptr, 0, &answer->option, 1, &PmixAnswer::take_status, owner); });
   check(answer->status, "PMIx_Fence");
 }
 

@@ -13,7 +13,8 @@ namespace tsprun::detail::bootstrap {
 /// job if one of them dies.
 class PmixStore : public KeyValue {
  public:
-  /// Connects to the manager, which PMIX_* variables name. Throws Error(refused) if libpmix isn't installed or doesn't reach it.
+  /// Connects to the manager, which PMIX_* variables name. Throws Error(refused) if libpmix isn't installed or doesn't reach it,
+  /// Error(stalled) if it doesn't answer until the timeout.
   explicit PmixStore(std::uint64_t timeout_ns);
   /// Says goodbye, without which the manager would take the process's end for a failure.
   ~PmixStore() override;
