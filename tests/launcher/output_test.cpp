@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <fcntl.h>
 #include <optional>
+#include <poll.h>
 #include <pty.h>
 #include <string>
 #include <thread>
@@ -134,11 +135,16 @@ class Terminal {
     else ::unsetenv("TERM");
   }
   int descriptor() const { return far_.get(); }
+  /// Returns what came until nothing more did for a while: the kernel passes on in pieces what is written at once.
   std::string seen() const {
+    std::string text;
     std::array<char, 4096> buffer;
-    ::fcntl(near_.get(), F_SETFL, O_NONBLOCK);
-    const ssize_t count = ::read(near_.get(), buffer.data(), buffer.size());
-    return count > 0 ? std::string(buffer.data(), static_cast<std::size_t>(count)) : std::string();
+    for (pollfd watched{near_.get(), POLLIN, 0}; ::poll(&watched, 1, 200) > 0;) {
+      const ssize_t count = ::read(near_.get(), buffer.data(), buffer.size());
+      if (count <= 0) break;
+      text.append(buffer.data(), static_cast<std::size_t>(count));
+    }
+    return text;
   }
 
  private:
