@@ -33,8 +33,7 @@ class Context {
   ///   · started by torchrun, Slurm (srun) or Open MPI's mpirun, all on this node: by their variables, through an abstract socket
   ///     (PMIx alone doesn't say how many ranks there are, and is refused);
   ///   · started on several nodes by srun --mpi=pmix or Open MPI's mpirun: as join(), by PMIx's store;
-  ///   · started by MPICH's mpirun on one node or several, or on several by srun --mpi=pmi2: as join(), by the store of PMI-1.
-  ///   The
+  ///   · started by MPICH's mpirun on one node or several, or on several by srun --mpi=pmi2: as join(), by PMI-1's store. The
   ///     program can't call MPI_Init() afterwards;
   ///   · none of these: a world of one rank.
   /// Reads TSP_ALGORITHMS (which algorithm an operation uses), TSP_BLOCKING=1 (post_…() waits until the operation is complete,
