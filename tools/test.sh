@@ -5,9 +5,9 @@
 #   tools/test.sh --full   besides: the slow ones, the sanitizers and fuzzing, built by clang++, clang-format and clang-tidy
 #   tools/test.sh PART...  only these: release asan tsan fuzz format tidy, those of --full, and clang, the release build by clang++
 #
-# For time, --full leaves out under the sanitizers what tests/long.cmake names and comparisons with PyTorch, and its tidy doesn't read the
-# tests, which the sanitizers' builds compile with clang++'s warnings; parts that are named are whole. Nor is clang in --full: tidy reads
-# the sources with that build's flags.
+# For time, --full leaves out the longest runs in the laboratory (label soak), and under the sanitizers what tests/long.cmake names and
+# comparisons with PyTorch; its tidy doesn't read the tests, which the sanitizers' builds compile with clang++'s warnings. Parts that are
+# named are whole. Nor is clang in --full: tidy reads the sources with that build's flags.
 # A part that fails doesn't keep the others from running; what its failed tests printed stands once more at the end. The last line says
 # passed or failed, with the counts and which tests were skipped (each says why when it runs alone: ctest -V -R NAME); the exit code is 0
 # or 1, and 2 for a wrong argument.
@@ -16,10 +16,12 @@ set -euo pipefail
 
 full=(release asan tsan fuzz format tidy)
 chosen=("$@")
+soaks=()
 left_out=slow
 untidied='^$'
 if [ "$*" = --full ]; then
   chosen=("${full[@]}")
+  soaks=(-LE soak)
   left_out="slow|long|torch"
   untidied=/database/tests/
 fi
@@ -112,7 +114,7 @@ check_tidy() {
 
 run_part() {
   case $1 in
-    release) part "release, all tests" build_and_test release ;;
+    release) part "release, all tests" build_and_test release "${soaks[@]}" ;;
     asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE "$left_out" ;;
     tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE "$left_out" ;;
     clang) part "clang: release by clang++" build_and_test clang -LE "slow|rdma" ;;
