@@ -11,9 +11,10 @@ namespace tsprun::detail::posix {
 
 namespace {
 
+/// All such descriptors of this process. The mutex is held across a fork, so that the child finds the list whole; the C library
+/// sees to it that the child may use malloc.
 struct UninheritedList {
-  std::mutex
-      mutex;  // held across a fork, so that the child finds the list whole (the C library sees to it that it may use malloc)
+  std::mutex mutex;
   std::set<int> descriptors;
 
   /// Runs in the child, which has none of them any more: its own children keep what it opens by these numbers.

@@ -1,10 +1,9 @@
 // Loads OpenBLAS with dlopen. The environment variables that it reads (threads, core type) are set only while it loads.
 #include "core/kernels/blas.h"
 
-#include "transport/cause.h"
+#include "transport/shared_library.h"
 
 #include <cblas.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <atomic>
@@ -47,8 +46,7 @@ std::atomic<bool>& loaded_flag() {
 
 /// The loaded library and its functions. It stays loaded as long as the process lives, since a rank's last kernel may run in any
 /// destructor.
-class Library {
- public:
+struct Library {
   Library() {
     // OpenBLAS uses one thread, and the kernels of the level rather than those of the detected machine, so that equal levels give
     // equal bits. Below AVX2 it chooses by the machine.
@@ -56,12 +54,11 @@ class Library {
     const char* core = at >= Level::avx512 ? "SkylakeX" : at == Level::avx2 ? "Haswell" : nullptr;
     const ScopedVariable threads("OPENBLAS_NUM_THREADS", "1");
     const ScopedVariable core_type("OPENBLAS_CORETYPE", core);
-    handle_ = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
-    if (handle_ == nullptr) fail();
-    find(sgemm, "cblas_sgemm");
-    find(dgemm, "cblas_dgemm");
-    find(corename, "openblas_get_corename");
-    find(config, "openblas_get_config");
+    const SharedLibrary loaded("libopenblas.so.0", "OpenBLAS", "libopenblas0");
+    loaded.find(sgemm, "cblas_sgemm");
+    loaded.find(dgemm, "cblas_dgemm");
+    loaded.find(corename, "openblas_get_corename");
+    loaded.find(config, "openblas_get_config");
     loaded_flag().store(true);
   }
 
@@ -69,20 +66,6 @@ class Library {
   decltype(&cblas_dgemm) dgemm = nullptr;
   decltype(&openblas_get_corename) corename = nullptr;
   decltype(&openblas_get_config) config = nullptr;
-
- private:
-  template <class Function>
-  void find(Function& function, const char* symbol) {
-    function = reinterpret_cast<Function>(dlsym(handle_, symbol));
-    if (function == nullptr) fail();
-  }
-  [[noreturn]] static void fail() {
-    const char* reason = dlerror();
-    throw Error(Cause::refused, std::string("can't load OpenBLAS: ") + (reason == nullptr ? "no reason given" : reason) +
-                                    "; Debian's package libopenblas0 brings it");
-  }
-
-  void* handle_ = nullptr;
 };
 
 const Library& library() {

@@ -157,12 +157,13 @@ class Mail {
   };
 
   explicit Mail(Engine& engine) : engine_(&engine) {}
-
-  /// Sets aside what ranks have sent that this rank has exchanged messages with; or one rank, whether or not it has.
-  void take_in();
-  void take_in(int world);
   Mail(const Mail&) = delete;
   Mail& operator=(const Mail&) = delete;
+
+  /// Sets aside what has come from all ranks that this one has exchanged messages with, and sends what is due to them.
+  void take_in();
+  /// Does the same for one rank, with which this one may have exchanged none yet.
+  void take_in(int world);
 
  private:
   /// What a message of the lane is.

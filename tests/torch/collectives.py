@@ -207,6 +207,15 @@ if size > 1:
             t = torch.empty(2048)
             dist.recv(t, 0, tag=i)
             equal(t, several[i])
+    # So does a large one that is sent without a wait.
+    large = given(rank, 1 << 18, torch.float32)
+    work = dist.isend(large, size - 1) if rank == 0 else None
+    dist.barrier()
+    if rank == 0:
+        work.wait()
+    if rank == size - 1:
+        dist.recv(large, 0)
+        equal(large, given(0, 1 << 18, torch.float32))
 
 # A child that was forked is told, and doesn't disturb the rank.
 import os

@@ -2,6 +2,7 @@
 #include "transport/bootstrap/pmix_store.h"
 
 #include "transport/cause.h"
+#include "transport/shared_library.h"
 
 #include <fmt/format.h>
 #include <pmix.h>
@@ -9,7 +10,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
-#include <dlfcn.h>
 #include <functional>
 #include <future>
 #include <memory>
@@ -22,17 +22,16 @@ namespace tsprun::detail::bootstrap {
 namespace {
 
 /// The functions of libpmix. It stays loaded, since its thread outlives a store.
-class PmixLibrary {
- public:
-  PmixLibrary() : handle_(::dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL)) {
-    if (handle_ == nullptr) fail();
-    find(init, "PMIx_Init");
-    find(finalize, "PMIx_Finalize");
-    find(put, "PMIx_Put");
-    find(commit, "PMIx_Commit");
-    find(fence_nb, "PMIx_Fence_nb");
-    find(get_nb, "PMIx_Get_nb");
-    find(error_string, "PMIx_Error_string");
+struct PmixLibrary {
+  PmixLibrary() {
+    const SharedLibrary loaded("libpmix.so.2", "libpmix, by which ranks on several nodes meet", "libpmix2");
+    loaded.find(init, "PMIx_Init");
+    loaded.find(finalize, "PMIx_Finalize");
+    loaded.find(put, "PMIx_Put");
+    loaded.find(commit, "PMIx_Commit");
+    loaded.find(fence_nb, "PMIx_Fence_nb");
+    loaded.find(get_nb, "PMIx_Get_nb");
+    loaded.find(error_string, "PMIx_Error_string");
   }
 
   decltype(&PMIx_Init) init = nullptr;
@@ -42,21 +41,6 @@ class PmixLibrary {
   decltype(&PMIx_Fence_nb) fence_nb = nullptr;
   decltype(&PMIx_Get_nb) get_nb = nullptr;
   decltype(&PMIx_Error_string) error_string = nullptr;
-
- private:
-  template <class Function>
-  void find(Function& function, const char* symbol) {
-    function = reinterpret_cast<Function>(::dlsym(handle_, symbol));
-    if (function == nullptr) fail();
-  }
-  [[noreturn]] static void fail() {
-    const char* reason = ::dlerror();
-    throw Error(Cause::refused,
-                fmt::format("ranks on several nodes, whose process manager speaks PMIx, need Debian's libpmix2: {}",
-                            reason != nullptr ? reason : "libpmix.so.2 can't be loaded"));
-  }
-
-  void* handle_;
 };
 
 PmixLibrary& library() {
@@ -69,7 +53,7 @@ void check(pmix_status_t status, std::string_view call) {
     throw Error(Cause::refused, fmt::format("{}: {}", call, library().error_string(status)));
 }
 
-/// What libpmix's thread answers, and the arguments that it reads meanwhile. Both threads share it, so that an answer after the
+/// An answer of libpmix's thread, and the arguments that it reads meanwhile. Both threads share it, so that an answer after the
 /// deadline finds it.
 struct PmixAnswer {
   std::string key;
