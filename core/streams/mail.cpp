@@ -86,8 +86,10 @@ Mail::Letter::~Letter() {
 }
 
 bool Mail::Letter::sent_or_wanted(const OperationInfo& mine) {
-  mail_->attend(*to_, mine);
-  return state_ == State::wanted || state_ == State::sent;
+  const bool cut = !mail_->attend(*to_, mine);
+  const bool over = state_ == State::wanted || state_ == State::sent;
+  if (cut && !over) mail_->cut_off(*to_, mine);
+  return over;
 }
 
 bool Mail::Letter::has_lane(const OperationInfo& mine) {
@@ -95,7 +97,7 @@ bool Mail::Letter::has_lane(const OperationInfo& mine) {
     state_ = State::due;
     announce(Kind::coming);
   }
-  mail_->attend(*to_, mine);
+  if (!mail_->attend(*to_, mine)) mail_->cut_off(*to_, mine);
   return state_ == State::on_lane;
 }
 
@@ -170,20 +172,20 @@ void Mail::take_in() {
 }
 
 void Mail::take_in(int world) {
-  Peer& from = peer(world);
-  receive_from(from, nullptr);
-  flush(from);  // a header that opens the sender's window has nobody else who sends it
+  // A header that opens the sender's window has nobody else who sends it. Of a lane that is cut nobody here needs anything.
+  attend(peer(world), {.op = Op::recv});
 }
 
-/// Sends what is due to a peer and takes what has arrived from it.
-void Mail::attend(Peer& at, const OperationInfo& mine) {
-  if (!at.window_is_open()) receive_from(at, &mine);  // which may open it
+/// Takes what has arrived from a peer, and sends what is due to it. Returns false if its lane is cut: whatever came before was
+/// taken, and perhaps all that the operation needs.
+bool Mail::attend(Peer& at, const OperationInfo& mine) {
+  if (!receive_from(at, mine)) return false;
   flush(at);
-  receive_from(at, &mine);
+  return true;
 }
 
-/// Takes what has arrived from a peer, for this operation; null: for none, which needs nothing of the peer.
-void Mail::receive_from(Peer& at, const OperationInfo* mine) {
+/// Takes what has arrived from a peer. Returns false if its lane is cut; throws if what came is not what was to come.
+bool Mail::receive_from(Peer& at, const OperationInfo& mine) {
   while (at.coming == nullptr) {
     if (at.ticket == kNotNow) {
       const std::span<std::byte> into = at.next == Part::header ? std::as_writable_bytes(std::span(&at.header, 1))
@@ -192,16 +194,12 @@ void Mail::receive_from(Peer& at, const OperationInfo* mine) {
       const std::uint32_t header = at.next == Part::header ? at.headers_in + 1 : at.headers_in;
       const Purpose purpose = at.next == Part::payload ? at.purpose : Purpose::none;
       at.ticket = at.transport->receive(at.lane, envelope_of(header, at.next, purpose), into);
-      if (at.ticket == kNotNow) return;
+      if (at.ticket == kNotNow) return true;
     }
     const Outcome outcome = at.transport->test_receive(at.lane, at.ticket);
-    if (outcome == Outcome::pending) return;
-    if (outcome == Outcome::disconnected && mine == nullptr) return;
-    // A receive from any source can do without a peer that has left.
-    if (outcome == Outcome::disconnected && mine->op == Op::recv && mine->root < 0 && has_left(at)) return;
-    if (outcome != Outcome::done) {
-      engine_->fail_receive(outcome, at.world, at.lane, *at.transport, mine == nullptr ? OperationInfo{.op = Op::recv} : *mine);
-    }
+    if (outcome == Outcome::pending) return true;
+    if (outcome == Outcome::disconnected) return false;
+    if (outcome != Outcome::done) engine_->fail_receive(outcome, at.world, at.lane, *at.transport, mine);
     at.ticket = kNotNow;
     engine_->moved();
     switch (std::exchange(at.next, Part::header)) {
@@ -213,6 +211,14 @@ void Mail::receive_from(Peer& at, const OperationInfo* mine) {
       case Part::payload: small_arrived(at); break;
     }
   }
+  return true;
+}
+
+/// Throws because the lane of a peer is cut that this operation still needs. A receive from any source, which can do without a
+/// peer that has left in good order, goes on.
+void Mail::cut_off(Peer& at, const OperationInfo& mine) const {
+  if (mine.op == Op::recv && mine.root < 0 && has_left(at)) return;
+  engine_->fail_receive(Outcome::disconnected, at.world, at.lane, *at.transport, mine);
 }
 
 /// Returns true if a peer whose lane is cut has left in good order, or may be found to have done so in a moment.
@@ -387,11 +393,13 @@ void Mail::Request::check() const {
 bool Mail::Request::here_or_coming(const OperationInfo& mine) {
   if (state_ == State::open) {
     for (Peer* source : sources_) {
-      if (!source->left) mail_->attend(*source, mine);
+      const bool cut = !source->left && !mail_->attend(*source, mine);
       if (state_ != State::open) break;
+      if (cut) mail_->cut_off(*source, mine);
     }
   } else if (state_ == State::filling || state_ == State::asked) {
-    mail_->attend(*from_, mine);
+    const bool cut = !mail_->attend(*from_, mine);
+    if (cut && (state_ == State::filling || state_ == State::asked)) mail_->cut_off(*from_, mine);
   }
   if (from_ != nullptr && !checked_) {
     check();
@@ -404,7 +412,7 @@ bool Mail::Request::here_or_coming(const OperationInfo& mine) {
     Header header = header_;
     header.kind = Kind::wanted;
     from_->outbox.push_back({.header = header});
-    mail_->attend(*from_, mine);
+    mail_->flush(*from_);
   }
   if (state_ == State::parked || (state_ == State::here && !parked_.empty())) {
     if (!parked_.empty()) std::memcpy(into_.data(), parked_.data(), parked_.size());

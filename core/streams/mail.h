@@ -216,8 +216,9 @@ class Mail {
   };
 
   Peer& peer(int world);
-  void attend(Peer& at, const OperationInfo& mine);
-  void receive_from(Peer& at, const OperationInfo* mine);
+  bool attend(Peer& at, const OperationInfo& mine);
+  bool receive_from(Peer& at, const OperationInfo& mine);
+  void cut_off(Peer& at, const OperationInfo& mine) const;
   bool has_left(Peer& at) const;
   void flush(Peer& to);
   bool send_first(Peer& to);

@@ -8,10 +8,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -243,6 +246,41 @@ TEST(TaggedMessages, ComeInThoughTheOthersWaitForARankThatOnlyTests) {
       EXPECT_EQ(values, content(static_cast<std::size_t>(i), 100));
     }
   });
+}
+
+// Before the receivers ask for anything, their transports have read the sender's last bytes and the end of its connection.
+TEST(TaggedMessages, ArriveThoughTheirSenderHasLeft) {
+  for (const Way& way : ways()) {
+    SCOPED_TRACE(way.name);
+    std::atomic<bool> sent = false;
+    run_ranks(
+        3,
+        [&](Context& context) {
+          Communicator& world = context.world();
+          Communicator own = world.subgroup(std::vector<int>{0, 1, 2}, Channel::own);
+          const std::vector<float> mine(20, static_cast<float>(context.rank()));
+          std::vector<float> all(60);
+          const std::vector<std::int32_t> values = content(1, 300);
+          if (context.rank() == 1) {
+            own.post_gather(std::span<const float>(mine), std::span(all), 0).wait();
+            world.send(std::span<const std::int32_t>(values), 0, {.tag = 5});
+            world.send(std::span<const std::int32_t>(values), 2, {.tag = 5});
+            sent = true;
+            return;
+          }
+          while (!sent) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          for (int look = 0; look < 10; ++look) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+            context.tick();
+          }
+          own.post_gather(std::span<const float>(mine), std::span(all), 0).wait();
+          std::vector<std::int32_t> got(values.size());
+          world.recv(std::span(got), context.rank() == 0 ? 1 : kAnySource, {.tag = 5});
+          EXPECT_EQ(got, values);
+          for (std::size_t i = 0; context.rank() == 0 && i < all.size(); ++i) EXPECT_EQ(all[i], static_cast<float>(i / 20)) << i;
+        },
+        way.options);
+  }
 }
 
 TEST(TaggedMessages, WaitNeitherForStreamsNorForEachOther) {
