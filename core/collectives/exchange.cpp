@@ -56,14 +56,16 @@ bool Offer::prepare(std::size_t offset, std::size_t bytes) {
   return true;
 }
 
-bool Offer::prepare_all() {
-  if (protocol_ != Protocol::mirrored) return prepare(0, memory_.size());
-  const std::size_t some = std::min(memory_.size() - prepared_, me_->budget);
-  prepare(prepared_, some);
+bool Offer::prepare_in_pieces(std::size_t offset, std::size_t bytes) {
+  if (protocol_ != Protocol::mirrored) return prepare(offset, bytes);
+  const std::size_t some = std::min(bytes - prepared_, me_->budget);
+  prepare(offset + prepared_, some);
   prepared_ += some;
   me_->budget -= some;
   if (some != 0) me_->moved();
-  return prepared_ == memory_.size();
+  if (prepared_ < bytes) return false;
+  prepared_ = 0;
+  return true;
 }
 
 bool Offer::send(int to, std::uint32_t step, std::size_t offset, std::size_t bytes) {

@@ -47,7 +47,7 @@ class Offer {
   };
   struct AllPrepared {
     Offer& offer;
-    bool poll() { return offer.is_prepared() || offer.prepare_all(); }
+    bool poll() { return offer.prepare_all(); }
   };
   struct Sent {
     Offer& offer;
@@ -62,7 +62,7 @@ class Offer {
     int to;
     bool prepared = false;
     bool poll() {
-      prepared = prepared || offer.is_prepared() || offer.prepare_all();
+      prepared = prepared || offer.prepare_all();
       return prepared && offer.send(to, 0, 0, offer.memory_.size());
     }
   };
@@ -99,7 +99,9 @@ class Offer {
   // Polls of the conditions above. Each returns true once its condition holds; until then it notes for which rank the operation
   // waits.
   bool prepare(std::size_t offset, std::size_t bytes);
-  bool prepare_all();
+  bool prepare_all() { return is_prepared() || prepare_in_pieces(0, memory_.size()); }
+  /// Does the same as prepare(), but copies no more than the budget allows in one poll. A range is finished before the next.
+  bool prepare_in_pieces(std::size_t offset, std::size_t bytes);
   bool send(int to, std::uint32_t step, std::size_t offset, std::size_t bytes);
   bool drain();
   /// Tells that no part will be sent any more. drained() does the same; an operation with two offers tells it before it prepares
@@ -120,7 +122,7 @@ class Offer {
   Collective* me_;
   Protocol protocol_ = Protocol::copied;
   std::span<const std::byte> memory_;
-  std::size_t prepared_ = 0;  // bytes, by prepare_all()
+  std::size_t prepared_ = 0;  // bytes of the range that prepare_in_pieces() has begun
   HeapBlock mirror_;
   Staging::Block* block_ = nullptr;
   PerPeer<PendingSend> pending_;

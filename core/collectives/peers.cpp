@@ -33,7 +33,10 @@ bool SendToPeers::poll() {
     const int to = me_.peer(sent_);
     const std::size_t offset = chunks_ == nullptr ? 0 : chunks_->offset(to) * bytes_;
     const std::size_t bytes = chunks_ == nullptr ? bytes_ : chunks_->count(to) * bytes_;
+    if (chunks_ != nullptr && !prepared_ && !offer_.prepare_in_pieces(offset, bytes)) return false;
+    prepared_ = true;
     if (!offer_.send(to, step_, offset, bytes)) return false;
+    prepared_ = false;
   }
   return true;
 }

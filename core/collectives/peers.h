@@ -12,10 +12,11 @@ namespace tsprun::detail {
 /// Sends each peer its part of an offer's memory, as far as lanes have credit: the condition that all are sent.
 class SendToPeers {
  public:
-  /// Sends all peers the same `bytes` bytes, the first of the memory.
+  /// Sends all peers the same `bytes` bytes, the first of the memory, which are prepared().
   SendToPeers(Collective& me, Offer& offer, std::uint32_t step, std::size_t bytes)
       : me_(me), offer_(offer), step_(step), bytes_(bytes) {}
-  /// Sends each peer its chunk. `chunks` is borrowed.
+  /// Prepares and sends each peer's chunk, one after another, so that the first peer needn't wait until all are prepared; this
+  /// rank's own is left out. `chunks` is borrowed.
   SendToPeers(Collective& me, Offer& offer, std::uint32_t step, const Chunks& chunks, std::size_t element_bytes)
       : me_(me), offer_(offer), step_(step), bytes_(element_bytes), chunks_(&chunks) {}
   bool poll();
@@ -27,6 +28,7 @@ class SendToPeers {
   std::size_t bytes_;  // of the payload or, with chunks, of an element
   const Chunks* chunks_ = nullptr;
   int sent_ = 0;
+  bool prepared_ = false;  // the next peer's chunk
 };
 
 /// Condition that messages of equal size have arrived from all peers.

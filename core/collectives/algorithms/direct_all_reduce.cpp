@@ -177,7 +177,6 @@ Task direct_all_reduce(Collective& me, const Arguments& call) {
   SendToPeers inputs(me, input, kDirectInput, segments.chunks, element);
   SegmentPipeline pipeline(me, call, segments);
   co_await me.turn();
-  co_await input.prepared();
   co_await inputs;
   input.all_sent();
   co_await pipeline;

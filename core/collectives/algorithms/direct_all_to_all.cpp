@@ -12,7 +12,6 @@ Task direct_all_to_all(Collective& me, const Arguments& call) {
   GatherChunks chunks(me, call.recv, call.chunks, call.send.data + call.send_chunks.offset(me.rank()) * element);
   SendToPeers sends(me, offer, 0, call.send_chunks, element);
   co_await me.turn();
-  co_await offer.prepared();
   co_await all_of(sends, chunks);
   co_await offer.drained();
   co_await me.finished();

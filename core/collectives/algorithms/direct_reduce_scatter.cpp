@@ -12,7 +12,6 @@ Task direct_reduce_scatter(Collective& me, const Arguments& call) {
   PeerSum inputs(me, call.send.dtype, call.chunks.count(me.rank()), 0);
   SendToPeers sends(me, offer, 0, call.chunks, element);
   co_await me.turn();
-  co_await offer.prepared();
   co_await all_of(sends, inputs);
   co_await SumAll(me, inputs, call.send.data + call.chunks.offset(me.rank()) * element, call.recv.data);
   co_await offer.drained();

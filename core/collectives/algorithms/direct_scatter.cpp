@@ -13,7 +13,6 @@ Task direct_scatter(Collective& me, const Arguments& call) {
   if (is_root && me.peers() > 0) offer.set(call.send.as_bytes(), call.chunks.largest() * element, Readers::one);
   co_await me.turn();
   if (is_root) {
-    co_await offer.prepared();
     co_await SendToPeers(me, offer, 0, call.chunks, element);
     co_await LocalCopy(me, call.recv.data, call.send.data + call.chunks.offset(me.rank()) * element, call.recv.bytes());
     co_await offer.drained();
