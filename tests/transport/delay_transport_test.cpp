@@ -2,6 +2,7 @@
 // and a slow link takes bytes over its speed. Delays of an hour make "late" plain without a clock: what is pending was struck.
 
 #include "transport/fault/delay_transport.h"
+#include "transport/forwarding_transport.h"
 #include "transport/posix.h"
 #include "transport/shm/shm_transport.h"
 
@@ -30,7 +31,7 @@ class Pair {
       : memory_(shm::NodeMemory::create_memfd({.local_ranks = 2, .heap_bytes = 64 << 20, .world_size = 2})),
         zero_(memory_, 0),
         one_(memory_, 1),
-        late_(one_, {}, links(bytes_per_ns), &strikes_, {kPeersRank}) {}
+        late_(hesitant_, {}, links(bytes_per_ns), &strikes_, {kPeersRank}) {}
 
   /// A message of `bytes` bytes is sent and asked for; the ticket of the receive.
   Ticket pass(Stream stream, std::size_t bytes, Purpose purpose = Purpose::kv) {
@@ -45,10 +46,20 @@ class Pair {
     EXPECT_TRUE(outcome == Outcome::done || outcome == Outcome::pending);
     return outcome == Outcome::done;
   }
+  /// The next question for a message is answered "pending", though the message may be there.
+  void hesitate() { hesitant_.hesitates = true; }
   DelayTransport& late() { return late_; }
   fault::Strikes& strikes() { return strikes_; }
 
  private:
+  struct Hesitant final : ForwardingTransport {
+    explicit Hesitant(Transport& inner) : ForwardingTransport(inner) {}
+    Outcome test_receive(LaneId lane, Ticket ticket) override {
+      return std::exchange(hesitates, false) ? Outcome::pending : inner().test_receive(lane, ticket);
+    }
+    bool hesitates = false;
+  };
+
   static std::vector<SlowLink> links(const std::vector<double>& bytes_per_ns) {
     std::vector<SlowLink> slow;
     for (const double speed : bytes_per_ns) slow.push_back({.peer = 0, .from = kPeersRank, .bytes_per_ns = speed});
@@ -58,10 +69,22 @@ class Pair {
   shm::NodeMemory memory_;
   shm::ShmTransport zero_;
   shm::ShmTransport one_;
+  Hesitant hesitant_{one_};
   fault::Strikes strikes_;
   DelayTransport late_;
   std::map<Stream, std::uint32_t> sent_;
 };
+
+// As a message does that comes while its lane is looked at.
+TEST(DelayTransport, HoldsUpAMessageThatComesBetweenTwoLooks) {
+  Pair pair;
+  pair.strikes().arm(Stream::kv, {.kind = Kind::delay, .from = kPeersRank, .late_ns = kAnHour_ns});
+  const Ticket ticket = pair.pass(Stream::kv, 100);
+  pair.hesitate();
+  EXPECT_FALSE(pair.is_here(Stream::kv, ticket));
+  EXPECT_FALSE(pair.is_here(Stream::kv, ticket));
+  EXPECT_TRUE(pair.late().withholds(0));
+}
 
 TEST(DelayTransport, AStrikeHoldsUpTheNextMessageOfItsStreamAndNoOther) {
   Pair pair;

@@ -40,14 +40,17 @@ Ticket DelayTransport::expect(LaneId lane, const Envelope& envelope, Ticket tick
   return ticket;
 }
 
-/// Starts a message's time on the link if it has arrived.
-void DelayTransport::see(Lane& lane, Expected& message) {
-  if (message.ready_ns != 0 || inner().test_receive(lane.id, message.ticket) != Outcome::done) return;
+/// Starts a message's time on the link if it has arrived. Returns what the transport tells of it, which is asked once: a second
+/// answer may differ.
+Outcome DelayTransport::see(Lane& lane, Expected& message) {
+  if (message.ready_ns != 0) return Outcome::done;
+  if (const Outcome outcome = inner().test_receive(lane.id, message.ticket); outcome != Outcome::done) return outcome;
   std::uint64_t& free = link_free_ns_[lane.id.peer];
   const double speed = speed_of(lane.id, message.bytes);
   const auto travel = speed > 0 ? static_cast<std::uint64_t>(static_cast<double>(message.bytes) / speed) : 0;
   free = std::max(free, posix::now_ns()) + travel;
   message.ready_ns = free + speed_.latency_ns + message.late_ns;
+  return Outcome::done;
 }
 
 Outcome DelayTransport::test_receive(LaneId lane, Ticket ticket) {
@@ -56,8 +59,7 @@ Outcome DelayTransport::test_receive(LaneId lane, Ticket ticket) {
   std::deque<Expected>& expected = found->second.expected;
   const auto message = std::ranges::find(expected, ticket, &Expected::ticket);
   if (message == expected.end()) return inner().test_receive(lane, ticket);
-  see(found->second, *message);
-  if (message->ready_ns == 0) return inner().test_receive(lane, ticket);  // pending, or a failure, which isn't delayed
+  if (const Outcome outcome = see(found->second, *message); outcome != Outcome::done) return outcome;  // failures aren't delayed
   if (posix::now_ns() < message->ready_ns) return Outcome::pending;
   expected.erase(message);
   return Outcome::done;

@@ -69,7 +69,7 @@ class DelayTransport final : public ForwardingTransport {
   };
 
   Ticket expect(LaneId lane, const Envelope& envelope, Ticket ticket, std::size_t bytes);
-  void see(Lane& lane, Expected& message);
+  Outcome see(Lane& lane, Expected& message);
   double speed_of(LaneId lane, std::size_t bytes) const;
 
   LinkSpeed speed_;
