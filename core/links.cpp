@@ -104,7 +104,13 @@ std::vector<LinkTraffic> Links::traffic() const {
 
 bool Links::close() {
   bool all = true;
-  for (const auto& used : used_) all = used->endpoint().close() && all;
+  for (const auto& used : used_) {
+    used->endpoint().progress();
+    for (const Peer& peer : used->peers) {
+      // A rank that has ended needs nothing any more, and nobody answers in its place.
+      if (board_.life(peer.rank) != Life::finished) all = used->endpoint().close(peer.number) && all;
+    }
+  }
   return all;
 }
 

@@ -64,7 +64,8 @@ class Links {
   bool pins_memory() const;
   /// Returns the counters of each transport in use, in the order of the table.
   std::vector<LinkTraffic> traffic() const;
-  /// Makes progress on closing the connections; returns true once everything that this rank sent has arrived. Call until it does.
+  /// Makes progress on closing the connections; returns true once everything that this rank sent has arrived, except
+  /// at ranks that have left. Call until it does.
   bool close();
 
  private:

@@ -53,9 +53,9 @@ class Endpoint : public Transport {
   /// memory must not be given back to the system.
   virtual bool pins_memory() const { return false; }
 
-  /// Ends the transport in good order. Call it until it returns true: then everything sent has reached its peers, or the way to
-  /// them is broken, and this process may exit.
-  virtual bool close() = 0;
+  /// Ends the way to a peer in good order. Call progress() and it until it returns true: then everything sent has reached the
+  /// peer, or the way is broken, and as far as the peer goes this process may exit.
+  virtual bool close(int peer) = 0;
   /// Returns the traffic of all lanes so far. Viewed payloads count as received when access() hands them out, as many bytes as it
   /// hands out; bytes that decorators added count under Purpose::none.
   virtual const TrafficCounters& counters() const = 0;

@@ -149,7 +149,7 @@ void VerbsPair::finish_receive(Stream stream, Ticket ticket) {
 }
 
 void VerbsPair::close() {
-  until([&] { return transport_.close(); }, "all that was sent has arrived");
+  until([&] { return transport_.close(kPeer); }, "all that was sent has arrived");
   meet();
 }
 

@@ -35,7 +35,7 @@ void expect_break_of_traffic(VerbsPair& pair, const std::string& status) {
   pair.send(kStream, envelope_of(1), bytes);
   const Ticket ticket = pair.receive(kStream, envelope_of(1), bytes);
   expect_break(pair, status, [&] { return pair.transport().test_receive({0, kStream}, ticket); });
-  require(pair.transport().close(), "a broken lane keeps close() waiting");
+  require(pair.transport().close(0), "a broken lane keeps close() waiting");
 }
 
 /// Expects that nothing is found wrong for so long, though nothing comes.
@@ -93,7 +93,7 @@ void port_flap() {
     pair.finish_send(kStream, pair.send(kStream, envelope_of(1), bytes));
   } else {
     const Ticket posted = pair.receive(kStream, envelope_of(1), bytes);
-    pair.until([&] { return pair.transport().close(); }, "the grant has arrived");
+    pair.until([&] { return pair.transport().close(0); }, "the grant has arrived");
     run_shell("ip link set eth0 down");
     pair.meet();
     const std::uint64_t begin = posix::now_ns();

@@ -46,7 +46,7 @@ class ShmTransport final : public Endpoint {
   std::uint64_t arm() override { return kNoDeadline; }  // every send and every release rings the doorbell of its peer
   void disarm() override {}
   int descriptor() const override { return -1; }
-  bool close() override { return true; }  // messages lie in node memory, which outlives this process
+  bool close(int) override { return true; }  // messages lie in node memory, which outlives this process
   const TrafficCounters& counters() const override { return counters_; }
 
  private:

@@ -311,11 +311,6 @@ std::uint64_t TcpTransport::arm() {
   return first;
 }
 
-bool TcpTransport::close() {
-  progress();
-  bool all = true;
-  for (const auto& connection : peers_) all = (connection == nullptr || connection->close()) && all;
-  return all;
-}
+bool TcpTransport::close(int rank) { return peer(rank).close(); }
 
 }  // namespace tsprun::detail::tcp

@@ -65,7 +65,7 @@ class TcpTransport final : public Endpoint {
   std::uint64_t arm() override;
   void disarm() override {}
   int descriptor() const override { return epoll_.get(); }
-  bool close() override;
+  bool close(int peer) override;
   const TrafficCounters& counters() const override { return counters_; }
 
  private:

@@ -239,13 +239,9 @@ void VerbsTransport::disarm() {
 }
 int VerbsTransport::descriptor() const { return parts_->events ? parts_->events->descriptor() : -1; }
 
-bool VerbsTransport::close() {
-  progress();
-  bool all = true;
-  for (const std::unique_ptr<Peer>& each : parts_->peers) {
-    if (each && each->linked && each->broken.empty() && !finished_sending(*each)) all = false;
-  }
-  return all;
+bool VerbsTransport::close(int number) {
+  Peer& to = peer(number);
+  return !to.linked || !to.broken.empty() || finished_sending(to);
 }
 
 Found VerbsTransport::found(LaneId lane) const {

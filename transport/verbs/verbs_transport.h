@@ -75,7 +75,7 @@ class VerbsTransport final : public Endpoint {
   std::uint64_t arm() override;
   void disarm() override;
   int descriptor() const override;
-  bool close() override;
+  bool close(int peer) override;
   const TrafficCounters& counters() const override { return counters_; }
 
  private:
