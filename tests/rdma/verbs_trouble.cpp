@@ -59,9 +59,16 @@ void while_cut_off(VerbsPair& pair, const std::function<void()>& then) {
 
 void cut() {
   VerbsPair pair("cut", {.timeout_s = kDeadline_s});
+  std::vector<std::byte> bytes(100);
+  for (std::uint32_t i = 2; i < 22; ++i) {  // more than a lane has slots
+    pair.send(kStream, envelope_of(i), bytes);
+    pair.finish_receive(kStream, pair.receive(kStream, envelope_of(i), bytes));
+  }
   while_cut_off(pair, [&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     expect_break_of_traffic(pair, "IBV_WC_RETRY_EXC_ERR");
+    const Ticket late = pair.send(kStream, envelope_of(30), pair.heap(0, 1 << 20));
+    require(pair.transport().test_send({0, kStream}, late) == Outcome::disconnected, "a message into a broken lane isn't lost");
   });
 }
 

@@ -70,6 +70,7 @@ Ticket VerbsTransport::send(LaneId lane, const Envelope& envelope, std::span<con
   if (ticket == kNotNow) return kNotNow;
   out.last = ticket;
   out.copied &= ~bit(ticket);
+  out.request[ticket % kSlots] = 0;
   if (!to.broken.empty()) return ticket;
   counters_.sent[static_cast<std::size_t>(envelope.purpose)] += payload.size();
   if (!large) {
@@ -78,7 +79,6 @@ Ticket VerbsTransport::send(LaneId lane, const Envelope& envelope, std::span<con
     if (to.broken.empty()) out.copied |= bit(ticket);
     return ticket;
   }
-  out.request[ticket % kSlots] = 0;
   out.large[ticket % kSlots] = {envelope, payload, 0};
   out.waiting |= bit(ticket);
   if ((out.granted & bit(ticket)) != 0) {
@@ -169,19 +169,24 @@ Outcome VerbsTransport::test_send(LaneId lane, Ticket ticket) {
   const Peer& to = peer(lane.peer);
   const VerbsSend& out = outgoing(lane);
   assert(ticket != kNotNow && ticket <= out.last);
-  if (out.last - ticket >= kSlots || (out.copied & bit(ticket)) != 0) return Outcome::done;
+  // What the peer has taken is done even if its NIC's acknowledgement was lost and the peer is gone by now.
+  if (ticket <= out.taken || out.last - ticket >= kSlots || (out.copied & bit(ticket)) != 0) return Outcome::done;
   const std::uint64_t request = out.request[ticket % kSlots];
   const bool still = ((out.waiting | out.writing) & bit(ticket)) != 0;
   if (!still && request != 0 && to.pair.is_completed(request)) return Outcome::done;
   return unless_broken(to);
 }
 
-/// Returns true once everything that was sent lies in the peer's memory. If the last work request isn't signalled, posts an
-/// empty one that is.
+/// Returns true once everything that was sent lies in the peer's memory, and the peer knows of everything that was taken. If the
+/// last work request isn't signalled, posts an empty one that is.
 bool VerbsTransport::finished_sending(Peer& to) {
   for (int stream = 0; stream < kQueues; ++stream) {
     const VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
     if ((out.waiting | out.writing | out.refusing) != 0 || to.in[static_cast<std::size_t>(stream)].to_grant != 0) return false;
+  }
+  for (int stream = 0; stream < kQueues; ++stream) {
+    const VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
+    if (in.told != in.prefix) write_credit(to, stream);
   }
   if (to.pair.is_completed(to.pair.posted())) return true;
   if (to.pair.last_signalled() != to.pair.posted() && to.pair.room() > 0) {
