@@ -284,6 +284,19 @@ int leave_badly(const Arguments& arguments) {
   return 0;
 }
 
+/// leave_late: rank 0 leaves, the others a moment later; they print the milliseconds that it takes them.
+int leave_late(const Arguments&) {
+  std::optional<tsprun::Context> context(join());
+  context->world().barrier();
+  const int rank = context->rank();
+  if (rank != 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const auto begin = std::chrono::steady_clock::now();
+  context.reset();
+  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
+  say(fmt::format("rank {} left in {} ms", rank, took.count()));
+  return 0;
+}
+
 /// leave_early: rank 0 leaves its job while the others go on among themselves, until the last of them is killed.
 int leave_early(const Arguments&) {
   tsprun::Context context = join();
@@ -446,6 +459,7 @@ int main(int argc, char** argv) {
                                                                                {"fail_outside", fail_outside},
                                                                                {"leave_badly", leave_badly},
                                                                                {"leave_early", leave_early},
+                                                                               {"leave_late", leave_late},
                                                                                {"deadlock", deadlock},
                                                                                {"mismatch", mismatch},
                                                                                {"stop_chain", stop_chain},
