@@ -178,7 +178,7 @@ void check(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b) {
 
 /// Returns whether the product could be computed in bf16 units.
 bool in_pairs(const ConstTensor& a, const ConstTensor& b) {
-  return a.dtype() == DType::bf16 && b.dtype() == DType::bf16 && a.size(1) > 0;
+  return (a.dtype() == DType::bf16 || b.dtype() == DType::bf16) && a.size(1) > 0;
 }
 
 }  // namespace
@@ -188,7 +188,7 @@ void gemm(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstT
   if (c.empty()) return;
   if (thin(a, b)) return thin_product(on, c, a, b, write);
   if (in_pairs(a, b) && level() >= Level::avx512_bf16) {
-    check_workspace(on, "gemm", pairs::workspace_of(c, a, on.threads()));
+    check_workspace(on, "gemm", pairs::workspace_of(c, a, b, on.threads()));
     pairs::gemm(on, c, a, b, write);
   } else if (c.dtype() == DType::f64) {
     run<double>(on, c, a, b, write);
@@ -204,7 +204,7 @@ std::size_t gemm_workspace(const ConstTensor& c, const ConstTensor& a, const Con
   const Tiling tile = plan(c.size(0), c.size(1), a.size(1), c.dtype());
   const std::size_t widened = workspace_bytes(scratch_bytes(tile, a.dtype(), b.dtype(), c.dtype()), threads);
   // The same at every level: a forecast doesn't know that of the ranks.
-  return in_pairs(a, b) ? std::max(widened, pairs::workspace_of(c, a, threads)) : widened;
+  return in_pairs(a, b) ? std::max(widened, pairs::workspace_of(c, a, b, threads)) : widened;
 }
 
 }  // namespace tsprun::detail::kernels

@@ -46,19 +46,34 @@ Tile tile_of(const ConstTensor& c, std::size_t threads) {
   return tile;
 }
 
-/// Packed operands of a stretch and, for a C in bf16, the tile's sums: one thread's workspace.
+/// Packed operands of a stretch, an operand in f32 as it is rounded and, for a C in bf16, the tile's sums: one thread's
+/// workspace.
 struct Scratch {
   bf16* a = nullptr;
   bf16* b = nullptr;
+  bf16* rounded = nullptr;
   float* c = nullptr;
 };
 
 std::size_t elements_of_b(const Tile& tile) { return packed_elements(tile.columns, kDepth, kPairColumns); }
 std::size_t elements_of_a(const Tile& tile) { return packed_elements(tile.rows, kDepth, kPairRows); }
-std::size_t scratch_bytes(const Tile& tile, DType c, bool packs_a) {
-  return (packs_a ? round_up(elements_of_a(tile) * sizeof(bf16), kLine) : 0) +
-         round_up(elements_of_b(tile) * sizeof(bf16), kLine) +
+std::size_t rounded_elements(const Tile& tile, const ConstTensor& a, const ConstTensor& b) {
+  return a.dtype() == DType::f32 ? tile.rows * kDepth : b.dtype() == DType::f32 ? tile.columns * kDepth : 0;
+}
+std::size_t scratch_bytes(const Tile& tile, DType c, const ConstTensor& a, const ConstTensor& b) {
+  return (dense_rows(a) ? 0 : round_up(elements_of_a(tile) * sizeof(bf16), kLine)) +
+         round_up(elements_of_b(tile) * sizeof(bf16), kLine) + round_up(rounded_elements(tile, a, b) * sizeof(bf16), kLine) +
          (c == DType::bf16 ? round_up(tile.rows * tile.columns * sizeof(float), kLine) : 0);
+}
+
+/// Returns the part itself if it is in bf16, else a rounded copy at `to`, dense along the same dim.
+ConstTensor in_bf16(const ConstTensor& part, bf16* to) {
+  if (part.dtype() == DType::bf16) return part;
+  const bool turned = !dense_rows(part);
+  const ConstTensor stored = turned ? part.transposed(0, 1) : part;
+  const Tensor rounded(reinterpret_cast<std::byte*>(to), DType::bf16, {stored.size(0), stored.size(1)});
+  convert({}, rounded, stored);
+  return turned ? rounded.transposed(0, 1) : rounded;
 }
 
 void multiply_tile(const Tensor& out, const ConstTensor& a, const ConstTensor& b, Write write, const Scratch& scratch,
@@ -72,8 +87,8 @@ void multiply_tile(const Tensor& out, const ConstTensor& a, const ConstTensor& b
   std::size_t at = 0;
   do {
     const std::size_t summands = std::min(kDepth, depth - at);
-    const ConstTensor a_part = a.slice(1, at, summands);
-    pack(scratch.b, kPairColumns, b.slice(0, at, summands));
+    pack(scratch.b, kPairColumns, in_bf16(b.slice(0, at, summands), scratch.rounded));
+    const ConstTensor a_part = in_bf16(a.slice(1, at, summands), scratch.rounded);
     if (scratch.a != nullptr) pack(scratch.a, kPairRows, a_part.transposed(0, 1));
     for (std::size_t column = 0; column < columns; column += kPairColumns) {
       multiply({.rows = rows,
@@ -104,15 +119,15 @@ void multiply_tile(const Tensor& out, const ConstTensor& a, const ConstTensor& b
 
 void gemm(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTensor& b, Write write) {
   const Tile tile = tile_of(c, on.threads());
-  const bool packs_a = !dense_rows(a);
-  const std::size_t bytes = scratch_bytes(tile, c.dtype(), packs_a);
+  const std::size_t bytes = scratch_bytes(tile, c.dtype(), a, b);
   const std::size_t across = (c.size(1) + tile.columns - 1) / tile.columns;
   const std::size_t down = (c.size(0) + tile.rows - 1) / tile.rows;
   on.run(down * across, [&](std::size_t task, std::size_t thread) {
     Carver carver(workspace_part(on.workspace, bytes, thread));
     Scratch scratch;
     scratch.b = carver.take<bf16>(elements_of_b(tile));
-    if (packs_a) scratch.a = carver.take<bf16>(elements_of_a(tile));
+    if (!dense_rows(a)) scratch.a = carver.take<bf16>(elements_of_a(tile));
+    scratch.rounded = carver.take<bf16>(rounded_elements(tile, a, b));
     if (c.dtype() == DType::bf16) scratch.c = carver.take<float>(tile.rows * tile.columns);
     const std::size_t row = task / across * tile.rows;
     const std::size_t column = task % across * tile.columns;
@@ -123,8 +138,8 @@ void gemm(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstT
   });
 }
 
-std::size_t workspace_of(const ConstTensor& c, const ConstTensor& a, std::size_t threads) {
-  return workspace_bytes(scratch_bytes(tile_of(c, threads), c.dtype(), !dense_rows(a)), threads);
+std::size_t workspace_of(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b, std::size_t threads) {
+  return workspace_bytes(scratch_bytes(tile_of(c, threads), c.dtype(), a, b), threads);
 }
 
 }  // namespace tsprun::detail::kernels::pairs

@@ -2,6 +2,8 @@
 
 #include "core/kernels/blas.h"
 #include "core/kernels/gemm.h"
+#include "core/kernels/level.h"
+#include "core/kernels/thin_product.h"
 #include "tests/core/kernel_support.h"
 
 #include <atomic>
@@ -30,14 +32,25 @@ std::vector<double> naive(const Array& a, const Array& b, const Array& c, const 
   return result;
 }
 
+/// Returns what bf16 units take for an f32 operand: all of it rounded, unless the product is thin or they aren't used.
+Array as_multiplied(const Array& operand, DType other, bool thin) {
+  const bool units = kernels::level() >= kernels::Level::avx512_bf16;
+  if (!units || thin || operand.view().dtype() != DType::f32 || other != DType::bf16) return operand;
+  Array rounded(DType::bf16, {operand.count()});
+  for (std::size_t i = 0; i < operand.count(); ++i) rounded.set(i, operand[i]);
+  return rounded;
+}
+
 void check(const Case& shape, std::size_t threads = 1) {
   const Array a = Array::normal(shape.a, shape.a_transposed ? std::vector{shape.k, shape.m} : std::vector{shape.m, shape.k}, 1);
   const Array b = Array::normal(shape.b, shape.b_transposed ? std::vector{shape.n, shape.k} : std::vector{shape.k, shape.n}, 2);
   const ConstTensor a_view = shape.a_transposed ? a.view().transposed(0, 1) : a.view();
   const ConstTensor b_view = shape.b_transposed ? b.view().transposed(0, 1) : b.view();
+  const bool is_thin = kernels::thin(a_view, b_view);
   for (const bool add : {false, true}) {
     Array c = Array::normal(shape.c, {shape.m, shape.n}, 3);
-    const std::vector<double> expected = naive(a, b, c, shape, add);
+    const std::vector<double> expected =
+        naive(as_multiplied(a, shape.b, is_thin), as_multiplied(b, shape.a, is_thin), c, shape, add);
     Bench bench(threads, kernels::gemm_workspace(c.view(), a_view, b_view, threads));
     kernels::gemm(bench.on(), c.view(), a_view, b_view, add ? kernels::Write::add : kernels::Write::replace);
     EXPECT_LE(distance(c, expected), tolerance(shape.c)) << shape.m << "x" << shape.n << "x" << shape.k << " add " << add

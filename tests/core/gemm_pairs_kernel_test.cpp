@@ -154,6 +154,31 @@ TEST(GemmPairs, CarriesInfinityAndNaNToTheirRowsAndColumnsAlone) {
   for (std::size_t i = 0; i < c.count(); ++i) EXPECT_EQ(std::isfinite(c[i]), i / 60 != 4 && i % 60 != 50) << i;
 }
 
+TEST(GemmPairs, RoundsAnF32OperandBesideABf16One) {
+  if (kernels::level() < Level::avx512_bf16) GTEST_SKIP() << "this machine has no AVX512_BF16";
+  const auto in_f32 = [](const Array& of, const std::vector<std::size_t>& shape) {
+    Array wide(DType::f32, shape);
+    for (std::size_t i = 0; i < wide.count(); ++i) wide.set(i, of[i] * (1 + (i % 3 == 0 ? 0x1p-10 : 0)));  // rounds to the same
+    return wide;
+  };
+  for (const Product& product : products()) {
+    for (const bool wide_a : {true, false}) {
+      Product mixed = product;
+      if (wide_a) mixed.a = in_f32(product.a, mixed.a_transposed ? std::vector{mixed.k, mixed.m} : std::vector{mixed.m, mixed.k});
+      else mixed.b = in_f32(product.b, mixed.b_transposed ? std::vector{mixed.n, mixed.k} : std::vector{mixed.k, mixed.n});
+      for (const Write write : {Write::replace, Write::add}) {
+        Array expected = Array::normal(DType::f32, {product.m, product.n}, 3);
+        Array c = expected;
+        product.into(expected, write);
+        mixed.into(c, write, 2);
+        for (std::size_t i = 0; i < c.count(); ++i) {
+          ASSERT_EQ(c[i], expected[i]) << product.m << "x" << product.n << "x" << product.k << " element " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST(GemmPairs, NeedsTheSameWorkspaceAtEveryLevel) {
   const Array x(DType::bf16, {200, 300});
   const Array w(DType::bf16, {300, 100});
