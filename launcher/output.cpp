@@ -26,6 +26,13 @@ constexpr std::string_view kEraseLine = "\r\033[K";
 /// Columns of a terminal that doesn't say how wide it is.
 constexpr std::size_t kUsualColumns = 80;
 
+/// Returns a description of its own of a terminal, whose writes don't block; empty if it can't be opened. A terminal polls
+/// writable when it has room for one byte, and a write that finds less room than it needs would wait for the reader.
+posix::UniqueFd without_blocking(int terminal) {
+  const std::string path = "/proc/self/fd/" + std::to_string(terminal);
+  return posix::UniqueFd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
 std::size_t columns(int terminal) {
   winsize size{};
   return ::ioctl(terminal, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsualColumns;
@@ -52,9 +59,16 @@ std::string fitted(std::string_view fields, std::size_t columns) {
 }
 
 Output::Output(int descriptor)
-    : fd_(descriptor), copy_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3)), redraws_(redraws_lines(descriptor)) {
+    : fd_(descriptor), to_(descriptor), copy_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3)), redraws_(redraws_lines(descriptor)) {
   struct stat status {};
-  waits_ = ::fstat(fd_, &status) == 0 && !S_ISREG(status.st_mode) && copy_;
+  const bool terminal = ::isatty(fd_) == 1;
+  // Of other kinds, such as /dev/null, epoll takes none, and they always have room.
+  waits_ = ::fstat(fd_, &status) == 0 && (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode) || terminal) && copy_;
+  if (!terminal) return;
+  if (posix::UniqueFd own = without_blocking(fd_)) {
+    copy_ = std::move(own);
+    to_ = copy_.get();
+  }
 }
 
 void Output::append(std::string_view text) {
@@ -80,10 +94,13 @@ bool Output::has_room(int milliseconds) const {
 
 bool Output::write_some() {
   const std::size_t left = pending_.size() - written_;
-  const ssize_t written = ::write(fd_, pending_.data() + written_, waits_ && left > kPipePiece ? kPipePiece : left);
+  const ssize_t written = ::write(to_, pending_.data() + written_, waits_ && left > kPipePiece ? kPipePiece : left);
   if (written < 0) {
     if (errno == EINTR) return true;
-    if (errno == EAGAIN) return false;
+    if (errno == EAGAIN) {
+      ::poll(nullptr, 0, 1);  // a terminal may poll writable though the next character doesn't fit
+      return false;
+    }
     // For any other error (closed, broken pipe, disk full), trying again won't help.
     error_ = errno;
     pending_.clear();
@@ -121,6 +138,7 @@ void Output::abandon() {
   pending_.clear();
   written_ = 0;
   waits_ = false;
+  to_ = fd_;
   shows_status_ = redraws_ = false;
   const posix::UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   if (null) ::dup2(null.get(), fd_);

@@ -54,6 +54,7 @@ class Output {
   bool write_some();
 
   int fd_;
+  int to_;  // where bytes are written: fd_, or copy_ if that is a terminal's description of our own
   posix::UniqueFd copy_;
   bool waits_;  // true for a pipe, socket or terminal, which may be full
   bool redraws_;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -168,6 +169,43 @@ TEST(OnATerminal, TheStatusHasWhatFitsAndMakesRoomForLines) {
   EXPECT_EQ(status_on(120, "xterm"), "loss 4.1234  step 120/700  80421 tokens/s  grad_norm 0.123" + erase + "a line\r\n");
   EXPECT_EQ(status_on(42, "xterm"), "loss 4.1234  step 120/700  80421 tokens/s" + erase + "a line\r\n");
   EXPECT_EQ(status_on(40, "xterm"), "loss 4.1234  step 120/700" + erase + "a line\r\n");
+}
+
+/// Such as that of an ssh whose other end sleeps.
+TEST(OnATerminal, WhoseReaderPausesNothingWaitsForIt) {
+  const Terminal terminal(80, "dumb");
+  Output output(terminal.descriptor());
+  for (int i = 0; i < 20'000; ++i) output.append("a line\n");
+  std::atomic<bool> returned = false;
+  std::thread flushing([&] {
+    for (int i = 0; i < 20; ++i) output.flush();
+    returned = true;
+  });
+  for (int tries = 0; tries < 300 && !returned; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(returned) << "flush() waits for the terminal's reader";
+  std::size_t lines = 0;
+  const auto count_lines = [&] {
+    const std::string text = terminal.seen();
+    lines += static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+  };
+  count_lines();  // whatever waits for room goes on
+  flushing.join();
+  EXPECT_TRUE(output.pending());
+  while (output.pending()) {
+    output.flush();
+    count_lines();
+  }
+  count_lines();
+  EXPECT_EQ(lines, 20'000U);
+}
+
+TEST(AnOutput, ThatAlwaysHasRoomIsNotWatched) {
+  const posix::UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  Output output(null.get());
+  output.append("a line\n");
+  EXPECT_EQ(output.descriptor(), -1);  // epoll refuses /dev/null
+  output.flush();
+  EXPECT_FALSE(output.pending());
 }
 
 TEST(OnATerminal, OneThatCantRedrawGetsNoEscapeCodes) {
