@@ -9,9 +9,17 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <string>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <thread>
 
 namespace tsprun::detail::doorbell_test {
@@ -61,6 +69,31 @@ TEST(DoorbellTest, SleepsAtMostAsLongAsAsked) {
   const std::uint64_t again = posix::now_ns();
   bell.sleep(3'600'000'000'000);
   EXPECT_LT(posix::now_ns() - again, 2'000'000'000U);
+}
+
+/// As before Linux 5.11, and in containers whose seccomp profile is older than the kernel.
+TEST(DoorbellTest, SleepsWhereEpollPwait2IsMissing) {
+  const shm::NodeMemory memory = one_rank();
+  const posix::UniqueFd never(::eventfd(0, EFD_CLOEXEC));
+  const int descriptors[] = {never.get()};
+  std::uint64_t slept = 0;
+  bool forbidden = false;
+  // A filter can't be taken back, so it is on a thread of its own.
+  std::thread([&] {
+    sock_filter program[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                             BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_pwait2, 0, 1),
+                             BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    const sock_fprog filter{static_cast<unsigned short>(std::size(program)), program};
+    ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    forbidden = ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+    SleepSet sleep_set(memory.doorbell(0), descriptors);
+    const std::uint64_t start = posix::now_ns();
+    sleep_set.sleep(20'000'000);
+    slept = posix::now_ns() - start;
+  }).join();
+  ASSERT_TRUE(forbidden);
+  EXPECT_GE(slept, 15'000'000U);
+  EXPECT_LT(slept, 2'000'000'000U);
 }
 
 #if !defined(TSP_SANITIZE_ADDRESS)  // as few_descriptors.h
