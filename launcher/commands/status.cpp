@@ -36,7 +36,7 @@ posix::UniqueFd open_node_memory(int pid) {
   for (const auto& entry : entries) {
     std::error_code gone;
     const std::filesystem::path target = std::filesystem::read_symlink(entry.path(), gone);
-    if (gone || !target.string().starts_with("/memfd:tsprun")) continue;
+    if (gone || target != "/memfd:tsprun (deleted)") continue;
     posix::UniqueFd file(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC));
     if (!file) throw system_error(Cause::refused, fmt::format("status {}: opening its node memory", pid), errno);
     return file;

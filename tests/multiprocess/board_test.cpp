@@ -26,8 +26,14 @@ std::vector<std::string> ranks_and_pids(const std::string& text) {
 }
 
 TEST(Board, SignalUserOnePrintsWhatStatusPrints) {
-  Process job(tsprun_actor({"-n", "3"}, {"loop"}));
-  ASSERT_TRUE(job.wait_for_output("ready", 3)) << job.err();
+  // With a trace on stdout tsprun holds another memfd, and ranks' lines go to stderr.
+  Process job(tsprun_actor({"-n", "3", "--trace", "-"}, {"loop"}));
+  const auto ready = [&] {
+    const std::vector<std::string> lines = lines_of(job.err());
+    return std::count_if(lines.begin(), lines.end(), [](const std::string& line) { return line.ends_with("ready"); });
+  };
+  for (int tries = 0; tries < 3'000 && ready() < 3; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_EQ(ready(), 3) << job.err();
   const Finished status = run_tsprun({"status", std::to_string(job.pid())});
   EXPECT_EQ(status.end.code, 0) << status.describe();
   const std::vector<std::string> expected = ranks_and_pids(status.out);
