@@ -57,15 +57,18 @@ Job::~Job() {
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
     if (processes_[rank].pid > 0 && !records_[rank].end.ended) signal_group(processes_[rank].pid, SIGKILL);
   }
-  if (living_ > 0) kill_children(strangers_);
+  if (living_ > 0) kill_children(strangers_, stranger_groups_);
 }
 
 void Job::start(const rlimit& open_files, const RankTraces* traces) {
   start_ns_ = posix::now_ns();
   killed_before_ = machine::out_of_memory_kills();
   strangers_ = children();
-  // Processes that a killed rank leaves behind become tsprun's children, so that they can be ended too.
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  // Processes that a killed rank of a program leaves behind become tsprun's children, so that they can be ended too. Those that a
+  // stranger leaves behind do, too; they are in its process group, or tsprun's, and ranks' are in neither.
+  if (!built_in()) ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  stranger_groups_ = {::getpgrp()};
+  for (const pid_t stranger : strangers_) stranger_groups_.push_back(::getpgid(stranger));
   const GlobalOptions& global = *spec_->global;
   if (!built_in()) terminal_.emplace();
   StartPlan plan;
@@ -131,7 +134,7 @@ void Job::watch() {
     if (!ending_ && wind_down_until_ns_ != 0 && posix::now_ns() > wind_down_until_ns_) interrupt(spec_->wind_down->asked());
     if (ending_) end_patiently();
   }
-  kill_children(strangers_);
+  kill_children(strangers_, stranger_groups_);
   if (ending_) {
     complete_abort();
     note_activities();

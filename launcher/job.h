@@ -73,6 +73,9 @@ class Job {
   int exit_code() const;
   /// Returns the signal that asked tsprun to end, however the job ended; 0: none came.
   int asked_to_end_by() const { return asked_to_end_by_; }
+  /// Takes the signals that have come since watch() returned: left pending, they would end tsprun before it has written its
+  /// report.
+  void take_late_signals();
   /// Returns what rank 0 of a built-in command put into its sink.
   const nlohmann::ordered_json& results() const { return results_; }
 
@@ -133,6 +136,7 @@ class Job {
   FrameReader frames_;
   posix::UniqueFd own_pidfd_;
   std::vector<pid_t> strangers_;        ///< children from before the job, such as those of a shell that ended in `exec tsprun`
+  std::vector<pid_t> stranger_groups_;  ///< process groups of those, and of tsprun itself
   std::vector<RankProcess> processes_;  ///< by rank; empty for ranks of other machines
   std::vector<RankRecord> records_;     ///< by rank
   std::vector<std::uint64_t> signs_;    ///< by rank: its signs of life when stopped ranks were last looked for

@@ -95,12 +95,13 @@ bool signal_group(pid_t leader, int signal) {
   return ::kill(-leader, signal) == 0 || ::kill(leader, signal) == 0;
 }
 
-void kill_children(std::span<const pid_t> spare) {
+void kill_children(std::span<const pid_t> spare, std::span<const pid_t> spare_groups) {
   const std::uint64_t deadline = posix::now_ns() + kKillDeadline_ns;
   while (true) {
     bool any = false;
     for (const pid_t child : children()) {
-      if (std::find(spare.begin(), spare.end(), child) != spare.end()) continue;
+      if (std::ranges::find(spare, child) != spare.end()) continue;
+      if (std::ranges::find(spare_groups, ::getpgid(child)) != spare_groups.end()) continue;
       any = true;
       ::kill(child, SIGKILL);  // has no effect on a process that has ended
       ::waitpid(child, nullptr, WNOHANG);

@@ -33,10 +33,10 @@ std::string signal_name(int signal);
 /// Sends a signal to a process group, or to the process alone if it hasn't made its group yet. Returns false if neither exists.
 bool signal_group(pid_t leader, int signal);
 
-/// Kills and reaps all children of this process but those in `spare`; their children too, which become children of this process
-/// (a subreaper). Children in `spare` aren't reaped, so that their numbers stay theirs. Returns when none is left, or after a
-/// second, since a process that sleeps in the kernel can't be killed.
-void kill_children(std::span<const pid_t> spare);
+/// Kills and reaps all children of this process but those in `spare` and in the process groups `spare_groups`; their children
+/// too, which become children of this process (a subreaper). Children that are spared aren't reaped, so that their numbers stay
+/// theirs. Returns when none is left, or after a second, since a process that sleeps in the kernel can't be killed.
+void kill_children(std::span<const pid_t> spare, std::span<const pid_t> spare_groups = {});
 
 /// Closes every descriptor of this process but those in `keep`.
 void close_descriptors_except(std::vector<int> keep);

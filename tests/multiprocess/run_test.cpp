@@ -317,10 +317,18 @@ TEST(RunChildren, OfTheShellThatBecameTsprunGetAllItsOutput) {
 
 TEST(RunChildren, OfTheShellThatBecameTsprunAreNotEndedWithTheJob) {
   // Of the last job tsprun itself must find what is left: a process that has lost its guardian.
-  for (const char* program : {"true", "kill -9 $$", "setsid sleep 1000 & sleep 0.2; kill -9 $PPID"}) {
+  struct Case {
+    const char* shell;
+    const char* program;
+  };
+  const char* const child = "sleep 1000 > /dev/null 2>&1 & echo $! > {}; exec \"$0\" \"$@\"";
+  // Its parent ends during the job, so that it becomes a child of tsprun, which adopts what ranks leave.
+  const char* const grandchild = "(sleep 0.2; sleep 1000 > /dev/null 2>&1 & echo $! > {}) & exec \"$0\" \"$@\"";
+  for (const auto& [begin, program] :
+       {Case{child, "true"}, Case{child, "kill -9 $$"}, Case{child, "setsid sleep 1000 & sleep 0.2; kill -9 $PPID"},
+        Case{grandchild, "sleep 1"}}) {
     const TemporaryDirectory directory;
-    const std::string shell =
-        fmt::format("sleep 1000 > /dev/null 2>&1 & echo $! > {}; exec \"$0\" \"$@\"", directory.path("pid"));
+    const std::string shell = fmt::format(fmt::runtime(begin), directory.path("pid"));
     Process process({"sh", "-c", shell, tsprun_path(), "-n", "2", "run", "--", "sh", "-c", program});
     EXPECT_TRUE(process.wait(20).ended) << program << process.err();
     pid_t spared = 0;
