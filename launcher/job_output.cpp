@@ -76,6 +76,12 @@ void Job::arrange_flow() {
   }
 }
 
+void Job::take_late_signals() {
+  while (const std::optional<int> signal = signals_.next()) {
+    if (asks_to_end(*signal)) asked_to_end_by_ = *signal;
+  }
+}
+
 /// Waits for the reader of our own output as long as it takes or, once a signal has asked tsprun to end, for kReader_ns; what is
 /// not read by then is dropped. Returns false if the reader was given up.
 bool Job::drain(Output& output) {

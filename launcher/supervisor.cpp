@@ -248,8 +248,6 @@ int run_job(const JobSpec& spec, Report& report) {
   report.note_faults(outcomes, job.start_ns());
   if (job.failure().cause != Cause::none) {
     report.set_failure(job.failure(), waiting_ranks(job.failure(), job.records(), 0));
-    if (job.asked_to_end_by() != 0 && job.failure().cause != Cause::interrupted)
-      report.root()["failure"]["asked_to_end_by"] = job.asked_to_end_by();
     report.root()["failure"]["seconds"] = static_cast<double>(job.ending_since_ns() - job.start_ns()) * 1e-9;
     if (!traces) trace_failure(global, job);
     job.print_on_stderr(print_verdict(job.failure(), job.records(), 0, global.nodes));
@@ -261,6 +259,9 @@ int run_job(const JobSpec& spec, Report& report) {
   const std::string trouble_of_trace =
       traces ? trace_program(global, job, *traces) : report.root().value(kTraceTrouble, std::string());
   report.root().erase(kTraceTrouble);
+  job.take_late_signals();
+  if (job.asked_to_end_by() != 0 && job.failure().cause != Cause::none && job.failure().cause != Cause::interrupted)
+    report.root()["failure"]["asked_to_end_by"] = job.asked_to_end_by();
   return judge_trace(job, report, trouble_of_trace);
 }
 
