@@ -15,6 +15,9 @@
 namespace tsprun::detail::tcp {
 
 namespace {
+/// Bytes of the queue that may be sent and still held: a queue that never becomes empty drops them then.
+constexpr std::size_t kSentBytes = 256 * 1024;
+
 void seal(FrameHeader& header, std::span<const std::byte> payload) {
   header.magic = kFrameMagic;
   header.payload_hash = payload.empty() ? 0 : checksum(payload);
@@ -24,6 +27,10 @@ void seal(FrameHeader& header, std::span<const std::byte> payload) {
 
 void Connection::queue(FrameHeader header, std::span<const std::byte> payload) {
   if (outcome_ != Outcome::pending || write_error_ != 0) return;
+  if (queue_sent_ > kSentBytes) {
+    queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(queue_sent_));
+    queue_sent_ = 0;
+  }
   seal(header, payload);
   const std::span<const std::byte> raw = std::as_bytes(std::span(&header, 1));
   queue_.insert(queue_.end(), raw.begin(), raw.end());
