@@ -24,7 +24,7 @@ Context make_phantom(int rank, int size, const PhantomOptions& like) {
   // ThreadSanitizer supports mappings in 3 TiB of address space only: this leaves room for the phantoms of eight threads.
   constexpr std::size_t kAddressSpace = std::size_t{257} << 30;
 #else
-  constexpr std::size_t kAddressSpace = std::size_t{1} << 43;
+  constexpr std::size_t kAddressSpace = std::size_t{1} << 44;
 #endif
   if (size < 1 || rank < 0 || rank >= size) throw Error(Cause::refused, fmt::format("phantom rank {} of {}", rank, size));
   // The phantom is on a node of its own, without transports to the others.

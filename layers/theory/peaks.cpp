@@ -61,19 +61,38 @@ struct RunPeaks::Parts {
   }
 };
 
+namespace {
+
+/// Calls body(), and says what a user can do where a phantom's address space isn't enough.
+template <class Body>
+auto countable(Body body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.cause() != Cause::out_of_memory) throw;
+    throw Error(Cause::out_of_memory,
+                "a rank would need terabytes, more than can be counted; more ranks, --recompute full, a smaller --batch or a "
+                "smaller --seq need less");
+  }
+}
+
+}  // namespace
+
 RunPeaks::RunPeaks(const MeshSetting& of, int rank, const PeakOptions& options)
-    : parts_(std::make_unique<Parts>(of, rank, options)), training_(options.training) {}
+    : parts_(countable([&] { return std::make_unique<Parts>(of, rank, options); })), training_(options.training) {}
 
 RunPeaks::~RunPeaks() = default;
 
 void RunPeaks::pass(const TokenBatch& tokens) {
   Model& model = parts_->model;
-  if (!training_) {
-    model.evaluate(tokens);
-    return;
-  }
-  model.forward_backward(tokens);
-  model.update({}, model.gradient_norm());
+  countable([&] {
+    if (!training_) {
+      model.evaluate(tokens);
+      return;
+    }
+    model.forward_backward(tokens);
+    model.update({}, model.gradient_norm());
+  });
 }
 
 void RunPeaks::pass_with_own_ids(std::size_t batch, std::size_t sequence) {

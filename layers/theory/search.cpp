@@ -86,15 +86,22 @@ Candidate judge_mode(const Setting& setting, const Layout& layout, const Machine
   candidate.possible = true;
   Recorder recorder;
   recorder.count_received();
-  RunPeaks run({setting, layout}, fullest({setting, layout}), {.recorder = &recorder});
-  TokenBatch tokens;
-  tokens.batch = setting.batch;
-  tokens.sequence = setting.sequence;
-  run.pass(tokens);
-  recorder.begin(run.use());  // the second pass: what is kept for later use exists from then on
-  run.pass(tokens);
-  candidate.memory = run.peaks();
-  candidate.amounts = amounts_of(recorder.end());
+  try {
+    RunPeaks run({setting, layout}, fullest({setting, layout}), {.recorder = &recorder});
+    TokenBatch tokens;
+    tokens.batch = setting.batch;
+    tokens.sequence = setting.sequence;
+    run.pass(tokens);
+    recorder.begin(run.use());  // the second pass: what is kept for later use exists from then on
+    run.pass(tokens);
+    candidate.memory = run.peaks();
+    candidate.amounts = amounts_of(recorder.end());
+  } catch (const Error& error) {
+    if (error.cause() != Cause::out_of_memory) throw;
+    candidate.possible = false;
+    candidate.why = error.what();
+    return candidate;
+  }
   candidate.time = step_time(setting, layout, machine, options.dtype);
   candidate.tokens_per_s = static_cast<double>(setting.tokens()) / candidate.time.seconds;
   candidate.utilization =
@@ -150,7 +157,7 @@ Candidate judge(const Setting& setting, const Layout& layout, const Machine& mac
   for (const Setting& mode : modes) {
     Candidate judged = judge_mode(mode, layout, machine, options);
     if (judged.fits) return judged;
-    if (!candidate.possible || judged.memory.total < candidate.memory.total) candidate = std::move(judged);
+    if (!candidate.possible || (judged.possible && judged.memory.total < candidate.memory.total)) candidate = std::move(judged);
   }
   return candidate;
 }

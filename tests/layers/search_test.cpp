@@ -445,6 +445,23 @@ TEST(Search, RemediesHelp) {
   EXPECT_FALSE(remedies(setting, search(setting, 2, machine, options), machine, options));
 }
 
+// More than a phantom's address space.
+TEST(Search, ALayoutThatNeedsTerabytesIsLeftOutAndSaysSo) {
+  Setting s;
+  s.model = find_config("paper-7b").config;
+  s.batch = 64;
+  s.sequence = 131072;
+  s.bytes = ElementBytes::of(DType::bf16);
+  SearchOptions options{.memory_bytes = 192ULL << 30, .dtype = DType::bf16, .modes = {Recompute::none}};
+  const Candidate all = judge(s, {}, find_machine("mi300x"), options);
+  EXPECT_FALSE(all.possible || all.fits);
+  EXPECT_NE(all.why.find("terabytes"), std::string::npos) << all.why;
+  options.modes = kAllModes;
+  const Candidate least = judge(s, {}, find_machine("mi300x"), options);
+  EXPECT_TRUE(least.possible);
+  EXPECT_EQ(least.recompute, Recompute::full);
+}
+
 TEST(Search, RanksWhatFitsAndSaysWhyTheRestDoesNot) {
   Setting s;
   s.model = find_config("paper-7b").config;
