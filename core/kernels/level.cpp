@@ -15,8 +15,9 @@ namespace tsprun::detail::kernels {
 
 namespace {
 constexpr std::array<std::string_view, 4> kNames = {"baseline", "avx2", "avx512", "avx512_bf16"};
-// All of Highway's AVX-512 targets count as one level: they differ in instructions that change no result here.
-constexpr std::int64_t kAvx512 = HWY_AVX3 | HWY_AVX3_DL;
+// All targets that are better than AVX2, also those that newer versions of Highway have, count as one level: they differ in
+// instructions that change no result here. Better targets have lower bits.
+constexpr std::int64_t kAvx512 = HWY_AVX2 - 1;
 
 /// Level given to set_level(); −1: none, so the best one applies.
 std::atomic<int>& held() {
