@@ -64,6 +64,7 @@ KernelPrice CoreMachine::price(const KernelCost& cost, const std::string& name) 
   double least = std::numeric_limits<double>::infinity();
   KernelPrice nearest;
   for (const auto& [size, price] : kind->second) {
+    if ((cost.flops == 0) != (std::get<1>(size) == 0)) continue;  // one has no elements, such as a product of no rows
     const double ratio = mine / std::max(1.0, work(std::get<1>(size), price.bytes));
     if (const double away = std::abs(std::log(ratio)); away < least) {
       least = away;
