@@ -96,9 +96,15 @@ void remove_leftovers(const fs::path& dir) {
     std::string_view name = whole_name;
     if (!name.ends_with(kPartial)) continue;
     name.remove_suffix(kPartial.size());
-    if (name.ends_with(kReplaced)) name.remove_suffix(kReplaced.size());
+    const bool replaced = name.ends_with(kReplaced);
+    if (replaced) name.remove_suffix(kReplaced.size());
     if (!step_of(name)) continue;
-    if (const posix::UniqueFd held = lock(entry)) delete_folder(entry);
+    const posix::UniqueFd held = lock(entry);
+    if (!held) continue;
+    std::error_code error;
+    // A process that died while it replaced a checkpoint, where names can't be exchanged, has left the old one whole.
+    if (replaced && !fs::exists(dir / name, error)) fs::rename(entry, dir / name, error);
+    else delete_folder(entry);
   }
 }
 
@@ -140,7 +146,11 @@ void PartialFolder::publish() {
   if (replaces && (failure == EINVAL || failure == ENOSYS)) {
     // This file system can't exchange two folders' names atomically: the old folder is renamed away first.
     const fs::path old = dir_ / fmt::format("{}{}{}", final_.filename().string(), kReplaced, kPartial);
-    failure = ::rename(final_.c_str(), old.c_str()) == 0 && ::rename(partial_.c_str(), final_.c_str()) == 0 ? 0 : errno;
+    failure = ::rename(final_.c_str(), old.c_str()) == 0 ? 0 : errno;
+    if (failure == 0 && ::rename(partial_.c_str(), final_.c_str()) != 0) {
+      failure = errno;
+      ::rename(old.c_str(), final_.c_str());
+    }
   }
   if (failure != 0) {
     throw system_error(Cause::refused, fmt::format("{}: can't be renamed to {}", partial_.string(), final_.string()), failure);

@@ -242,6 +242,15 @@ TEST(CheckpointFaults, LeftoversAreRemovedByTheNextSaveButNotByALook) {
   }
 }
 
+/// As a process leaves it that dies while it replaces a checkpoint on a file system that can't exchange names.
+TEST(CheckpointFaults, ACheckpointThatWasToBeReplacedComesBack) {
+  const test::TemporaryFolder folder;
+  test::save(folder.path(), 2, test::checkpoint_state(10), 10);
+  std::filesystem::rename(folder / "step-000010", folder / "step-000010.replaced.partial");
+  test::save(folder.path(), 2, test::checkpoint_state(11), 10);
+  EXPECT_EQ(test::names_in(folder.path()), (Names{"step-000010", "step-000011"}));
+}
+
 TEST(CheckpointFaults, AFolderThatAnotherJobWritesIsLeftAlone) {
   const test::TemporaryFolder folder;
   const PartialFolder other(folder.path(), 10);
