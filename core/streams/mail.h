@@ -54,7 +54,7 @@ class Mail {
   };
   static_assert(sizeof(Header) == 24, "fits the message's own line over shm");
 
-  /// What both ends of a message of a channel must agree on, as it travels: the fields of its Envelope that are compared.
+  /// Seal of a message of a channel, as it travels: the fields of its Envelope, in which both ends must agree.
   struct Seal {
     std::uint64_t signature;
     std::uint32_t sequence;
@@ -166,7 +166,7 @@ class Mail {
   void take_in(int world);
 
  private:
-  /// What a message of the lane is.
+  /// Part of a message that a lane carries at once.
   enum class Part : std::uint8_t { header, payload, seal };
   /// A header to be sent, and the message that it is about.
   struct Outgoing {

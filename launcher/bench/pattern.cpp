@@ -91,7 +91,7 @@ void combine_block(Reduction reduction, A* all, const A* terms, std::size_t n) {
   }
 }
 
-// What a buffer holds: the reduction of the values of ranks [first_rank, last_rank) from index `first` on.
+// Content of a buffer: the reduction of the values of ranks [first_rank, last_rank) from index `first` on.
 struct Content {
   std::uint32_t seed;
   int first_rank;

@@ -12,7 +12,7 @@
 
 namespace tsprun::detail::launcher {
 
-/// What a text begins with.
+/// Beginning of a text.
 struct Prompt {
   std::string name;  ///< in messages: "--prompt", "prompts.txt, line 3"
   std::vector<Token> ids;

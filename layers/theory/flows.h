@@ -1,4 +1,4 @@
-// What moves in one training step, as a list of flows: for what purpose, along which axis, in which pattern, and how many bytes
+// Lists what moves in one training step as flows: for what purpose, along which axis, in which pattern, and how many bytes
 // all ranks together receive. They feed the model of time (step_time.h), and the paper's tables; what `plan` prints as traffic is
 // counted (step_counts.h). Tests hold the two against each other.
 //

@@ -36,7 +36,7 @@ Sizes sizes_of(const MeshSetting& of, const Zigzag& zigzag, MeshPlace place) {
           even ? 0 : static_cast<std::uint64_t>(place.tensor)};
 }
 
-/// Of a rank's sizes, those of what travels round rings: there it matters, too, how much a neighbour has.
+/// The sizes of what travels round rings, where a neighbour's matter, too.
 using Carried = std::array<std::uint64_t, 4>;
 Carried carried(const Sizes& sizes) { return {sizes[1], sizes[2], sizes[3], sizes[4]}; }
 
