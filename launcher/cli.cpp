@@ -182,7 +182,9 @@ int execute(Command& command, const OptionTable& options, GlobalOptions& global,
       code = std::max(code, kFailed);
     }
   }
-  return write_report(report, code);
+  const int result = write_report(report, code);
+  end_by_late_signal();
+  return result;
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ class Job {
   /// Returns the signal that asked tsprun to end, however the job ended; 0: none came.
   int asked_to_end_by() const { return asked_to_end_by_; }
   /// Takes the signals that have come since watch() returned: left pending, they would end tsprun before it has written its
-  /// report.
+  /// report. One that asks for the end is kept, see late_signal().
   void take_late_signals();
   /// Returns what rank 0 of a built-in command put into its sink.
   const nlohmann::ordered_json& results() const { return results_; }

@@ -78,7 +78,9 @@ void Job::arrange_flow() {
 
 void Job::take_late_signals() {
   while (const std::optional<int> signal = signals_.next()) {
-    if (asks_to_end(*signal)) asked_to_end_by_ = *signal;
+    if (!asks_to_end(*signal)) continue;
+    asked_to_end_by_ = *signal;
+    keep_late_signal(*signal);
   }
 }
 

@@ -129,7 +129,7 @@ bool Output::drain(int milliseconds) {
   while (!pending_.empty()) {
     const auto waited = static_cast<std::int64_t>((posix::now_ns() - began) / 1'000'000);
     if (!has_room(static_cast<int>(std::max<std::int64_t>(0, milliseconds - waited)))) return false;
-    write_some();
+    if (!write_some() && waited >= milliseconds) return error_ != 0;
   }
   return true;
 }

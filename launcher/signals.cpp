@@ -13,6 +13,23 @@ namespace tsprun::detail::launcher {
 
 bool asks_to_end(int signal) { return std::find(kEndingSignals.begin(), kEndingSignals.end(), signal) != kEndingSignals.end(); }
 
+namespace {
+int& kept() {
+  static int signal = 0;
+  return signal;
+}
+}  // namespace
+
+void keep_late_signal(int signal) { kept() = signal; }
+
+int late_signal() { return kept(); }
+
+void end_by_late_signal() {
+  if (late_signal() == 0) return;
+  std::signal(late_signal(), SIG_DFL);
+  ::raise(late_signal());
+}
+
 SignalReader::SignalReader() {
   sigset_t wanted;
   ::sigemptyset(&wanted);

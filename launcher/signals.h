@@ -16,6 +16,13 @@ inline constexpr std::array kAskingSignals{SIGUSR1, SIGUSR2};
 /// Returns true for one of kEndingSignals.
 bool asks_to_end(int signal);
 
+/// Keeps a signal that asked for the end of a job that was over: what is left, such as the report, is written first.
+void keep_late_signal(int signal);
+/// Returns the signal that was kept; 0: none.
+int late_signal();
+/// Ends this process by the signal that was kept, as it would have without that; returns if there is none.
+void end_by_late_signal();
+
 /// Blocks SIGINT, SIGTERM, SIGHUP (unless ignored, as under nohup), SIGQUIT, SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2 and SIGCHLD while
 /// it lives, so that they are read from here, ignores SIGPIPE, and takes SIGCHLD by default. The destructor restores the mask and
 /// both dispositions.

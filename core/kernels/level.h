@@ -10,8 +10,9 @@ namespace tsprun::detail::kernels {
 
 /// Levels from slow to fast. `baseline` is whatever the machine has below AVX2; OpenBLAS then chooses its kernels by the machine,
 /// so matrix products may differ between machines.
-/// `avx512_bf16` is avx512 with products of bf16 matrices and flash attention of bf16 operands in bf16 units (pair_panels.h); the
-/// latter rounds probabilities and their gradients to bf16 (flash.h). f32 and f64 have avx512's bits.
+/// `avx512_bf16` is avx512 with products of bf16 matrices and flash attention of bf16 operands in bf16 units (pair_panels.h). An
+/// f32 matrix beside a bf16 one is rounded to bf16, and so are attention's probabilities and their gradients (flash.h). Where all
+/// is f32 or f64, the bits are avx512's.
 enum class Level : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 
 std::string_view name(Level level);  ///< returns "baseline", "avx2", "avx512" or "avx512_bf16"

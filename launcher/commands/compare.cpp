@@ -8,6 +8,7 @@
 #include "launcher/model/training_batch.h"
 #include "launcher/outputs.h"
 #include "launcher/refuse.h"
+#include "launcher/signals.h"
 #include "launcher/standard_output.h"
 #include "layers/parameters/not_finite.h"
 #include "transport/cause.h"
@@ -182,6 +183,7 @@ int CompareCommand::run(const GlobalOptions& global, Report& report) {
       }
     }
     rows.push_back(compare_json(point, job, options_.forward_only));
+    if (late_signal() != 0) break;
   }
   print(
       "memory: peak MiB of the rank that holds most, beside the forecast of it; received: MiB of all ranks in one step, \"=\": "

@@ -103,8 +103,12 @@ void remove_leftovers(const fs::path& dir) {
     if (!held) continue;
     std::error_code error;
     // A process that died while it replaced a checkpoint, where names can't be exchanged, has left the old one whole.
-    if (replaced && !fs::exists(dir / name, error)) fs::rename(entry, dir / name, error);
-    else delete_folder(entry);
+    if (!replaced || fs::exists(dir / name, error)) {
+      delete_folder(entry);
+      continue;
+    }
+    fs::rename(entry, dir / name, error);
+    refuse_if(error, entry, "can't get its name back");
   }
 }
 

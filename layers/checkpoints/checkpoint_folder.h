@@ -2,6 +2,7 @@
 //
 //   step-000120            a whole checkpoint
 //   step-000120.partial    one that is being written, or deleted; its writer holds a lock on it, which ends with its process
+//   step-000120.replaced.partial   one whose successor of the same name is being put in its place
 #pragma once
 
 #include "transport/posix.h"
@@ -27,7 +28,8 @@ void make_folders(const std::filesystem::path& dir);
 /// Returns the steps of the checkpoints in a folder, newest first. Throws Error(refused) if it can't be read.
 std::vector<std::uint64_t> steps_in(const std::filesystem::path& dir);
 
-/// Deletes every *.partial folder of a checkpoint that no process is writing. Throws Error(refused) if one can't be deleted.
+/// Deletes every *.partial folder of a checkpoint that no process is writing; gives a replaced one whose successor never came its
+/// name back. Throws Error(refused) if one can't be deleted or renamed.
 void remove_leftovers(const std::filesystem::path& dir);
 
 /// Deletes a checkpoint: renames it to *.partial first, so that a half-deleted one never has a checkpoint's name. Throws

@@ -6,6 +6,8 @@
 #include "layers/model/single_block.h"
 #include "transport/bootstrap/placement.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -70,9 +72,11 @@ auto countable(Body body) {
     return body();
   } catch (const Error& error) {
     if (error.cause() != Cause::out_of_memory) throw;
-    throw Error(Cause::out_of_memory,
-                "a rank would need terabytes, more than can be counted; more ranks, --recompute full, a smaller --batch or a "
-                "smaller --seq need less");
+    throw Error(
+        Cause::out_of_memory,
+        fmt::format("a rank would need more memory than can be counted; more ranks, --recompute full, a smaller --batch or "
+                    "a smaller --seq need less ({})",
+                    error.what()));
   }
 }
 

@@ -455,11 +455,13 @@ TEST(Search, ALayoutThatNeedsTerabytesIsLeftOutAndSaysSo) {
   SearchOptions options{.memory_bytes = 192ULL << 30, .dtype = DType::bf16, .modes = {Recompute::none}};
   const Candidate all = judge(s, {}, find_machine("mi300x"), options);
   EXPECT_FALSE(all.possible || all.fits);
-  EXPECT_NE(all.why.find("terabytes"), std::string::npos) << all.why;
+  EXPECT_NE(all.why.find("more memory than can be counted"), std::string::npos) << all.why;
+#ifndef TSP_SANITIZE_THREAD  // where a phantom has too little space for this, too
   options.modes = kAllModes;
   const Candidate least = judge(s, {}, find_machine("mi300x"), options);
   EXPECT_TRUE(least.possible);
   EXPECT_EQ(least.recompute, Recompute::full);
+#endif
 }
 
 TEST(Search, RanksWhatFitsAndSaysWhyTheRestDoesNot) {

@@ -10,8 +10,11 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
+#include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -101,6 +104,26 @@ TEST(InterruptedJob, IsNotStartedAgain) {
 }
 
 // The reader of a pipe is there and takes nothing.
+/// Opening a FIFO waits for its reader, so that tsprun is writing the trace when the signal comes.
+TEST(LateSignal, EndsTsprunWhenItsReportIsWritten) {
+  const TemporaryDirectory directory;
+  const std::string trace = directory.path("trace");
+  const std::string report = directory.path("report.json");
+  ASSERT_EQ(::mkfifo(trace.c_str(), 0600), 0);
+  Process process(tsprun_actor({"-n", "1", "--trace", trace, "--json", report}, {"sum"}));
+  ASSERT_TRUE(process.wait_for_output("is right")) << process.err();
+  for (int tries = 0; tries < 1'000 && process.marked().size() > 1; ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  process.signal(SIGTERM);
+  std::ifstream read(trace);
+  std::string line;
+  while (std::getline(read, line)) continue;
+  EXPECT_EQ(process.wait(20).code, 128 + SIGTERM) << process.err();
+  const nlohmann::json written = nlohmann::json::parse(std::ifstream(report));
+  EXPECT_TRUE(written.at("failure").is_null()) << written;
+}
+
 TEST(OutputThatNobodyReads, DoesNotKeepTheFirstSignalFromEndingTheJob) {
   for (const char* stream : {"1", "2"}) {
     const TemporaryDirectory folder;

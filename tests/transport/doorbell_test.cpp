@@ -91,7 +91,7 @@ TEST(DoorbellTest, SleepsWhereEpollPwait2IsMissing) {
     sleep_set.sleep(20'000'000);
     slept = posix::now_ns() - start;
   }).join();
-  ASSERT_TRUE(forbidden);
+  if (!forbidden) GTEST_SKIP() << "this kernel has no seccomp filters";
   EXPECT_GE(slept, 15'000'000U);
   EXPECT_LT(slept, 2'000'000'000U);
 }
