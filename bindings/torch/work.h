@@ -69,6 +69,7 @@ class TsprunWork : public c10d::Work {
                   " ms: ", missing.empty() ? "it hasn't come to an end" : "it waits for " + ranks(missing),
                   missing.empty() ? "" : " of the job, still computing, or elsewhere");
     }
+    if (const std::exception_ptr error = exception()) std::rethrow_exception(error);  // its results couldn't be copied out
     return true;
   }
   std::vector<at::Tensor> result() override { return outputs_; }

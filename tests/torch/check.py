@@ -50,6 +50,8 @@ def torchrun(program, nodes=1):
 if case == "collectives":
     for ranks in (1, 2, 4):
         good(run("collectives.py", ranks))
+elif case == "results":
+    good(run("results.py"))
 elif case == "over_tcp":
     good(run("collectives.py", 3, "--intra", "tcp"))
 elif case == "heap":
