@@ -64,6 +64,11 @@ Context join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
 
 }  // namespace
 
+Member::~Member() {
+  // In a process that was forked from the rank's there are no such threads that could be ended.
+  if (::getpid() != process_) static_cast<void>(callbacks_.release());
+}
+
 std::shared_ptr<Progress> Member::progress() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   TORCH_CHECK(progress_, "tsprun: this process has left its job");
@@ -79,6 +84,7 @@ void Member::leave() {
   }
   while (last.use_count() > 1) std::this_thread::yield();  // calls that began before
   last.reset();
+  callbacks_->stop();
   context_.leave();
 }
 
@@ -135,6 +141,7 @@ void fail(const std::string& text) {
 }
 
 void leave() {
+  TORCH_CHECK(!CallbackThreads::inside(), "tsprun: a callback of a future can't leave the job");
   std::shared_ptr<Member> member;
   {
     const std::lock_guard<std::mutex> lock(member_mutex);

@@ -57,8 +57,8 @@ bool TsprunGroup::uses(Stream stream) { return groups_on[static_cast<std::size_t
 CallOptions TsprunGroup::call_options() const { return {.stream = stream_.value_or(Stream::control)}; }
 
 WorkPtr TsprunGroup::start(Job job) {
-  auto work = c10::make_intrusive<TsprunWork>(getRank(), job.type, name_ + ":" + job.call, c10::optional<Tensors>(job.inputs),
-                                              std::move(job.outputs), timeout_);
+  auto work = c10::make_intrusive<TsprunWork>(member_, getRank(), job.type, name_ + ":" + job.call,
+                                              c10::optional<Tensors>(job.inputs), std::move(job.outputs), timeout_);
   ++posted_;
   if (job.finish) {
     // Whichever thread finds the end writes what the caller may write: into a leaf that requires grad, as gloo does, and in
@@ -81,7 +81,7 @@ WorkPtr TsprunGroup::start(Job job) {
                                                 }
                                                 work->over(error);
                                               });
-    work->looked_after(member_, std::move(posted));
+    work->looked_after(std::move(posted));
   } catch (const Error&) {
     std::rethrow_exception(as_torch_error(name_ + ":" + job.call, std::current_exception()));
   }

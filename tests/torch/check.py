@@ -52,6 +52,8 @@ if case == "collectives":
         good(run("collectives.py", ranks))
 elif case == "results":
     good(run("results.py"))
+elif case == "callbacks":
+    good(run("callbacks.py"))
 elif case == "over_tcp":
     good(run("collectives.py", 3, "--intra", "tcp"))
 elif case == "heap":
