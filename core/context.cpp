@@ -166,6 +166,7 @@ HeapBlock Context::allocate(std::size_t bytes, std::string_view what, Category c
 }
 CategoryBytes Context::memory_use() const { return parts_->heap.use(); }
 CategoryBytes Context::memory_peaks() const { return parts_->heap.peaks(); }
+std::uint64_t Context::memory_budget() const { return parts_->heap.budget(); }
 TrafficCounters Context::traffic() const {
   TrafficCounters sum = parts_->engine.imagined_traffic();
   for (const LinkTraffic& link : parts_->links.traffic()) {

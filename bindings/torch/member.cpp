@@ -92,7 +92,11 @@ HeapBlock Member::allocate(std::size_t bytes) {
   HeapBlock block;
   if (::getpid() != process_) return block;
   try {
-    progress()->use([&](Context& context) { block = context.allocate(bytes, "tensor"); });
+    progress()->use([&](Context& context) {
+      if (bytes > context.memory_budget() / 2 - tensor_bytes_) return;  // the other half is for the collectives' own copies
+      block = context.allocate(bytes, "tensor");
+      tensor_bytes_ += bytes;
+    });
   } catch (const std::exception&) {
     // No room, or the process has left: the tensor lies elsewhere, and is copied when it travels.
   }
@@ -110,7 +114,12 @@ void Member::give_back(HeapBlock block) {
     shared = progress_;
     if (!shared) kept_.push_back(std::move(block));
   }
-  if (shared) shared->use([&](Context&) { block.reset(); });
+  if (shared) {
+    shared->use([&](Context&) {
+      tensor_bytes_ -= block.bytes().size();
+      block.reset();
+    });
+  }
 }
 
 std::shared_ptr<Member> current_membership() {

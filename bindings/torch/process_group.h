@@ -48,7 +48,8 @@ class Member {
   /// Ends pending operations with an error, waits for callbacks and leaves the job. Must not be called by a callback. The heap's
   /// blocks stay usable as long as this object lives.
   void leave();
-  /// Allocates a block of the rank's heap; an empty one if the heap has no room, or the process has left or was forked.
+  /// Allocates a block of the rank's heap for a tensor; an empty one if such blocks would take more than half of the heap, or it
+  /// has no room, or the process has left or was forked.
   HeapBlock allocate(std::size_t bytes);
   /// Gives a block back. Does nothing in a process that was forked from the rank's.
   void give_back(HeapBlock block);
@@ -58,6 +59,7 @@ class Member {
   mutable std::mutex mutex_;            // guards what follows
   std::shared_ptr<Progress> progress_;  // null: the process has left
   std::vector<HeapBlock> kept_;         // given back when nobody could take them any more
+  std::uint64_t tensor_bytes_ = 0;      // allocated and not given back; used within Progress::use()
   const pid_t process_ = ::getpid();
   std::unique_ptr<CallbackThreads> callbacks_ = std::make_unique<CallbackThreads>();
 };
