@@ -360,6 +360,7 @@ WorkPtr TsprunGroup::alltoall(Tensors& outputs, Tensors& inputs, const c10d::All
 }
 
 WorkPtr TsprunGroup::send(Tensors& tensors, int to, int tag) {
+  check_tag("send", tag);
   const at::Tensor tensor = only("send", "tensor", tensors).contiguous();
   return start(
       {.call = "send", .type = c10d::OpType::SEND, .inputs = {tensor}, .outputs = tensors, .post = [=](Communicator& group) {
@@ -374,6 +375,7 @@ WorkPtr TsprunGroup::recvAnysource(Tensors& tensors, int tag) {
 }
 
 WorkPtr TsprunGroup::receive(const char* call, c10d::OpType type, Tensors& tensors, int from, int tag) {
+  check_tag("recv", tag);
   const Result result(only("recv", "tensor", tensors), false);
   const auto received = std::make_shared<MessageInfo>();
   return start({.call = call,

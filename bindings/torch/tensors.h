@@ -65,6 +65,9 @@ inline const Tensors& only_list(const char* call, const char* what, const std::v
   return lists.front();
 }
 
+/// Refuses the tags that have a meaning of their own in a communicator (kNoTag, kAnyTag), and all others that aren't ones.
+inline void check_tag(const char* call, int tag) { TORCH_CHECK(tag >= 0, call, ": a message's tag is 0 or more, not ", tag); }
+
 inline void check_alike(const char* call, const at::Tensor& one, const at::Tensor& other) {
   TORCH_CHECK(one.scalar_type() == other.scalar_type(), call, ": tensors of one type are needed, got ", one.scalar_type(),
               " and ", other.scalar_type());
