@@ -102,7 +102,9 @@ Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&&) noexcept = default;
 
 Context::~Context() {
-  if (parts_) leave();
+  if (!parts_) return;
+  if (::getpid() == parts_->process) leave();
+  else static_cast<void>(parts_.release());  // a child's ends of what it inherited are the rank's own, such as queue pairs
 }
 
 void Context::leave() {
