@@ -102,7 +102,9 @@ Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&&) noexcept = default;
 
 Context::~Context() {
-  if (parts_) leave();
+  if (!parts_) return;
+  if (::getpid() == parts_->process) leave();
+  else static_cast<void>(parts_.release());  // a child's ends of what it inherited are the rank's own, such as queue pairs
 }
 
 void Context::leave() {
@@ -166,6 +168,7 @@ HeapBlock Context::allocate(std::size_t bytes, std::string_view what, Category c
 }
 CategoryBytes Context::memory_use() const { return parts_->heap.use(); }
 CategoryBytes Context::memory_peaks() const { return parts_->heap.peaks(); }
+std::uint64_t Context::memory_budget() const { return parts_->heap.budget(); }
 TrafficCounters Context::traffic() const {
   TrafficCounters sum = parts_->engine.imagined_traffic();
   for (const LinkTraffic& link : parts_->links.traffic()) {

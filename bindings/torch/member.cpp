@@ -64,6 +64,11 @@ Context join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
 
 }  // namespace
 
+Member::~Member() {
+  // In a process that was forked from the rank's there are no such threads that could be ended.
+  if (::getpid() != process_) static_cast<void>(callbacks_.release());
+}
+
 std::shared_ptr<Progress> Member::progress() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   TORCH_CHECK(progress_, "tsprun: this process has left its job");
@@ -79,6 +84,7 @@ void Member::leave() {
   }
   while (last.use_count() > 1) std::this_thread::yield();  // calls that began before
   last.reset();
+  callbacks_->stop();
   context_.leave();
 }
 
@@ -86,7 +92,11 @@ HeapBlock Member::allocate(std::size_t bytes) {
   HeapBlock block;
   if (::getpid() != process_) return block;
   try {
-    progress()->use([&](Context& context) { block = context.allocate(bytes, "tensor"); });
+    progress()->use([&](Context& context) {
+      if (bytes > context.memory_budget() / 2 - tensor_bytes_) return;  // the other half is for the collectives' own copies
+      block = context.allocate(bytes, "tensor");
+      tensor_bytes_ += bytes;
+    });
   } catch (const std::exception&) {
     // No room, or the process has left: the tensor lies elsewhere, and is copied when it travels.
   }
@@ -104,7 +114,12 @@ void Member::give_back(HeapBlock block) {
     shared = progress_;
     if (!shared) kept_.push_back(std::move(block));
   }
-  if (shared) shared->use([&](Context&) { block.reset(); });
+  if (shared) {
+    shared->use([&](Context&) {
+      tensor_bytes_ -= block.bytes().size();
+      block.reset();
+    });
+  }
 }
 
 std::shared_ptr<Member> current_membership() {
@@ -135,6 +150,7 @@ void fail(const std::string& text) {
 }
 
 void leave() {
+  TORCH_CHECK(!CallbackThreads::inside(), "tsprun: a callback of a future can't leave the job");
   std::shared_ptr<Member> member;
   {
     const std::lock_guard<std::mutex> lock(member_mutex);

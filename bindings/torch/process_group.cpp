@@ -3,6 +3,8 @@
 #include "tensors.h"
 #include "work.h"
 
+#include <ATen/ThreadLocalState.h>
+
 #include <atomic>
 #include <utility>
 
@@ -21,10 +23,10 @@ std::atomic<int> groups_on[kStreams];
 struct TsprunGroup::Job {
   const char* call;
   c10d::OpType type;
-  Tensors inputs;   ///< for profiles
+  Tensors inputs;   ///< for profiles; kept until the operation is over, like the outputs
   Tensors outputs;  ///< the result, as the work's future gives it
   std::function<tsprun::Work(Communicator&)> post;
-  std::function<void()> finish = {};                ///< after the operation: copies results to where they belong
+  std::function<void()> finish = {};  ///< after the operation: copies results to where they belong, as the caller's thread could
   std::shared_ptr<MessageInfo> received = nullptr;  ///< of a receive
 };
 
@@ -55,9 +57,17 @@ bool TsprunGroup::uses(Stream stream) { return groups_on[static_cast<std::size_t
 CallOptions TsprunGroup::call_options() const { return {.stream = stream_.value_or(Stream::control)}; }
 
 WorkPtr TsprunGroup::start(Job job) {
-  auto work = c10::make_intrusive<TsprunWork>(getRank(), job.type, name_ + ":" + job.call, c10::optional<Tensors>(job.inputs),
-                                              std::move(job.outputs), timeout_);
+  auto work = c10::make_intrusive<TsprunWork>(member_, getRank(), job.type, name_ + ":" + job.call,
+                                              c10::optional<Tensors>(job.inputs), std::move(job.outputs), timeout_);
   ++posted_;
+  if (job.finish) {
+    // Whichever thread finds the end writes what the caller may write: into a leaf that requires grad, as gloo does, and in
+    // inference mode into tensors made in it.
+    job.finish = at::wrapPropagateTLSState([copy_results = std::move(job.finish)] {
+      const at::NoGradGuard results_have_no_history;
+      copy_results();
+    });
+  }
   try {
     Posted posted = member_->progress()->post([&](Context&) { return job.post(*communicator_); },
                                               [work, inputs = std::move(job.inputs), finish = std::move(job.finish),
@@ -71,7 +81,7 @@ WorkPtr TsprunGroup::start(Job job) {
                                                 }
                                                 work->over(error);
                                               });
-    work->looked_after(member_, std::move(posted));
+    work->looked_after(std::move(posted));
   } catch (const Error&) {
     std::rethrow_exception(as_torch_error(name_ + ":" + job.call, std::current_exception()));
   }
@@ -87,7 +97,7 @@ WorkPtr TsprunGroup::broadcast(Tensors& tensors, const c10d::BroadcastOptions& o
        .inputs = tensors,
        .outputs = tensors,
        .post = [=, this](Communicator& group) { return group.post_broadcast(view(result.memory()), root, call_options()); },
-       .finish = [=] { result.finish(); }});
+       .finish = result.finish()});
 }
 
 WorkPtr TsprunGroup::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
@@ -102,7 +112,7 @@ WorkPtr TsprunGroup::allreduce(Tensors& tensors, const c10d::AllreduceOptions& o
                       const Buffer all = view(result.memory());
                       return group.post_all_reduce(all, all, reduction, call_options());
                     },
-                .finish = [=] { result.finish(); }});
+                .finish = result.finish()});
 }
 
 WorkPtr TsprunGroup::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
@@ -132,17 +142,14 @@ WorkPtr TsprunGroup::reduce(Tensors& tensors, const c10d::ReduceOptions& options
   const Result result(tensor);
   return start({.call = "reduce",
                 .type = c10d::OpType::REDUCE,
-                .inputs = tensors,
+                .inputs = {result.memory()},  // which nothing else keeps on ranks that aren't the root
                 .outputs = tensors,
                 .post =
                     [=, this](Communicator& group) {
                       const Buffer all = view(result.memory());
                       return group.post_reduce(all, mine ? all : Buffer(), reduction, root, call_options());
                     },
-                .finish =
-                    [=] {
-                      if (mine) result.finish();
-                    }});
+                .finish = mine ? result.finish() : nullptr});
 }
 
 WorkPtr TsprunGroup::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions&) {
@@ -180,7 +187,7 @@ WorkPtr TsprunGroup::_allgather_base(at::Tensor& output, at::Tensor& input, cons
        .inputs = {own},
        .outputs = {output},
        .post = [=, this](Communicator& group) { return group.post_all_gather(view(own), view(result.memory()), call_options()); },
-       .finish = [=] { result.finish(); }});
+       .finish = result.finish()});
 }
 
 WorkPtr TsprunGroup::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions&) {
@@ -268,7 +275,7 @@ WorkPtr TsprunGroup::scatter(Tensors& outputs, std::vector<Tensors>& inputs, con
                       return group.post_scatter(flat.defined() ? view(flat) : Buffer(), view(result.memory()), root,
                                                 call_options());
                     },
-                .finish = [=] { result.finish(); }});
+                .finish = result.finish()});
 }
 
 WorkPtr TsprunGroup::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& options) {
@@ -289,7 +296,7 @@ WorkPtr TsprunGroup::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inpu
                     [=, this](Communicator& group) {
                       return group.post_reduce_scatter_v(view(flat), view(result.memory()), counts, reduction, call_options());
                     },
-                .finish = [=] { result.finish(); }});
+                .finish = result.finish()});
 }
 
 WorkPtr TsprunGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
@@ -310,7 +317,7 @@ WorkPtr TsprunGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                     [=, this](Communicator& group) {
                       return group.post_reduce_scatter(view(all), view(result.memory()), reduction, call_options());
                     },
-                .finish = [=] { result.finish(); }});
+                .finish = result.finish()});
 }
 
 WorkPtr TsprunGroup::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
@@ -330,7 +337,7 @@ WorkPtr TsprunGroup::alltoall_base(at::Tensor& output, at::Tensor& input, std::v
                     [=, this](Communicator& group) {
                       return group.post_all_to_all_v(view(all), out, view(result.memory()), in, call_options());
                     },
-                .finish = [=] { result.finish(); }});
+                .finish = result.finish()});
 }
 
 WorkPtr TsprunGroup::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions&) {
@@ -353,6 +360,7 @@ WorkPtr TsprunGroup::alltoall(Tensors& outputs, Tensors& inputs, const c10d::All
 }
 
 WorkPtr TsprunGroup::send(Tensors& tensors, int to, int tag) {
+  check_tag("send", tag);
   const at::Tensor tensor = only("send", "tensor", tensors).contiguous();
   return start(
       {.call = "send", .type = c10d::OpType::SEND, .inputs = {tensor}, .outputs = tensors, .post = [=](Communicator& group) {
@@ -367,6 +375,7 @@ WorkPtr TsprunGroup::recvAnysource(Tensors& tensors, int tag) {
 }
 
 WorkPtr TsprunGroup::receive(const char* call, c10d::OpType type, Tensors& tensors, int from, int tag) {
+  check_tag("recv", tag);
   const Result result(only("recv", "tensor", tensors), false);
   const auto received = std::make_shared<MessageInfo>();
   return start({.call = call,
@@ -377,7 +386,7 @@ WorkPtr TsprunGroup::receive(const char* call, c10d::OpType type, Tensors& tenso
                     [=](Communicator& group) {
                       return group.post_recv(view(result.memory()), from, {.tag = tag, .received = received.get()});
                     },
-                .finish = [=] { result.finish(); },
+                .finish = result.finish(),
                 .received = received});
 }
 

@@ -4,6 +4,7 @@
 // call posts one operation and returns a work object; a call's tensors are kept until its operation is over.
 #pragma once
 
+#include "callback_threads.h"
 #include "tsprun/tsprun.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -37,12 +38,18 @@ class Member {
  public:
   explicit Member(Context joined) : context_(std::move(joined)), progress_(std::make_shared<Progress>(context_)) {}
 
+  ~Member();
+
   const Context& context() const { return context_; }
+  /// Returns the threads that complete futures.
+  CallbackThreads& callbacks() { return *callbacks_; }
   /// Returns what shares the context among threads, to be used for one call. Throws if the process has left the job.
   std::shared_ptr<Progress> progress() const;
-  /// Ends pending operations with an error and leaves the job. The heap's blocks stay usable as long as this object lives.
+  /// Ends pending operations with an error, waits for callbacks and leaves the job. Must not be called by a callback. The heap's
+  /// blocks stay usable as long as this object lives.
   void leave();
-  /// Allocates a block of the rank's heap; an empty one if the heap has no room, or the process has left or was forked.
+  /// Allocates a block of the rank's heap for a tensor; an empty one if such blocks would take more than half of the heap, or it
+  /// has no room, or the process has left or was forked.
   HeapBlock allocate(std::size_t bytes);
   /// Gives a block back. Does nothing in a process that was forked from the rank's.
   void give_back(HeapBlock block);
@@ -52,7 +59,9 @@ class Member {
   mutable std::mutex mutex_;            // guards what follows
   std::shared_ptr<Progress> progress_;  // null: the process has left
   std::vector<HeapBlock> kept_;         // given back when nobody could take them any more
+  std::uint64_t tensor_bytes_ = 0;      // allocated and not given back; used within Progress::use()
   const pid_t process_ = ::getpid();
+  std::unique_ptr<CallbackThreads> callbacks_ = std::make_unique<CallbackThreads>();
 };
 
 /// Returns the process's membership; null if it hasn't joined, or has left.

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -64,6 +65,9 @@ inline const Tensors& only_list(const char* call, const char* what, const std::v
   return lists.front();
 }
 
+/// Refuses the tags that have a meaning of their own in a communicator (kNoTag, kAnyTag), and all others that aren't ones.
+inline void check_tag(const char* call, int tag) { TORCH_CHECK(tag >= 0, call, ": a message's tag is 0 or more, not ", tag); }
+
 inline void check_alike(const char* call, const at::Tensor& one, const at::Tensor& other) {
   TORCH_CHECK(one.scalar_type() == other.scalar_type(), call, ": tensors of one type are needed, got ", one.scalar_type(),
               " and ", other.scalar_type());
@@ -98,7 +102,7 @@ inline Reduction reduction_of(const char* call, const c10d::ReduceOp& op, const 
   return *chosen;
 }
 
-/// The memory of a result: the tensor itself, or, if that isn't contiguous, a copy that finish() copies back.
+/// The memory of a result: the tensor itself, or, if that isn't contiguous, a copy that finish()'s function copies back.
 class Result {
  public:
   explicit Result(at::Tensor tensor, bool is_input = true)
@@ -107,8 +111,10 @@ class Result {
                 : is_input              ? tensor_.contiguous()
                                         : at::empty(tensor_.sizes(), tensor_.options())) {}
   const at::Tensor& memory() const { return memory_; }
-  void finish() const {
-    if (!memory_.is_same(tensor_)) tensor_.copy_(memory_);
+  /// Returns what is to be done after the operation; empty: nothing.
+  std::function<void()> finish() const {
+    if (memory_.is_same(tensor_)) return {};
+    return [copy = *this] { copy.tensor_.copy_(copy.memory_); };
   }
 
  private:

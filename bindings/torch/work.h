@@ -9,6 +9,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -32,29 +33,34 @@ inline std::string ranks(const std::vector<int>& list) {
   return text;
 }
 
-/// One operation, as torch waits for it; used by any thread.
+/// One operation, as torch waits for it; used by any thread. Its future is made when somebody asks for it: without one there are
+/// no callbacks, and the operation's end is told by whichever thread finds it.
 class TsprunWork : public c10d::Work {
  public:
-  TsprunWork(int rank, c10d::OpType type, const std::string& title, const c10::optional<Tensors>& inputs, Tensors outputs,
-             std::chrono::milliseconds timeout)
+  TsprunWork(std::shared_ptr<Member> member, int rank, c10d::OpType type, const std::string& title,
+             const c10::optional<Tensors>& inputs, Tensors outputs, std::chrono::milliseconds timeout)
       : Work(rank, type, title.c_str(), inputs),
         call_(title),
         outputs_(std::move(outputs)),
         timeout_(timeout),
-        future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+        member_(std::move(member)) {}
 
-  void looked_after(std::shared_ptr<Member> member, Posted posted) {
+  void looked_after(Posted posted) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    member_ = std::move(member);
     posted_.emplace(std::move(posted));
   }
+  /// Called at the end of the operation; doesn't wait for callbacks.
   void over(const std::exception_ptr& failure) {
-    const std::exception_ptr error = failure ? as_torch_error(call_, failure) : nullptr;
-    finish(error);
-    if (error) future_->setErrorIfNeeded(error);
-    else future_->markCompleted(c10::IValue(outputs_));
+    finish(failure ? as_torch_error(call_, failure) : nullptr);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!future_ || future_->completed()) return;  // nobody has asked yet, or getFuture() has told of the end
+      telling_ = true;
+    }
+    member_->callbacks().run([work = c10::intrusive_ptr<TsprunWork>::reclaim_copy(this)] { work->tell(); }, asked_inside_);
   }
 
+  /// Waits for the callbacks of the future, too, as gloo does; but not in one of them.
   bool wait(std::chrono::milliseconds timeout) override {
     const std::chrono::milliseconds limit = timeout.count() > 0 ? timeout : timeout_;
     bool in_time = false;
@@ -69,21 +75,54 @@ class TsprunWork : public c10d::Work {
                   " ms: ", missing.empty() ? "it hasn't come to an end" : "it waits for " + ranks(missing),
                   missing.empty() ? "" : " of the job, still computing, or elsewhere");
     }
+    std::unique_lock<std::mutex> lock(mutex_);
+    const bool told = cv_.wait_for(lock, limit, [&] { return !telling_ || teller_ == std::this_thread::get_id(); });
+    TORCH_CHECK(told, call_, ": Timed out after ", limit.count(), " ms: it is over, but a callback of its future isn't");
+    if (exception_) std::rethrow_exception(exception_);  // its results couldn't be copied out
     return true;
   }
   std::vector<at::Tensor> result() override { return outputs_; }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    asked_inside_ = asked_inside_ || CallbackThreads::inside();
+    if (!future_) {
+      future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+      if (completed_) complete_future();
+    }
+    return future_;
+  }
   void abort() override { TORCH_CHECK(false, "tsprun: an operation that has begun can't be taken back"); }
   int sourceRank() const override { return source_; }
   void set_source(int rank) { source_ = rank; }
 
  private:
+  void complete_future() {
+    if (exception_) future_->setErrorIfNeeded(exception_);
+    else future_->markCompleted(c10::IValue(outputs_));
+  }
+  /// Runs the callbacks.
+  void tell() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      teller_ = std::this_thread::get_id();
+    }
+    complete_future();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      telling_ = false;
+    }
+    cv_.notify_all();
+  }
+
   std::string call_;
   Tensors outputs_;
   std::chrono::milliseconds timeout_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
   std::shared_ptr<Member> member_;  // before posted_, which must not outlive it
   std::optional<Posted> posted_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_, like what follows
+  bool asked_inside_ = false;                       // for the future, by a callback, which may wait for it
+  bool telling_ = false;                            // callbacks are about to run, or run
+  std::thread::id teller_;
   int source_ = -1;
 };
 

@@ -2,8 +2,9 @@
 //
 // One mutex guards the engine and all state here. Whoever wants it raises `wanted`, which makes the thread that holds it in
 // Engine::drive() step aside until all who want it have had it: so no thread starves, though a mutex may be unfair. At most one
-// thread has the role of the driver, a waiting one until its wait is over; others sleep on `changed`, under a mutex of its own,
-// which is taken last. No lock is held while a `done` function is called.
+// thread is the driver, as a rule a waiting one until its wait is over; others sleep on `changed`, under a mutex of its own,
+// which is taken last. While a `done` function is called, no lock is held and the caller isn't the driver: so one that takes long
+// stops no other thread.
 #include "tsprun/progress.h"
 
 #include "core/context.h"
@@ -48,6 +49,7 @@ struct PostedState {
   Work work;
   Progress::Done done;
   std::exception_ptr failure;
+  std::uint32_t waiters = 0;
   std::atomic<bool> over{false};
 };
 
@@ -79,7 +81,10 @@ struct ProgressState {
   void await_change(std::unique_lock<std::mutex>& lock, const PostedState& posted);
   std::exception_ptr drive(WaitState& state, std::uint64_t number, std::uint64_t deadline_ns);
   void let_others_in(std::unique_lock<std::mutex>& lock);
-  void collect(std::unique_lock<std::mutex>& lock, const std::exception_ptr& failure);
+  void collect(std::unique_lock<std::mutex>& lock, const std::exception_ptr& failure, bool* driver = nullptr);
+  void step_down(bool& driver);
+  bool is_pending(const PostedState& posted) const;
+  bool awaited() const;
   bool wait(PostedState& posted, std::uint64_t deadline_ns);
   void attend();
   void stop();
@@ -97,7 +102,6 @@ struct ProgressState {
   bool driving = false;
   bool resting = false;
   bool stopping = false;
-  std::uint32_t waiters = 0;
   std::uint64_t last_post_ns = 0;
   std::thread thread;
 };
@@ -147,8 +151,9 @@ void ProgressState::let_others_in(std::unique_lock<std::mutex>& lock) {
   enter(lock);
 }
 
-/// Ends the operations that are complete or, after a failure, all; calls their `done` without the lock.
-void ProgressState::collect(std::unique_lock<std::mutex>& lock, const std::exception_ptr& failure) {
+/// Ends the operations that are complete or, after a failure, all; calls their `done` without the lock. Then the caller isn't the
+/// driver any more; `driver` says whether it was.
+void ProgressState::collect(std::unique_lock<std::mutex>& lock, const std::exception_ptr& failure, bool* driver) {
   std::vector<std::shared_ptr<PostedState>> ended;
   const auto is_over = [&](const std::shared_ptr<PostedState>& posted) {
     if (!failure && !engine->is_complete(posted->work)) return false;
@@ -159,6 +164,7 @@ void ProgressState::collect(std::unique_lock<std::mutex>& lock, const std::excep
   };
   std::erase_if(pending, is_over);
   if (!ended.empty()) {
+    if (driver != nullptr) step_down(*driver);
     lock.unlock();
     for (const std::shared_ptr<PostedState>& posted : ended) {
       if (posted->done) posted->done(posted->failure);
@@ -170,27 +176,40 @@ void ProgressState::collect(std::unique_lock<std::mutex>& lock, const std::excep
   }
 }
 
+/// Gives up the role of the driver, to another thread that waits if there is one.
+void ProgressState::step_down(bool& driver) {
+  driver = driving = false;
+  if (awaited()) announce();
+}
+
+bool ProgressState::is_pending(const PostedState& posted) const {
+  return std::ranges::any_of(pending, [&](const auto& each) { return each.get() == &posted; });
+}
+
+/// Returns true if a thread waits for a pending operation, and so drives or is about to.
+bool ProgressState::awaited() const {
+  return std::ranges::any_of(pending, [](const auto& each) { return each->waiters > 0; });
+}
+
 bool ProgressState::wait(PostedState& posted, std::uint64_t deadline_ns) {
   if (!posted.over.load(std::memory_order_acquire)) {
     Turn turn(*this);
     WaitState state(Engine::stream_of(posted.work));
     bool driver = false;
-    ++waiters;
+    ++posted.waiters;
     while (!posted.over.load(std::memory_order_acquire) && posix::now_ns() < deadline_ns) {
-      const bool in_queue = std::any_of(pending.begin(), pending.end(), [&](const auto& each) { return each.get() == &posted; });
-      driver = driver || !std::exchange(driving, true);
-      if (driver && in_queue) {
-        collect(turn.lock(), drive(state, Engine::number_of(posted.work), deadline_ns));
+      const bool queued = is_pending(posted);  // no more while another thread is in its `done`
+      if (queued && !driving) driver = driving = true;
+      if (driver && queued) {
+        collect(turn.lock(), drive(state, Engine::number_of(posted.work), deadline_ns), &driver);
         let_others_in(turn.lock());
       } else {
+        if (driver) step_down(driver);
         await_change(turn.lock(), posted);
       }
     }
-    --waiters;
-    if (driver) {
-      driving = false;
-      if (waiters > 0) announce();
-    }
+    --posted.waiters;
+    if (driver) step_down(driver);
   }
   if (!posted.over.load(std::memory_order_acquire)) return false;
   if (posted.failure) std::rethrow_exception(posted.failure);
@@ -202,7 +221,7 @@ void ProgressState::attend() {
   std::unique_lock<std::mutex> lock(mutex);
   std::uint64_t last_sign_ns = 0;
   while (!stopping) {
-    if (waiters == 0 && !driving && !pending.empty()) {
+    if (!driving && !pending.empty() && !awaited()) {
       WaitState state(Stream::control);
       state.blocked = false;
       driving = true;
@@ -213,7 +232,7 @@ void ProgressState::attend() {
       continue;
     }
     const std::uint64_t now = posix::now_ns();
-    if (waiters == 0 && !driving && now - last_sign_ns >= std::uint64_t{std::chrono::nanoseconds(kSign).count()}) {
+    if (!driving && !awaited() && now - last_sign_ns >= std::uint64_t{std::chrono::nanoseconds(kSign).count()}) {
       last_sign_ns = now;
       try {
         engine->tick();

@@ -53,7 +53,8 @@ class Posted {
 class Progress {
  public:
   /// Called once when an operation is over, without argument if it completed, else with its failure, by whichever thread found
-  /// out. It may call post() and use(), but must not wait for an operation, nor throw.
+  /// out. It may call post() and use(), but must not wait for an operation, nor throw. It should be brief: while it runs,
+  /// operations may move on only as far as other threads wait.
   using Done = std::function<void(std::exception_ptr failure)>;
 
   /// Starts the thread. The context must outlive this object.

@@ -77,6 +77,42 @@ TEST(Progress, DoneMayPostTheNextOperation) {
   });
 }
 
+/// Whether the thread that waits for an operation or the progress thread is in its `done`, another thread's wait drives
+/// meanwhile.
+TEST(Progress, ADoneThatTakesLongStopsNoOtherThread) {
+  for (const bool wait_at_once : {true, false}) {
+    run_ranks(2, [&](Context& context) {
+      Progress progress(context);
+      std::int64_t first = context.rank();
+      std::int64_t second = 10 * context.rank();
+      std::atomic<bool> in_done = false;
+      std::atomic<bool> second_over = false;
+      if (context.rank() == 1) {
+        std::this_thread::sleep_for(50ms);  // so that rank 0 waits before an operation is complete
+        sum(progress, first).wait();
+        std::this_thread::sleep_for(100ms);
+        sum(progress, second, Stream::kv).wait();
+        return;
+      }
+      Posted slow = sum(progress, first, Stream::control, [&](const std::exception_ptr&) {
+        in_done = true;
+        for (int i = 0; i < 5000 && !second_over; ++i) std::this_thread::sleep_for(1ms);
+        EXPECT_TRUE(second_over);
+      });
+      std::thread waiter([&] {
+        while (!wait_at_once && !in_done) std::this_thread::sleep_for(1ms);
+        slow.wait();
+      });
+      while (!in_done) std::this_thread::sleep_for(1ms);
+      if (!wait_at_once) std::this_thread::sleep_for(20ms);  // until the other thread waits
+      sum(progress, second, Stream::kv).wait();
+      second_over = true;
+      waiter.join();
+      EXPECT_EQ(second, 10);
+    });
+  }
+}
+
 TEST(Progress, ARankThatComputesLongerThanTheDeadlineIsAlive) {
   run_ranks(2,
             [](Context& context) {

@@ -113,6 +113,9 @@ TEST_F(JoinedByStore, AStoppedRankIsNamedOnAllNodes) {
   }
 }
 
+/// A forked child that destroys its copy of the context doesn't disturb its rank, by shared memory, TCP or news.
+TEST_F(JoinedByStore, AForkedChildClosesWhatIsNotItsOwn) { outputs({"a", "a", "b"}, {"close_in_child"}); }
+
 TEST_F(JoinedByStore, AMismatchIsToldToAllNodes) {
   Ranks ranks = start({"a", "a", "b", "b"}, {"mismatch"});
   expect_told(ranks, "all_gather");

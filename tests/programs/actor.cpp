@@ -26,6 +26,7 @@
 #include <stdexcept>
 #include <string>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -284,6 +285,23 @@ int leave_badly(const Arguments& arguments) {
   return 0;
 }
 
+/// close_in_child: a forked child of each rank destroys its copy of the context; the ranks go on.
+int close_in_child(const Arguments&) {
+  std::optional<tsprun::Context> context(join());
+  reduce_ones(*context, 100'000);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    context.reset();
+    ::_exit(0);
+  }
+  int status = -1;
+  if (::waitpid(child, &status, 0) != child || status != 0) throw std::runtime_error("the child ended badly");
+  context->world().barrier();
+  for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{200'000}}) reduce_ones(*context, count);
+  say(fmt::format("rank {} went on", context->rank()));
+  return 0;
+}
+
 /// leave_late: rank 0 leaves, the others a moment later; they print the milliseconds that it takes them.
 int leave_late(const Arguments&) {
   std::optional<tsprun::Context> context(join());
@@ -459,6 +477,7 @@ int main(int argc, char** argv) {
                                                                                {"fail_outside", fail_outside},
                                                                                {"leave_badly", leave_badly},
                                                                                {"leave_early", leave_early},
+                                                                               {"close_in_child", close_in_child},
                                                                                {"leave_late", leave_late},
                                                                                {"deadlock", deadlock},
                                                                                {"mismatch", mismatch},

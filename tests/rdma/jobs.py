@@ -368,10 +368,12 @@ job paused --inter verbs {lab.train(100000, size)}
 
 def circle(lab, _steps, _size, timeout):
     """Two ranks that receive from each other over verbs: that they ask each other's adapters for life is no sign of any. And one that
-    leaves after the other: it waits for no answer of an adapter that nobody holds any more."""
+    leaves after the other: it waits for no answer of an adapter that nobody holds any more. And two whose forked children close what they
+    inherited, which is the ranks' own."""
     deadline = 20
     script = f"layout=tsp=2 deadline={deadline} job circle run -- {lab.options.actor} deadlock\n"
     script += f"layout=tsp=2 job late run -- {lab.options.actor} leave_late\n"
+    script += f"layout=tsp=2 job forked run -- {lab.options.actor} close_in_child\n"
     require(lab.run(script, timeout=timeout) == 0, "the laboratory failed")
     for node in (0, 1):
         require(lab.code("circle", node) != 0, f"circle: node {node} ended in good order\n{lab.words('circle')}")
@@ -383,6 +385,7 @@ def circle(lab, _steps, _size, timeout):
     late = re.search(r"rank 1 left in (\d+) ms", lab.words("late"))
     require(late and int(late[1]) < 1000, f"rank 1, which leaves last:\n{lab.words('late')}")
     print(f"late: {late[0]}")
+    require(len(re.findall(r"rank \d went on", lab.words("forked"))) == 2, f"a child's end broke its rank:\n{lab.words('forked')}")
 
 
 def packets_sent(lab, when, node, rail):

@@ -50,11 +50,15 @@ def torchrun(program, nodes=1):
 if case == "collectives":
     for ranks in (1, 2, 4):
         good(run("collectives.py", ranks))
+elif case == "results":
+    good(run("results.py"))
+elif case == "callbacks":
+    good(run("callbacks.py"))
 elif case == "over_tcp":
     good(run("collectives.py", 3, "--intra", "tcp"))
 elif case == "heap":
     good(run("heap.py"))
-    good(run("heap.py", 2, "--mem-per-rank", "11M", arguments=["--no-room"]))
+    good(run("heap.py", 2, "--mem-per-rank", "22M", arguments=["--no-room"]))
     good(run("collectives.py", 3, arguments=["--heap"]))
     good(run("ddp.py", 3, arguments=["--heap"]))
 elif case == "ddp":

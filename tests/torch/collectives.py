@@ -187,6 +187,11 @@ if size > 2:
 refused("dense tensors", lambda: dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (2,))))
 refused("can't be reduced by", lambda: dist.all_reduce(given(rank, 3, torch.float32), dist.ReduceOp.BXOR))
 refused("a tensor for each of", lambda: dist.all_gather([torch.empty(7)] * (size + 1), given(rank)))
+if size > 1:
+    for tag in (-1, -2, -3):  # -1 and -2 have a meaning in a communicator
+        refused(f"0 or more, not {tag}", lambda: dist.send(given(rank), (rank + 1) % size, tag=tag))
+        refused(f"0 or more, not {tag}", lambda: dist.irecv(given(rank), (rank + 1) % size, tag=tag))
+        refused(f"0 or more, not {tag}", lambda: dist.recv(given(rank), tag=tag))
 if size == 1:
     refused("no other that could send", lambda: dist.recv(torch.empty(1)))
 

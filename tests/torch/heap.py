@@ -31,9 +31,18 @@ tsprun_torch.use_heap()
 small, large = torch.ones(8), torch.ones(1 << 20)
 assert not in_heap(before) and not in_heap(small)
 assert in_heap(large)
-if "--no-room" in sys.argv:  # the job has a budget for two such tensors
-    more = [torch.ones(1 << 20) for _ in range(3)]
+if "--no-room" in sys.argv:  # half of the job's budget is for two such tensors
+    more = [torch.ones(1 << 20) for _ in range(5)]
     assert in_heap(more[0]) and not in_heap(more[1]) and bool((more[1] == more[0]).all())
+    whole = torch.empty(size << 20)  # lies elsewhere, so the collective takes the other half for its copy
+    dist.all_gather_into_tensor(whole, before) if hasattr(dist, "all_gather_into_tensor") else dist._all_gather_base(whole, before)
+    assert not in_heap(whole) and bool((whole == 1).all())
+    dist.all_reduce(more[0])
+    assert bool((more[0] == size).all())
+    more[0] = torch.ones(1 << 20)
+    assert not in_heap(more[0])  # the new one is made before the old one goes
+    more[0] = torch.ones(1 << 20)
+    assert in_heap(more[0])
     del more
 for tensor in (before, small, large):
     dist.all_reduce(tensor)

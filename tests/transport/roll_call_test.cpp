@@ -40,6 +40,42 @@ class MapStore : public KeyValue {
   std::map<std::string, std::vector<std::byte>> values_;
 };
 
+/// Shows what ranks have set only after a fence, which all take part in, as the stores of process managers do.
+class FencedStore : public KeyValue {
+ public:
+  explicit FencedStore(std::size_t ranks) : ranks_(ranks) {}
+
+  void set(const std::string& key, std::span<const std::byte> value) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    hidden_[key].assign(value.begin(), value.end());
+  }
+  std::optional<std::vector<std::byte>> get(const std::string& key, std::chrono::milliseconds /*at_most*/) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return shown_.contains(key) ? std::optional(shown_[key]) : std::nullopt;
+  }
+  void fence() override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const std::size_t mine = fences_;
+    if (++came_ == ranks_) {
+      shown_.merge(hidden_);
+      came_ = 0;
+      ++fences_;
+      changed_.notify_all();
+    } else if (!changed_.wait_for(lock, std::chrono::seconds(5), [&] { return fences_ > mine; })) {
+      throw Error(Cause::stalled, "not all ranks came to the fence");
+    }
+  }
+
+ private:
+  std::size_t ranks_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t came_ = 0;
+  std::size_t fences_ = 0;
+  std::map<std::string, std::vector<std::byte>> hidden_;
+  std::map<std::string, std::vector<std::byte>> shown_;
+};
+
 /// What one rank heard.
 struct Heard {
   std::optional<Plan> plan;
@@ -49,8 +85,7 @@ struct Heard {
 };
 
 /// Lets the ranks that are on a machine come; "": that rank doesn't.
-std::vector<Heard> call(const std::vector<std::string>& machines, std::uint64_t timeout_ns = 10 * kSecond) {
-  MapStore store;
+std::vector<Heard> call_by(KeyValue& store, const std::vector<std::string>& machines, std::uint64_t timeout_ns) {
   std::vector<Heard> heard(machines.size());
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < machines.size(); ++rank) {
@@ -70,6 +105,11 @@ std::vector<Heard> call(const std::vector<std::string>& machines, std::uint64_t 
   }
   for (std::thread& thread : threads) thread.join();
   return heard;
+}
+
+std::vector<Heard> call(const std::vector<std::string>& machines, std::uint64_t timeout_ns = 10 * kSecond) {
+  MapStore store;
+  return call_by(store, machines, timeout_ns);
 }
 
 TEST(RollCall, AllRanksHaveThePlanOfRankZero) {
@@ -119,6 +159,18 @@ TEST(RollCall, RanksMustBeNumberedNodeByNode) {
       EXPECT_NE(each.why.find("number them node by node"), std::string::npos) << each.why;
     }
   }
+}
+
+/// Also by a store that shows nothing before the next fence.
+TEST(RollCall, ARefusalIsShownByAFence) {
+  const std::vector<std::string> machines = {"a/", "b/", "a/", "b/"};
+  FencedStore store(machines.size());
+  for (const Heard& each : call_by(store, machines, kSecond)) {
+    EXPECT_EQ(each.cause, Cause::refused);
+    EXPECT_NE(each.why.find("number them node by node"), std::string::npos) << each.why;
+  }
+  FencedStore good(2);
+  for (const Heard& each : call_by(good, {"a/", "b/"}, kSecond)) EXPECT_TRUE(each.plan) << each.why;
 }
 
 TEST(RollCall, WhatIsNoPlanIsRefused) {

@@ -52,6 +52,15 @@ std::string listed(const std::vector<int>& ranks) {
                      ranks.size() > kShown ? fmt::format(" and {} more", ranks.size() - kShown) : "");
 }
 
+/// Shows the others what rank 0 has answered, whatever becomes of this rank: they are in their fence.
+void show_refusal(KeyValue& store) noexcept {
+  try {
+    store.fence();
+  } catch (...) {
+    // The refusal is what counts.
+  }
+}
+
 /// Waits for all ranks' machines. Throws Error(stalled).
 std::vector<std::string> machines(int size, KeyValue& store, std::uint64_t timeout_ns) {
   const std::uint64_t deadline = posix::now_ns() + timeout_ns;
@@ -170,7 +179,14 @@ Plan call_roll(int rank, int size, const std::string& machine, KeyValue& store, 
   store.set(place_key(rank), bytes_of(machine));
   store.fence();
   if (rank == 0) {
-    Plan plan = answered_plan(size, store, timeout_ns, open);
+    Plan plan = [&] {
+      try {
+        return answered_plan(size, store, timeout_ns, open);
+      } catch (...) {
+        show_refusal(store);
+        throw;
+      }
+    }();
     store.fence();
     return plan;
   }
