@@ -52,12 +52,14 @@ class TsprunWork : public c10d::Work {
   /// Called at the end of the operation; doesn't wait for callbacks.
   void over(const std::exception_ptr& failure) {
     finish(failure ? as_torch_error(call_, failure) : nullptr);
+    bool at_once = false;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (!future_ || future_->completed()) return;  // nobody has asked yet, or getFuture() has told of the end
       telling_ = true;
+      at_once = asked_inside_;
     }
-    member_->callbacks().run([work = c10::intrusive_ptr<TsprunWork>::reclaim_copy(this)] { work->tell(); }, asked_inside_);
+    member_->callbacks().run([work = c10::intrusive_ptr<TsprunWork>::reclaim_copy(this)] { work->tell(); }, at_once);
   }
 
   /// Waits for the callbacks of the future, too, as gloo does; but not in one of them.
