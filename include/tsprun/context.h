@@ -109,7 +109,8 @@ class Context {
   CategoryBytes memory_use() const;
   /// Returns the largest value that each entry of memory_use() has had, total included.
   CategoryBytes memory_peaks() const;
-  /// Returns the most that memory_use().total can be: TSP_MEM_PER_RANK, or the size of the rank's heap if that is smaller or unset.
+  /// Returns the most that memory_use().total can be: TSP_MEM_PER_RANK, or the size of the rank's heap if that is smaller or
+  /// unset.
   std::uint64_t memory_budget() const;
 
   /// Returns the payload bytes sent and received by this rank so far, summed over all transports.
