@@ -2,6 +2,7 @@
 // and a slow link takes bytes over its speed. Delays of an hour make "late" plain without a clock: what is pending was struck.
 
 #include "transport/fault/delay_transport.h"
+#include "transport/fault/damage_transport.h"
 #include "transport/forwarding_transport.h"
 #include "transport/posix.h"
 #include "transport/shm/shm_transport.h"
@@ -34,9 +35,10 @@ class Pair {
         late_(hesitant_, {}, links(bytes_per_ns), &strikes_, {kPeersRank}) {}
 
   /// A message of `bytes` bytes is sent and asked for; the ticket of the receive.
-  Ticket pass(Stream stream, std::size_t bytes, Purpose purpose = Purpose::kv) {
+  Ticket pass(Stream stream, std::size_t bytes, Purpose purpose = Purpose::kv) { return pass_to(late_, stream, bytes, purpose); }
+  Ticket pass_to(Transport& receiver, Stream stream, std::size_t bytes, Purpose purpose = Purpose::kv) {
     const Envelope envelope{0xabcd, ++sent_[stream], 7, purpose};
-    const Ticket ticket = late_.receive({0, stream}, envelope, memory_.heap(1).first(bytes));
+    const Ticket ticket = receiver.receive({0, stream}, envelope, memory_.heap(1).first(bytes));
     EXPECT_NE(ticket, kNotNow);
     EXPECT_NE(zero_.send({1, stream}, envelope, memory_.heap(0).first(bytes), Delivery::copy_if_small), kNotNow);
     return ticket;
@@ -152,6 +154,23 @@ TEST(DelayTransport, ASlowLinkCarriesOneMessageAtATimeWhateverItsStream) {
     travel += kTravel_ns;
     EXPECT_GE(posix::now_ns(), begin + travel - 1000);
   }
+}
+
+/// The DelayTransport carries out its strike while the decorator around it holds another of the same message.
+TEST(DelayTransport, ADelayAndADamageMayStrikeTheSameMessage) {
+  Pair pair;
+  fault::DamagedArrivals arrivals;
+  fault::DamageTransport damaged(pair.late(), pair.strikes(), {kPeersRank}, arrivals);
+  std::vector<std::size_t> told;
+  pair.strikes().on_event = [&](const fault::FaultEvent& event) { told.push_back(event.fault); };
+  pair.strikes().arm(Stream::kv, {.kind = Kind::delay, .fault = 5, .from = kPeersRank, .late_ns = 1000});
+  pair.strikes().arm(Stream::kv, {.kind = Kind::corrupt, .fault = 6, .from = kPeersRank});
+  pair.strikes().arm(Stream::kv, {.kind = Kind::corrupt, .fault = 7, .from = kPeersRank});
+  const Ticket ticket = pair.pass_to(damaged, Stream::kv, 100);
+  while (damaged.test_receive({0, Stream::kv}, ticket) == Outcome::pending) continue;
+  EXPECT_EQ(told, (std::vector<std::size_t>{5, 6}));
+  ASSERT_TRUE(pair.strikes().due(Kind::corrupt, Stream::kv, kPeersRank));
+  EXPECT_EQ(pair.strikes().due(Kind::corrupt, Stream::kv, kPeersRank)->fault, 7U);
 }
 
 TEST(DelayTransport, DelaysAddUpAndTheSlowestSpeedHolds) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace tsprun::detail::fault {
 
@@ -19,10 +20,11 @@ Ticket DamageTransport::expect(LaneId lane, const Envelope& envelope, std::byte*
   // Messages that decorators add don't count, and an empty one has nothing to damage.
   const bool can_be_struck = envelope.purpose != Purpose::none && bytes != 0;
   const int from = world(lane.peer);
-  const Strike* loss = can_be_struck ? strikes_->due(Kind::drop, lane.stream, from) : nullptr;
-  const Strike* damage = can_be_struck ? strikes_->due(Kind::corrupt, lane.stream, from) : nullptr;
+  // Copies: below, a DelayTransport may carry out strikes of its own.
+  const std::optional<Strike> loss = can_be_struck ? strikes_->due(Kind::drop, lane.stream, from) : std::nullopt;
+  std::optional<Strike> damage = can_be_struck ? strikes_->due(Kind::corrupt, lane.stream, from) : std::nullopt;
   Lane& here = lanes_[{lane.peer, lane.stream}];
-  if (loss != nullptr && !here.losing) {
+  if (loss && !here.losing) {
     const Ticket below = post();
     if (below == kNotNow) return kNotNow;
     here.last = below;
@@ -31,15 +33,15 @@ Ticket DamageTransport::expect(LaneId lane, const Envelope& envelope, std::byte*
     strikes_->done(*loss, {loss->fault, lane.stream, from, bytes, "the message is lost"});
   }
   // The message that replaces a lost one isn't the one to be damaged.
-  if (here.losing) damage = nullptr;
-  const bool below_its_check = damage != nullptr && inner().checks_payloads();
+  if (here.losing) damage.reset();
+  const bool below_its_check = damage && inner().checks_payloads();
   if (below_its_check) arrivals_->damage(lane, here.last + 1);
   const Ticket below = post();
   if (below == kNotNow) return kNotNow;
   here.last = below;
   here.losing = false;
   const Ticket ticket = below - here.lost.size();
-  if (damage != nullptr) {
+  if (damage) {
     const std::size_t byte = damage->draw % bytes;
     const auto bit = static_cast<unsigned>(damage->draw >> 61);
     const std::string what = below_its_check ? "a bit is flipped" : fmt::format("bit {} of byte {} is flipped", bit, byte);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace tsprun::detail::fault {
 
@@ -27,7 +28,7 @@ Ticket DelayTransport::expect(LaneId lane, const Envelope& envelope, Ticket tick
   // Messages that decorators add don't count, and an empty one carries nothing that could be late.
   if (strikes_ != nullptr && envelope.purpose != Purpose::none && bytes != 0) {
     const int from = worlds_[static_cast<std::size_t>(lane.peer)];
-    while (const Strike* strike = strikes_->due(Kind::delay, lane.stream, from)) {
+    while (const std::optional<Strike> strike = strikes_->due(Kind::delay, lane.stream, from)) {
       const std::uint64_t late_ns = strike->late_ns;
       strikes_->done(*strike, {strike->fault, lane.stream, from, bytes,
                                fmt::format("it comes {:g} ms later", static_cast<double>(late_ns) * 1e-6)});
@@ -86,9 +87,11 @@ bool DelayTransport::progress() {
 
 std::uint64_t DelayTransport::arm() {
   std::uint64_t wake = inner().arm();
+  const std::uint64_t now = posix::now_ns();
   for (const auto& [key, lane] : lanes_) {
     for (const Expected& message : lane.expected) {
-      if (message.ready_ns != 0) wake = std::min(wake, message.ready_ns);
+      // One that is ready by now is found by the last look before the sleep, unless nobody waits for it yet.
+      if (message.ready_ns > now) wake = std::min(wake, message.ready_ns);
     }
   }
   return wake;

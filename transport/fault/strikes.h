@@ -7,11 +7,13 @@
 #include "transport/fault/spec.h"
 #include "transport/message.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,17 +45,21 @@ class Strikes {
   void arm(Stream stream, const Strike& strike) { armed(stream).push_back(strike); }
   /// Removes the stream's strikes that found no message: their operation is over.
   void disarm(Stream stream) { armed(stream).clear(); }
-  /// Returns the first armed strike of this kind that fits a message from this rank of the world; null if there is none.
-  const Strike* due(Kind kind, Stream stream, int from) const {
+  /// Returns the first armed strike of this kind that fits a message from this rank of the world; nothing if there is none.
+  std::optional<Strike> due(Kind kind, Stream stream, int from) const {
     for (const Strike& strike : armed_[static_cast<std::size_t>(stream)]) {
-      if (strike.kind == kind && (strike.from == Strike::kAnyRank || strike.from == from)) return &strike;
+      if (strike.kind == kind && (strike.from == Strike::kAnyRank || strike.from == from)) return strike;
     }
-    return nullptr;
+    return std::nullopt;
   }
-  /// Removes a strike that was carried out, and calls `on_event`. `strike` must come from due().
+  /// Removes a strike that was carried out, and calls `on_event`. `strike` must come from due(); others may have been removed
+  /// since.
   void done(const Strike& strike, const FaultEvent& event) {
     std::vector<Strike>& all = armed(event.stream);
-    all.erase(all.begin() + (&strike - all.data()));
+    const auto at = std::ranges::find_if(all, [&](const Strike& each) {
+      return each.kind == strike.kind && each.fault == strike.fault && each.from == strike.from;
+    });
+    if (at != all.end()) all.erase(at);
     if (on_event) on_event(event);
   }
 
