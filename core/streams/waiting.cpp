@@ -388,7 +388,10 @@ void Engine::check_deadline(WaitState& state, std::uint64_t now) {
     state.chain_since_ns = now;
     return;
   }
-  if (now - state.chain_since_ns < options_.timeout_ns) return;
+  // Where no launcher does, a node's first rank carries what is known of its others. If it has stopped, they stand still on the
+  // board, and its silence is about to be noticed: that is the cause, not one of them.
+  const bool by_news = options_.watch != nullptr && !std::ranges::all_of(chain.ranks, [&](int rank) { return is_near(rank); });
+  if (now - state.chain_since_ns < options_.timeout_ns + (by_news ? options_.timeout_ns / 4 : 0)) return;
   // Look for stopped processes now; under a launcher, the board shows them already.
   if (chain.cycle && options_.watch != nullptr && options_.watch->note_stopped(chain.ranks))
     chain = board_.wait_chain(world_rank_);
