@@ -1,6 +1,7 @@
 // Hands tasks to threads: one stands by while others are inside tasks.
 #include "callback_threads.h"
 
+#include <system_error>
 #include <utility>
 
 namespace tsprun::torch_binding {
@@ -10,7 +11,7 @@ namespace {
 using std::chrono::steady_clock;
 
 /// Time after which a task counts as waiting for another.
-constexpr std::chrono::milliseconds kMoment{50};
+constexpr std::chrono::seconds kMoment{2};
 
 thread_local bool in_task = false;
 
@@ -21,9 +22,9 @@ bool CallbackThreads::inside() { return in_task; }
 void CallbackThreads::run(Task task, bool at_once) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!stopping_) {
+    const bool has_thread = !stopping_ && (idle_ != 0 || start_thread() || !threads_.empty());
+    if (has_thread) {
       (at_once ? urgent_ : in_order_).push_back(std::move(task));
-      if (idle_ == 0) start_thread();
       changed_.notify_all();
       return;
     }
@@ -43,8 +44,15 @@ void CallbackThreads::stop() {
   }
 }
 
-void CallbackThreads::start_thread() {
-  threads_.emplace_back([this] { attend(); });
+/// Starts a thread, which counts as idle until it has taken a task. Returns false if the system gives none.
+bool CallbackThreads::start_thread() {
+  try {
+    threads_.emplace_back([this] { attend(); });
+  } catch (const std::system_error&) {
+    return false;
+  }
+  ++idle_;
+  return true;
 }
 
 /// Returns the queue whose first task may begin now; null: none.
@@ -57,6 +65,7 @@ std::deque<CallbackThreads::Task>* CallbackThreads::ready() {
 void CallbackThreads::attend() {
   in_task = true;
   std::unique_lock<std::mutex> lock(mutex_);
+  --idle_;
   while (true) {
     std::deque<Task>* const queue = ready();
     if (queue == nullptr) {

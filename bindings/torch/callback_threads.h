@@ -13,8 +13,9 @@
 namespace tsprun::torch_binding {
 
 /// Runs tasks, each of which completes a future with its callbacks, in the order in which they were given, one after the other. A
-/// task that takes longer than a moment counts as waiting for another, so the next begins beside it. There is no thread before
-/// the first task. Used by any thread, but not in a process that was forked after the first task: not even destroyed there.
+/// task that takes longer than two seconds counts as waiting for another, so the next begins beside it. There is no thread before
+/// the first task; where the system gives none, a task runs in the thread that hands it over. Used by any thread, but not in a
+/// process that was forked after the first task: not even destroyed there.
 class CallbackThreads {
  public:
   using Task = std::function<void()>;
@@ -32,7 +33,7 @@ class CallbackThreads {
   void stop();
 
  private:
-  void start_thread();
+  bool start_thread();
   void attend();
   std::deque<Task>* ready();
 
@@ -42,7 +43,7 @@ class CallbackThreads {
   std::deque<Task> in_order_;
   std::chrono::steady_clock::time_point next_begins_;  // unless the one in order that began last returns before
   std::size_t begun_ = 0;                              // tasks in order so far
-  std::size_t idle_ = 0;                               // threads that could take a task
+  std::size_t idle_ = 0;                               // threads that could take a task, or have just been started
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

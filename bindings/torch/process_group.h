@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #endif
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -128,7 +129,7 @@ class TsprunGroup : public GroupBase {
   std::unique_ptr<Communicator> communicator_;
   std::optional<Stream> stream_;
   std::chrono::milliseconds timeout_;
-  std::uint64_t posted_ = 0;
+  std::atomic<std::uint64_t> posted_{0};
   std::int64_t life_;            // how many groups this rank has made on the store: it may outlive them, with their keys
   std::uint64_t monitored_ = 0;  // monitored barriers so far
 };

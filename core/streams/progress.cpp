@@ -176,10 +176,11 @@ void ProgressState::collect(std::unique_lock<std::mutex>& lock, const std::excep
   }
 }
 
-/// Gives up the role of the driver, to another thread that waits if there is one.
+/// Gives up the role of the driver, to another thread that waits if there is one, else to the progress thread.
 void ProgressState::step_down(bool& driver) {
   driver = driving = false;
   if (awaited()) announce();
+  else if (resting && !pending.empty()) alarm.notify_all();
 }
 
 bool ProgressState::is_pending(const PostedState& posted) const {

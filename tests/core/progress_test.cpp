@@ -81,6 +81,7 @@ TEST(Progress, DoneMayPostTheNextOperation) {
 /// meanwhile.
 TEST(Progress, ADoneThatTakesLongStopsNoOtherThread) {
   for (const bool wait_at_once : {true, false}) {
+    std::atomic<bool> posted = false;
     run_ranks(2, [&](Context& context) {
       Progress progress(context);
       std::int64_t first = context.rank();
@@ -88,6 +89,7 @@ TEST(Progress, ADoneThatTakesLongStopsNoOtherThread) {
       std::atomic<bool> in_done = false;
       std::atomic<bool> second_over = false;
       if (context.rank() == 1) {
+        while (!posted) std::this_thread::sleep_for(1ms);
         std::this_thread::sleep_for(50ms);  // so that rank 0 waits before an operation is complete
         sum(progress, first).wait();
         std::this_thread::sleep_for(100ms);
@@ -99,6 +101,7 @@ TEST(Progress, ADoneThatTakesLongStopsNoOtherThread) {
         for (int i = 0; i < 5000 && !second_over; ++i) std::this_thread::sleep_for(1ms);
         EXPECT_TRUE(second_over);
       });
+      posted = true;
       std::thread waiter([&] {
         while (!wait_at_once && !in_done) std::this_thread::sleep_for(1ms);
         slow.wait();

@@ -1,7 +1,5 @@
 # Callbacks of futures that communicate and wait themselves: blocking collectives, waits for other futures, and PowerSGD's hook of
 # DistributedDataParallel. Started on several ranks; prints "ok" on rank 0 when all is done.
-import time
-
 import torch
 import torch.distributed as dist
 import tsprun_torch
@@ -55,14 +53,17 @@ work = dist.all_reduce(mine(1 << 18), async_op=True)
 work.get_future().then(lambda future: work.wait()).wait()
 
 # Brief callbacks run one after the other in the order of the operations; here they are there before any operation is over.
-if rank == size - 1:
-    time.sleep(0.2)
+late = rank == size - 1
+for other in range(size - 1) if late else ():
+    dist.recv(torch.zeros(1), other)
 order = []
 works = [dist.all_reduce(mine(), async_op=True) for _ in range(50)]
 children = [work.get_future().then(lambda future, i=i: order.append(i)) for i, work in enumerate(works)]
+if not late:
+    dist.send(torch.zeros(1), size - 1)
 for child in children:
     child.wait()
-assert (sorted(order) if rank == size - 1 else order) == list(range(50)), order
+assert (sorted(order) if late else order) == list(range(50)), order
 
 # PowerSGD waits for all_reduces in callbacks.
 torch.manual_seed(1)
