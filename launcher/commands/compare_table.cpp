@@ -5,6 +5,7 @@
 #include "launcher/report.h"
 #include "layers/layout/check_layout.h"
 #include "layers/theory/peaks.h"
+#include "transport/factory.h"
 
 #include <fmt/format.h>
 
@@ -80,7 +81,10 @@ std::size_t longest_sequence(const ComparePoint& point, bool forward_only) {
   const auto fits = [&](std::size_t sequence) {
     setting.sequence = sequence;
     return theory::fits(theory::MeshSetting{setting, layout}, point.global.mem_per_rank,
-                        {.threads = static_cast<std::size_t>(point.global.threads), .training = !forward_only});
+                        {.threads = static_cast<std::size_t>(point.global.threads),
+                         .training = !forward_only,
+                         .nodes = point.global.nodes,
+                         .share = within_node(point.global.intra).views});
   };
   std::size_t low = 0;
   std::size_t high = point.model.shape.max_positions;

@@ -117,6 +117,7 @@ std::uint64_t PlanCommand::memory_of_a_gpu(const GlobalOptions& global) const {
 void PlanCommand::validate_search() {
   if (!options_.search) {
     if (options_.simulate.given()) refuse(fmt::format("--simulate {}: it goes with --search", options_.simulate.text));
+    if (options_.top.given()) refuse(fmt::format("--top {}: it goes with --search", options_.top.text));
     if (options_.gpus.given()) refuse(fmt::format("--gpus {}: it goes with --search; -n N plans N ranks", options_.gpus.text));
     return;
   }
