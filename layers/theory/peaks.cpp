@@ -165,9 +165,14 @@ Need need(const MeshSetting& of, const PeakOptions& options) {
 }
 
 bool fits(const MeshSetting& of, std::uint64_t budget, const PeakOptions& options) {
-  return std::ranges::all_of(asked(of), [&](int rank) {
-    return peaks(of, rank, {}, options).total <= budget && total_for_any_ids(of, rank, options) <= budget;
-  });
+  try {
+    return std::ranges::all_of(asked(of), [&](int rank) {
+      return peaks(of, rank, {}, options).total <= budget && total_for_any_ids(of, rank, options) <= budget;
+    });
+  } catch (const Error& error) {
+    if (error.cause() != Cause::out_of_memory) throw;
+    return false;  // nor into a phantom's address space
+  }
 }
 
 RankCounts decoding_counts(const MeshSetting& of, int rank, std::span<const DecodedText> texts, const PeakOptions& options) {

@@ -2,6 +2,8 @@
 #include "layers/theory/search.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/machine.h"
+#include "layers/theory/peaks.h"
+#include "layers/theory/peaks.h"
 #include "tests/layers/temporary_folder.h"
 
 #include <fmt/format.h>
@@ -216,6 +218,13 @@ Setting nano(std::size_t batch, std::size_t sequence) {
   s.model = find_config("nano").config;
   s.batch = batch;
   s.sequence = sequence;
+  return s;
+}
+
+Setting paper_7b(std::size_t batch, std::size_t sequence) {
+  Setting s = nano(batch, sequence);
+  s.model = find_config("paper-7b").config;
+  s.bytes = ElementBytes::of(DType::bf16);
   return s;
 }
 
@@ -447,15 +456,12 @@ TEST(Search, RemediesHelp) {
 
 // More than a phantom's address space.
 TEST(Search, ALayoutThatNeedsTerabytesIsLeftOutAndSaysSo) {
-  Setting s;
-  s.model = find_config("paper-7b").config;
-  s.batch = 64;
-  s.sequence = 131072;
-  s.bytes = ElementBytes::of(DType::bf16);
+  const Setting s = paper_7b(64, 131072);
   SearchOptions options{.memory_bytes = 192ULL << 30, .dtype = DType::bf16, .modes = {Recompute::none}};
   const Candidate all = judge(s, {}, find_machine("mi300x"), options);
   EXPECT_FALSE(all.possible || all.fits);
   EXPECT_NE(all.why.find("more memory than can be counted"), std::string::npos) << all.why;
+  EXPECT_FALSE(fits({s, {}}, options.memory_bytes));
 #ifndef TSP_SANITIZE_THREAD  // where a phantom has too little space for this, too
   options.modes = kAllModes;
   const Candidate least = judge(s, {}, find_machine("mi300x"), options);
@@ -465,11 +471,7 @@ TEST(Search, ALayoutThatNeedsTerabytesIsLeftOutAndSaysSo) {
 }
 
 TEST(Search, RanksWhatFitsAndSaysWhyTheRestDoesNot) {
-  Setting s;
-  s.model = find_config("paper-7b").config;
-  s.batch = 2;
-  s.sequence = 65536;
-  s.bytes = ElementBytes::of(DType::bf16);
+  const Setting s = paper_7b(2, 65536);
   const std::uint64_t budget = 128ULL << 30;
   const std::vector<Candidate> found = search(s, 16, find_machine("mi300x"), {.memory_bytes = budget, .dtype = DType::bf16});
   EXPECT_EQ(labels_of(found), labels_of(all_layouts(16)));
