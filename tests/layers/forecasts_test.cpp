@@ -20,7 +20,7 @@
 namespace tsprun::detail::test::forecasts_test {
 namespace {
 
-/// What a phantom counts in one training step.
+/// Counts of a phantom in one training step.
 struct Counted {
   theory::Traffic traffic;
   double flops;
@@ -41,7 +41,7 @@ Counted count(const Setting& setting, const Layout& layout, int number, const Ph
           .flops = rank.compute().flops()};
 }
 
-/// What phantoms of all ranks count.
+/// Counts of the phantoms of all ranks.
 struct CountedOfAll {
   theory::Traffic traffic;
   double most_flops = 0;

@@ -203,7 +203,7 @@ inline ModelRun run_model(const ModelCase& of, const Layout& layout, Tensors* we
   return result;
 }
 
-/// What every rank received beside what its phantom counted.
+/// Expects that every rank received what its phantom counted.
 inline void expect_counted(const ModelRun& run, const std::string& where) {
   for (std::size_t rank = 0; rank < run.counted.size(); ++rank) {
     const theory::Traffic measured = {.forward = theory::PurposeBytes::received(run.forward[rank]),
