@@ -3,7 +3,6 @@
 #include "layers/theory/flops.h"
 #include "layers/theory/machine.h"
 #include "layers/theory/peaks.h"
-#include "layers/theory/peaks.h"
 #include "tests/layers/temporary_folder.h"
 
 #include <fmt/format.h>
