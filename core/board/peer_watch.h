@@ -22,6 +22,8 @@ class PeerWatch {
   /// Writes to the pages of those of these ranks that are on this node whether their processes are stopped (SIGSTOP, a debugger);
   /// returns true if any is.
   bool note_stopped(std::span<const int> ranks);
+  /// Returns the node's first rank, which carries the news of other nodes (courier.h).
+  int first() const { return first_; }
 
  private:
   FlightBoard board_;

@@ -350,6 +350,7 @@ class Engine {
   void sleep(WaitState& state);
   void look_around(WaitState& state);
   void check_peer(WaitState& state, std::uint64_t now);
+  std::string how_it_ended(int peer) const;
   [[noreturn]] void throw_gone(int peer, Op op, std::uint64_t sequence);
   void check_arguments(const WaitState& state);
   void check_deadline(WaitState& state, std::uint64_t now);

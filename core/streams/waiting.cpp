@@ -310,15 +310,19 @@ void Engine::check_peer(WaitState& state, std::uint64_t now) {
   throw_gone(peer, head->info().op, line(state.stream).sequence.load(relaxed));
 }
 
-void Engine::throw_gone(int peer, Op op, std::uint64_t sequence) {
+std::string Engine::how_it_ended(int peer) const {
   const Life life = board_.life(peer);
   const std::int32_t code = board_.page(peer).code.load(relaxed);
-  const std::string how = life == Life::killed   ? fmt::format("was killed by signal {}", code)
-                          : life != Life::exited ? "closed its context in good order"
-                          : code == kUnknownCode ? "is gone (how it ended isn't known: no tsprun watches it)"
-                                                 : fmt::format("exited (code {})", code);
-  throw blamed(life == Life::killed ? Cause::killed : Cause::exited, peer,
-               fmt::format("rank {} {}, but rank {} waits for it in {} #{}", peer, how, world_rank_, name(op), sequence));
+  if (life == Life::killed) return fmt::format("was killed by signal {}", code);
+  if (life != Life::exited) return "closed its context in good order";
+  if (code == kUnknownCode) return "is gone (how it ended isn't known: no tsprun watches it)";
+  return fmt::format("exited (code {})", code);
+}
+
+void Engine::throw_gone(int peer, Op op, std::uint64_t sequence) {
+  throw blamed(
+      board_.life(peer) == Life::killed ? Cause::killed : Cause::exited, peer,
+      fmt::format("rank {} {}, but rank {} waits for it in {} #{}", peer, how_it_ended(peer), world_rank_, name(op), sequence));
 }
 
 void Engine::lost(int world_peer, Op op, const std::string& detail) {
@@ -339,6 +343,13 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
     const Life life = board_.life(world_peer);
     // Only dead ranks are blamed at once: a rank that is marked finished may yet be reported as failed by its launcher.
     if (life == Life::killed || life == Life::exited) throw_gone(world_peer, op, sequence);
+    if (options_.watch != nullptr) {
+      // If the rank is gone that carries the news of other nodes, nobody tells this node why the peer has ended.
+      options_.watch->look();
+      const int carrier = options_.watch->first();
+      if (board_.life(carrier) == Life::exited)
+        throw blamed(Cause::exited, carrier, fmt::format("rank {} {}; {}", carrier, how_it_ended(carrier), detail));
+    }
     const timespec pause{0, 2'000'000};
     ::nanosleep(&pause, nullptr);
   }
