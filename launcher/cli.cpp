@@ -92,12 +92,23 @@ void take_environment(const Environment& environment, std::string_view command, 
   if (command != "run") refuse_ignored_variables(environment, command);
 }
 
-/// Refuses faults that the command can't inject, and slower links of a command that has none.
+/// Refuses options that only ranks heed if the command starts none.
+void check_ranks_fit(const CommandFacts& command, const GlobalOptions& global, const OptionTable& options) {
+  const auto leave_out = [&](const std::string& option, const std::string& value) {
+    refuse(fmt::format("{}{}: {} has no ranks; leave it out", option, value.empty() ? "" : " " + value, command.name));
+  };
+  if (command.ranks == RankUse::none && global.ranks.given()) leave_out("-n", global.ranks.text);
+  if (command.ranks == RankUse::none && global.layout.given()) leave_out("--layout", global.layout.text);
+  if (command.has_ranks()) return;
+  for (const OptionRow& row : options.rows()) {
+    if (row.is(Trait::of_ranks) && row.option->count() > 0)
+      leave_out(row.name(), row.metavar.empty() ? "" : fmt::format("{}", fmt::join(row.option->results(), " ")));
+  }
+}
+
+/// Refuses faults that the command can't inject.
 void check_faults_fit(const CommandFacts& command, const GlobalOptions& global) {
-  if (global.link_gbps.given() && !command.has_ranks())
-    refuse(fmt::format("--link-gbps {}: {} has no ranks", global.link_gbps.text, command.name));
   for (const fault::Spec& spec : global.faults.values) {
-    if (!command.has_ranks()) refuse(fmt::format("--fault {}: {} has no ranks", spec.text, command.name));
     if (spec.step == 0 || command.has_steps) continue;
     const std::string instead =
         spec.strikes_rank() ? fmt::format("name an operation, such as kill:rank={},op=all_gather,seq=1", std::max(spec.rank, 0))
@@ -118,8 +129,10 @@ std::string help_footer(const OptionTable& global, std::span<const std::string_v
                             fmt::join(lines, "\n"));
 }
 
-/// Validates and runs a command, and writes the report. `complaint`: what is wrong with the command line itself; empty: nothing.
-int execute(Command& command, const OptionTable& options, GlobalOptions& global, const std::string& complaint) {
+/// Validates and runs a command, and writes the report. `options`: the command's; `complaint`: what is wrong with the command
+/// line itself; empty: nothing.
+int execute(Command& command, const OptionTable& options, GlobalOptions& global, const OptionTable& global_options,
+            const std::string& complaint) {
   const CommandFacts facts = command.facts();
   set_up_logging(global);
   Report report(global.json);
@@ -128,11 +141,8 @@ int execute(Command& command, const OptionTable& options, GlobalOptions& global,
     if (!complaint.empty()) refuse(complaint);
     const std::string taken =
         facts.ranks == RankUse::job ? take_from_starter(global, [](const char* name) { return std::getenv(name); }) : "";
+    check_ranks_fit(facts, global, global_options);
     validate_global(global, facts.ranks, facts.processes_per_rank);
-    if (facts.ranks == RankUse::none && (global.ranks.given() || global.layout.given())) {
-      refuse(fmt::format("{}: {} has no ranks; leave it out",
-                         global.ranks.given() ? "-n " + global.ranks.text : "--layout " + global.layout.text, facts.name));
-    }
     set_up_logging(global);
     if (!taken.empty()) spdlog::info("{}", taken);
     if (!global.program.empty() && facts.name != "run")
@@ -257,7 +267,7 @@ int tsprun(int argc, const char* const* argv) {
     }
     if (wants_standard_output(global_table, table)) lend_standard_output();
     const std::string empty = empty_value(app);
-    return execute(*command, table, global, empty.empty() ? empty_value(*chosen) : empty);
+    return execute(*command, table, global, global_table, empty.empty() ? empty_value(*chosen) : empty);
   } catch (const Error& error) {
     say(error.what());
     return error.cause() == Cause::refused ? kRefused : kFailed;

@@ -63,6 +63,7 @@ enum class Trait : unsigned {
   writes = 1 << 5,           ///< names a file that the command writes; "-" is stdout
   writes_in_place = 1 << 6,  ///< names a file into which all ranks write their parts at once, so it can't be stdout
   after_colon = 1 << 7,      ///< the file's name follows a colon: "goal:FILE"
+  of_ranks = 1 << 8,         ///< only ranks heed it: refused by commands that start none
 };
 constexpr Trait operator|(Trait one, Trait other) {
   return static_cast<Trait>(static_cast<unsigned>(one) | static_cast<unsigned>(other));

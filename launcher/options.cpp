@@ -189,31 +189,32 @@ void GlobalOptions::declare(OptionTable& table) {
   table.add("--tls WHEN", tls,
             "encrypt and authenticate what travels by tcp (TLS 1.3, the secret as its key): {}; auto: between machines "
             "(--nnodes), not within one. RDMA isn't encrypted",
-            Choice<Encryption>{{{"auto", Encryption::automatic}, {"on", Encryption::on}, {"off", Encryption::off}}});
+            Choice<Encryption>{{{"auto", Encryption::automatic}, {"on", Encryption::on}, {"off", Encryption::off}}}, of_ranks);
   table.add("--rdma DEVICE[:PORT[:GID]]", rdma,
             "RDMA device of this tsprun's ranks; default: local rank i takes the i-th active one modulo their number", per_node);
   table.add("--nodes K", nodes, "pretend that the ranks sit on K nodes of this machine, which share no memory",
             computed | per_node);
-  table.add("--nnodes K", nnodes, "real nodes, a tsprun on each", per_node);
-  table.add("--node-rank I", node_rank, "which of them this is, from 0", computed | per_node);
-  table.add("--rendezvous HOST:PORT", rendezvous, "where they meet: an address of node 0 and a free port", per_node);
+  table.add("--nnodes K", nnodes, "real nodes, a tsprun on each", per_node | of_ranks);
+  table.add("--node-rank I", node_rank, "which of them this is, from 0", computed | per_node | of_ranks);
+  table.add("--rendezvous HOST:PORT", rendezvous, "where they meet: an address of node 0 and a free port", per_node | of_ranks);
   table.add("--secret-file FILE", secret_file,
             "what all nodes must know, 16 bytes at least; default: $TSP_SECRET, else ~/.config/tsprun/secret, made on first use",
-            per_node | reads);
+            per_node | reads | of_ranks);
   table.add("--mem-per-rank SIZE", mem_per_rank, "hard budget of a rank's heap, such as 512M; default: none", parse_budget,
             computed | per_node);
-  table.add("--timeout SECONDS", timeout_ns, "deadline of waits, in seconds", Seconds{});
+  table.add("--timeout SECONDS", timeout_ns, "deadline of waits, in seconds", Seconds{}, of_ranks);
   table.add("--bind HOW", bind, "pin ranks: {}; default: core where each rank has a core of its own",
-            Choice<Bind>{{{"core", Bind::core}, {"none", Bind::none}}}, per_node);
+            Choice<Bind>{{{"core", Bind::core}, {"none", Bind::none}}}, per_node | of_ranks);
   table.add("--threads T", threads,
             "compute threads a rank; they never change a bit of the result; default: this node's cores over its ranks",
             Whole{1, kMostThreads}, computed | per_node);
-  table.add("--fault SPEC", faults.texts, "inject a fault, such as kill:rank=3,step=12 or delay:from=0,to=1,ms=20; repeatable");
+  table.add("--fault SPEC", faults.texts, "inject a fault, such as kill:rank=3,step=12 or delay:from=0,to=1,ms=20; repeatable",
+            of_ranks);
   table.add("--reassociate", reassociate,
             "allow reductions whose order depends on the nodes: faster across many adapters, no longer bit-identical");
-  table.add("--verify", verify, "checksum every payload (over tcp they always are)");
+  table.add("--verify", verify, "checksum every payload (over tcp they always are)", of_ranks);
   table.add("--link-gbps G", link_gbps, "make links look as slow as G, in 10⁹ bytes per second; default: as fast as they are",
-            Number{{.lowest = 0, .highest = 1e6, .usual = 0.5, .open = true}}, computed);
+            Number{{.lowest = 0, .highest = 1e6, .usual = 0.5, .open = true}}, computed | of_ranks);
   table.add("--json FILE", json, "write the report for machines to FILE; -: to stdout, and everything else to stderr",
             per_node | writes);
   table.add("--trace FILE", trace, "write a trace of all ranks for Perfetto to FILE (-: stdout), gzipped if it ends in .gz",
@@ -222,7 +223,7 @@ void GlobalOptions::declare(OptionTable& table) {
   table.add("--log-level LEVEL", log_level, "{}", one_of({"trace", "debug", "info", "warn", "error", "critical", "off"}),
             per_node);
   table.add("-q,--quiet", quiet, "only results, errors and verdicts", per_node);
-  table.add("--no-prefix", no_prefix, "don't put [rank] before the lines of ranks", per_node);
+  table.add("--no-prefix", no_prefix, "don't put [rank] before the lines of ranks", per_node | of_ranks);
 }
 
 void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank) {

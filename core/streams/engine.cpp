@@ -384,15 +384,17 @@ std::vector<int> Engine::missing(const Work& work) const {
 
 std::uint64_t Engine::new_group(std::span<const int> members) {
   const std::uint64_t hash = XXH3_64bits(members.data(), members.size_bytes());
-  const std::uint64_t parts[] = {hash, ++groups_[hash]};
+  Alike& alike = groups_[hash];
+  if (alike.made == 0) alike.members.assign(members.begin(), members.end());
+  const std::uint64_t parts[] = {hash, ++alike.made};
   const std::uint64_t group = XXH3_64bits(parts, sizeof parts);
-  members_of_.emplace(group, std::vector<int>(members.begin(), members.end()));
+  members_of_.emplace(group, &alike.members);
   return group;
 }
 
 std::span<const int> Engine::members_of(std::uint64_t group) const {
   const auto at = members_of_.find(group);
-  return at == members_of_.end() ? std::span<const int>() : std::span<const int>(at->second);
+  return at == members_of_.end() ? std::span<const int>() : std::span<const int>(*at->second);
 }
 
 }  // namespace detail

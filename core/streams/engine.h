@@ -372,8 +372,13 @@ class Engine {
   std::shared_ptr<Mail> mail_;
   FinishedLine* finished_[kQueues] = {};  // by stream: the line of the group whose collective was the last to end
   std::uint64_t ticks_ = 0;
-  std::map<std::uint64_t, std::uint64_t> groups_;         // communicators made so far, by hash of their members
-  std::map<std::uint64_t, std::vector<int>> members_of_;  // by group
+  /// Communicators with the same members, which share the list of them: a program may make one in each step.
+  struct Alike {
+    std::vector<int> members;
+    std::uint64_t made = 0;
+  };
+  std::map<std::uint64_t, Alike> groups_;                        // by hash of their members
+  std::map<std::uint64_t, const std::vector<int>*> members_of_;  // by group
   OperationObserver* observer_ = nullptr;
   Recorder* recorder_ = nullptr;
   const Operation* stepped_ = nullptr;                  // whose step() is on the stack

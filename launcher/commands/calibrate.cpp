@@ -13,6 +13,7 @@
 #include "launcher/table.h"
 #include "layers/layout/check_layout.h"
 #include "transport/cause.h"
+#include "transport/factory.h"
 #include "transport/machine.h"
 #include "transport/posix.h"
 
@@ -93,6 +94,11 @@ void CalibrateCommand::validate(const GlobalOptions& global) {
     refuse(fmt::format("{}: give --layouts, or --like FILE; as many ranks measure as have a core", ranks_as_typed(global)));
   if (global.threads.given() && global.threads != 1)
     refuse(fmt::format("--threads {}: a rank that is simulated has one core", global.threads.text));
+  if (global.nodes != 1 || !global.nnodes.empty())
+    refuse(fmt::format("--nodes {}: calibrate measures the cores of one node; leave it out", global.nodes));
+  if (!within_node(global.intra).views)
+    refuse(fmt::format("--intra {}: calibrate measures what ranks cost that share memory; leave it out", global.intra.text));
+  check_recompute(model_, options_.forward);
   if (options_.like.empty() == options_.layouts.empty())
     refuse("calibrate needs what to time: either --layouts and a model, or --like FILE, a report of compare");
   if (!options_.like.empty()) {

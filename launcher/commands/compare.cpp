@@ -147,6 +147,7 @@ void CompareCommand::validate(const GlobalOptions& global) {
   if (global.several_machines || !global.nnodes.empty())
     refuse(fmt::format("--nnodes {}: compare runs on one machine; --nodes K pretends that there are several", global.nnodes));
   if (!options_.csv.empty() && options_.csv != "-") check_writable("--csv", options_.csv);
+  check_recompute(model_, options_.forward_only);
   points_ = compare_points(options_, model_, global);
   if (std::all_of(points_.begin(), points_.end(), [](const ComparePoint& point) { return !point.why.empty(); }))
     refuse(points_.front().why);

@@ -149,6 +149,9 @@ void PlanCommand::validate(const GlobalOptions& global) {
     }
   }
   question_.memory_bytes = memory_of_a_gpu(global);
+  if (global.inter != bootstrap::Demand::automatic)
+    refuse(fmt::format("--inter {}: a plan knows no network; leave it out", global.inter.text));
+  if (!global.rdma.empty()) refuse(fmt::format("--rdma {}: a plan uses no device; leave it out", global.rdma));
   question_.threads = static_cast<std::size_t>(std::max(1, global.threads.value));
   question_.nodes = global.nodes;
   question_.share = within_node(global.intra).views;

@@ -259,32 +259,21 @@ void SimulateCommand::check(const SimulatePoint& point) const {
   }
 }
 
-/// Refuses options that say how ranks run on this machine, since none does.
+/// Refuses options that say what this machine's ranks have, since none runs on it.
 void SimulateCommand::refuse_ignored(const GlobalOptions& global) const {
   const auto refuse_one = [](const std::string& option) {
     refuse(fmt::format("{}: no rank runs here; --machine says what GPUs, nodes and links can do", option));
   };
   if (global.nodes.given()) refuse_one("--nodes " + global.nodes.text);
-  if (!global.nnodes.empty()) refuse_one("--nnodes " + global.nnodes);
   if (global.threads.given()) refuse_one("--threads " + global.threads.text);
   if (global.mem_per_rank.given()) refuse_one("--mem-per-rank " + global.mem_per_rank.text);
   if (global.intra != bootstrap::Demand::automatic) refuse_one("--intra " + global.intra.text);
   if (global.inter != bootstrap::Demand::automatic) refuse_one("--inter " + global.inter.text);
-  if (global.tls != Encryption::automatic) refuse_one("--tls " + global.tls.text);
   if (!global.rdma.empty()) refuse_one("--rdma " + global.rdma);
-  if (global.bind.given()) refuse_one("--bind " + global.bind.text);
-  if (global.verify) refuse_one("--verify");
-  if (global.timeout_ns.given()) refuse_one("--timeout " + global.timeout_ns.text);
-  if (!global.secret_file.empty()) refuse_one("--secret-file " + global.secret_file);
-  if (!global.rendezvous.empty()) refuse_one("--rendezvous " + global.rendezvous);
-  if (global.no_prefix) refuse_one("--no-prefix");
   if (!options_.layouts.empty() && (global.layout.given() || global.ranks.given())) {
     refuse(fmt::format("--layouts {} and {}: give one of them", options_.layouts, ranks_as_typed(global)));
   }
-  if (options_.forward && model_.recompute.given()) {
-    refuse(fmt::format("--recompute {}: a forward pass keeps nothing that could be made again; leave --forward out",
-                       model_.recompute.text));
-  }
+  check_recompute(model_, options_.forward);
 }
 
 /// Plays a point.

@@ -52,6 +52,8 @@ std::vector<MeasuredPoint> read_measured(const std::string& option, const std::s
                        command == report.end() ? "without field \"command\"" : "of " + shown_value(*command)));
   }
   JsonObject all(report, where);
+  if (all.integer("nodes", 1, kMost, 1) != 1)
+    all.refuse("nodes", "1, for what is played here is one node's cores: compare without --nodes");
   std::vector<MeasuredPoint> points;
   for (std::size_t i = 0; i < report["compare"].size(); ++i) {
     JsonObject row = all.entry("compare", i);

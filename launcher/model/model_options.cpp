@@ -180,6 +180,12 @@ void ModelCommandOptions::declare(OptionTable& table, const ModelOptionUse& use)
   }
 }
 
+void check_recompute(const ModelCommandOptions& options, bool forward) {
+  if (!forward || !options.recompute.given()) return;
+  refuse(fmt::format("--recompute {}: a forward pass keeps nothing that could be made again; leave --forward out",
+                     options.recompute.text));
+}
+
 void validate_model(ModelCommandOptions& options, const GlobalOptions& global, const ModelOptionUse& use) {
   if (!global.trace.empty()) check_writable("--trace", global.trace);
   OptionTable table;

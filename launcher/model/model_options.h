@@ -66,6 +66,8 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
 /// Opens the data and counts its tokens. `sequence_needed`: it must hold at least one training sequence. Throws Error(refused),
 /// also for token ids outside the vocabulary.
 void validate_data(ModelCommandOptions& options, bool sequence_needed);
+/// Throws Error(refused) if --recompute is given for a forward pass.
+void check_recompute(const ModelCommandOptions& options, bool forward);
 /// Throws Error(refused) if what a rank holds in any case (parameters and, in training, gradients, optimizer states and saved
 /// activations) exceeds --mem-per-rank, or if all ranks together exceed the machine's memory. The message says by how much and
 /// for what.

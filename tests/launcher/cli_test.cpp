@@ -126,7 +126,14 @@ TEST(CommandLine, ImpossibleRequestsAreRefused) {
   expect_refused({"doctor", "--", "true"}, "only `run`");
   expect_refused({"-n", "4", "doctor"}, "-n 4: doctor has no ranks; leave it out");
   expect_refused({"--layout", "tp=2", "status", "1"}, "--layout tp=2: status has no ranks; leave it out");
-  expect_refused({"--link-gbps", "2", "plan", "--config", "nano"}, "--link-gbps 2: plan has no ranks");
+  expect_refused({"--link-gbps", "2", "plan", "--config", "nano"}, "--link-gbps 2: plan has no ranks; leave it out");
+  expect_refused({"plan", "--config", "nano", "--verify"}, "--verify: plan has no ranks; leave it out");
+  expect_refused({"plan", "--config", "nano", "-n", "2", "--inter", "tcp"}, "--inter tcp: a plan knows no network");
+  expect_refused({"status", "--timeout", "3"}, "--timeout 3: status has no ranks; leave it out");
+  expect_refused({"calibrate", "--layouts", "tsp=2", "--config", "nano", "--nodes", "2"}, "--nodes 2: calibrate measures");
+  expect_refused({"calibrate", "--layouts", "tsp=2", "--config", "nano", "--intra", "tcp"}, "--intra tcp: calibrate measures");
+  expect_refused({"compare", "--layouts", "tsp=2", "--config", "nano", "--forward", "--recompute", "full"},
+                 "--recompute full: a");
   expect_refused({"--link-gbps", "0", "bench", "pingpong"}, "--link-gbps 0: numbers above 0 to 1000000 work; try 0.5");
   expect_refused({"--json", "/no/such/folder/report.json", "doctor"}, "--json /no/such/folder/report.json");
   expect_refused({"status", "1x"}, "status 1x");

@@ -171,6 +171,12 @@ TEST(CalibrateCommand, WritesAMachineThatPlaysWhatCompareMeasured) {
   EXPECT_NE(refused({"simulate", "--machine", host, "--against", folder.path("damaged.json")})
                 .find("field \"compare[0].forward_only\": expected true or false"),
             std::string::npos);
+  json of_nodes = read_json(folder.path("m.json"));
+  of_nodes["nodes"] = 2;
+  std::ofstream(folder.path("nodes.json")) << of_nodes;
+  EXPECT_NE(
+      refused({"simulate", "--machine", host, "--against", folder.path("nodes.json")}).find("field \"nodes\": expected 1, for"),
+      std::string::npos);
   EXPECT_NE(refused({"simulate", "--machine", "mi300x", "--against", folder.path("m.json")}).find("mi300x describes GPUs"),
             std::string::npos);
   EXPECT_NE(refused({"plan", "--machine", host, "--layout", "tsp=2", "--config", "nano"}).find("simulate"), std::string::npos);
