@@ -129,7 +129,7 @@ TEST(CommandLine, ImpossibleRequestsAreRefused) {
   expect_refused({"--link-gbps", "2", "plan", "--config", "nano"}, "--link-gbps 2: plan has no ranks; leave it out");
   expect_refused({"plan", "--config", "nano", "--verify"}, "--verify: plan has no ranks; leave it out");
   expect_refused({"plan", "--config", "nano", "-n", "2", "--inter", "tcp"}, "--inter tcp: a plan knows no network");
-  expect_refused({"status", "--timeout", "3"}, "--timeout 3: status has no ranks; leave it out");
+  expect_refused({"status", "1", "--timeout", "3"}, "--timeout 3: status has no ranks; leave it out");
   expect_refused({"calibrate", "--layouts", "tsp=2", "--config", "nano", "--nodes", "2"}, "--nodes 2: calibrate measures");
   expect_refused({"calibrate", "--layouts", "tsp=2", "--config", "nano", "--intra", "tcp"}, "--intra tcp: calibrate measures");
   expect_refused({"compare", "--layouts", "tsp=2", "--config", "nano", "--forward", "--recompute", "full"},
