@@ -19,6 +19,11 @@ std::uint64_t hash_of_message(const fault::Spec& spec, std::uint64_t message) {
 /// Maps 64 random bits to [0, 1).
 double fraction(std::uint64_t drawn) { return static_cast<double>(drawn >> 11) * 0x1p-53; }
 
+/// Returns true for faults of single messages, not of ranks or connections.
+bool concerns_messages(const fault::Spec& spec) {
+  return !spec.strikes_rank() && spec.kind != fault::Kind::disconnect && spec.kind != fault::Kind::slow;
+}
+
 }  // namespace
 
 bool prescribes_message(const OperationInfo& info, std::span<const int> members, int from, int to) {
@@ -43,6 +48,7 @@ bool prescribes_message(const OperationInfo& info, std::span<const int> members,
 MessageFaults::MessageFaults(std::span<const fault::Spec> faults, std::uint64_t struck, int rank) : rank_(rank) {
   for (std::size_t i = 0; i < faults.size(); ++i) {
     const fault::Spec& spec = faults[i];
+    if (concerns_messages(spec)) concerned_.insert(spec.to);
     if (spec.strikes_rank() || spec.to != rank) continue;
     const bool once = spec.nth != 0 || spec.kind == fault::Kind::disconnect;
     if (once && (struck >> i & 1) != 0) continue;
@@ -62,9 +68,7 @@ std::vector<std::size_t> MessageFaults::at_step(std::uint64_t step) {
 
 void MessageFaults::at_post(Stream stream, std::uint64_t number, const OperationInfo& info, std::span<const int> members) {
   for (Fault& fault : faults_) {
-    // These two kinds concern connections, not single messages.
-    if (fault.spec.kind == fault::Kind::disconnect || fault.spec.kind == fault::Kind::slow) continue;
-    if (!prescribes_message(info, members, fault.spec.from, rank_)) continue;
+    if (!concerns_messages(fault.spec) || !prescribes_message(info, members, fault.spec.from, rank_)) continue;
     const std::uint64_t message = ++fault.messages;
     const std::uint64_t drawn = hash_of_message(fault.spec, message);
     const bool due = fault.spec.nth != 0 ? fault.spec.nth == message : fraction(drawn) < fault.spec.probability;
@@ -83,6 +87,11 @@ void MessageFaults::at_begin(Stream stream, std::uint64_t number) {
   if (due == due_.end()) return;
   for (const fault::Strike& strike : due->second) strikes_.arm(stream, strike);
   due_.erase(due);
+}
+
+void MessageFaults::at_end(Stream stream, std::uint64_t number) {
+  strikes_.disarm(stream);
+  due_.erase({stream, number});
 }
 
 }  // namespace tsprun::detail

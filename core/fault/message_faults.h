@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -35,10 +36,14 @@ class MessageFaults {
   std::vector<std::size_t> at_step(std::uint64_t step);
   /// Tells that operation `number` (from 1) of a stream is posted. `members`: world ranks of its group.
   void at_post(Stream stream, std::uint64_t number, const OperationInfo& info, std::span<const int> members);
-  /// Tells that operation `number` of a stream has come to the head of the stream: its faults become due.
+  /// Tells that what the stream receives next belongs to operation `number`: its faults are due.
   void at_begin(Stream stream, std::uint64_t number);
-  /// Tells that the operation at the head of a stream is complete: its faults are due no more.
-  void at_end(Stream stream) { strikes_.disarm(stream); }
+  /// Tells that what the stream receives next may belong to another operation than `number`, which goes on later.
+  void at_pause(Stream stream, std::uint64_t number) { due_[{stream, number}] = strikes_.disarm(stream); }
+  /// Tells that operation `number` is complete: its faults are due no more.
+  void at_end(Stream stream, std::uint64_t number);
+  /// Returns the ranks of the world to which a fault of the job may strike single messages.
+  const std::set<int>& concerned() const { return concerned_; }
 
  private:
   struct Fault {
@@ -49,6 +54,7 @@ class MessageFaults {
 
   int rank_;
   std::vector<Fault> faults_;
+  std::set<int> concerned_;  // ranks to which single messages may be struck
   fault::Strikes strikes_;
   std::map<std::pair<Stream, std::uint64_t>, std::vector<fault::Strike>> due_;  // by operation
 };

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <time.h>
 #include <unistd.h>
+#include <utility>
 
 namespace tsprun::detail {
 
@@ -83,11 +84,12 @@ void RankFaults::at_begin(Stream stream, std::uint64_t number) {
   messages_.at_begin(stream, number);
 }
 
-void RankFaults::at_end(Stream stream) {
-  std::uint64_t& head = head_[static_cast<std::size_t>(stream)];
-  posted_.erase({stream, head});
-  head = 0;
-  messages_.at_end(stream);
+void RankFaults::at_pause() { messages_.at_pause(kTagged, std::exchange(head_[static_cast<std::size_t>(kTagged)], 0)); }
+
+void RankFaults::at_end(Stream stream, std::uint64_t number) {
+  posted_.erase({stream, number});
+  head_[static_cast<std::size_t>(stream)] = 0;
+  messages_.at_end(stream, number);
 }
 
 void RankFaults::note_event(const fault::FaultEvent& event) {

@@ -34,8 +34,10 @@ class RankFaults {
   RankFaults(const RankFaults&) = delete;
   RankFaults& operator=(const RankFaults&) = delete;
 
-  /// Returns true if any fault is left that may strike.
-  bool any() const { return !waiting_.empty() || messages_.any(); }
+  /// Returns true if any fault is left that may strike here, or messages that this rank sends.
+  bool any() const { return !waiting_.empty() || messages_.any() || !messages_.concerned().empty(); }
+  /// Returns true if a fault of the job may strike single messages to this rank of the world.
+  bool concern(int rank) const { return messages_.concerned().contains(rank); }
   /// Returns the faults of messages for the decorators around this rank's transports to carry out; null: there will be none.
   fault::Strikes* strikes() { return messages_.any() ? &messages_.strikes() : nullptr; }
   /// Tells that training step `step` (from 1) begins; faults that are due strike now.
@@ -46,10 +48,12 @@ class RankFaults {
   /// Tells that operation `number` of a stream is posted, the `sequence`-th of its kind. `members`: world ranks of its group.
   void at_post(Stream stream, std::uint64_t number, const OperationInfo& info, std::uint32_t sequence,
                std::span<const int> members);
-  /// Tells that operation `number` of a stream has come to the head of the stream.
+  /// Tells that what the stream receives next belongs to operation `number`: that at its head, or on kTagged one of several.
   void at_begin(Stream stream, std::uint64_t number);
-  /// Tells that the operation at the head of a stream is complete.
-  void at_end(Stream stream);
+  /// Tells that on kTagged what comes next may belong to another operation than that of at_begin().
+  void at_pause();
+  /// Tells that operation `number` of a stream is complete.
+  void at_end(Stream stream, std::uint64_t number);
 
  private:
   struct Fault {
@@ -76,7 +80,7 @@ class RankFaults {
   MessageFaults messages_;
   std::uint64_t step_ = 0;
   std::map<std::pair<Stream, std::uint64_t>, Named> posted_;  // operations that aren't complete
-  std::array<std::uint64_t, kQueues> head_{};                 // numbers of the operations at the heads; 0: none
+  std::array<std::uint64_t, kQueues> head_{};                 // numbers of the operations that receive; 0: none
   std::uint64_t said_ = 0;                                    // bit i: the line on stderr was written for fault i
 };
 

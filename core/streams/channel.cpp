@@ -155,7 +155,7 @@ bool OwnChannel::Way::advance(Receiving& receiving) {
   if (receiving.posted == kNotNow) {
     if (!receiving.request.here_or_coming(mine)) return false;
     if (!receiving.request.coming()) return true;
-    receiving.posted = real_->receive(lane_, receiving.envelope, receiving.into);
+    receiving.posted = channel_->engine_->receive_on_channel(*real_, lane_, receiving.envelope, receiving.into);
     if (receiving.posted == kNotNow) return false;
   }
   const Outcome outcome = real_->test_receive(lane_, receiving.posted);

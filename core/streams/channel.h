@@ -9,6 +9,8 @@
 // · A message is matched by sender, group and order: the k-th send of a way by the k-th receive at its other end. The seal holds
 //   what both must agree on (the envelope), and is compared before the payload is asked for, or copied out of the mail.
 // · The operations of a channel run one after another in the queue kTagged (Turns), each channel at its own pace.
+// · Injected faults strike the payloads of the operation that asks for them. So messages to a rank that they concern are all
+//   announced, however small: else a payload could come before its operation.
 // · What arrives for a communicator whose operation hasn't begun is bounded by the mail's window; all else stays with its sender.
 //   An operation is complete once all that it sent has left, so a channel keeps copies for one operation at most.
 // · A channel costs memory at its members, and nothing on the wire until it is used; other messages travel as they did.

@@ -132,7 +132,7 @@ std::uint64_t Engine::append(Stream stream, Operation& operation) {
   Queue& q = queue(stream);
   operation.number_ = ++q.posted;
   if (operation.turns_ != nullptr) operation.turn_ = ++operation.turns_->posted;
-  if (options_.faults != nullptr && stream != kTagged) {
+  if (options_.faults != nullptr && operation.info().tag == kNoTag) {
     options_.faults->at_post(stream, q.posted, operation.info(), operation.sequence_, members_of(operation.info().group));
   }
   if (q.head == nullptr) {
@@ -302,11 +302,20 @@ void Engine::complete(Stream stream, Operation* operation) {
   Queue& q = queue(stream);
   ++q.completed;
   if (operation->turns_ != nullptr) ++operation->turns_->over;
-  if (options_.faults != nullptr && stream != kTagged) options_.faults->at_end(stream);
+  if (options_.faults != nullptr) options_.faults->at_end(stream, operation->number_);
   note_finished(stream, operation->info());
   sign_of_life();
   if (observer_ != nullptr) observer_->completed(stream, operation->info(), operation->begun_ns_, clock().now_ns());
   if (operation->owned_) dispose(q, operation);
+}
+
+bool Engine::may_be_struck(int world_peer) const { return options_.faults != nullptr && options_.faults->concern(world_peer); }
+
+Ticket Engine::receive_on_channel(Transport& transport, LaneId lane, const Envelope& envelope, std::span<std::byte> into) {
+  if (options_.faults != nullptr) options_.faults->at_begin(lane.stream, stepped_->number_);
+  const Ticket ticket = transport.receive(lane, envelope, into);
+  if (options_.faults != nullptr) options_.faults->at_pause();
+  return ticket;
 }
 
 /// Deletes an operation that has just completed, or keeps it until it is waited for if it holds heap memory.

@@ -286,6 +286,10 @@ class Engine {
   /// Throws the error for a test_receive() whose outcome was neither pending nor done: Error(mismatch | corrupt | disconnected)
   /// with a description of what this rank expected and what it found. To be called within step().
   [[noreturn]] void fail_receive(Outcome outcome, int world_peer, LaneId lane, Transport& transport, const OperationInfo& mine);
+  /// Returns true if a fault may strike single messages that this rank sends to another.
+  bool may_be_struck(int world_peer) const;
+  /// Posts the receive of a payload for the operation of a channel that is being stepped, whose faults strike it if they are due.
+  Ticket receive_on_channel(Transport& transport, LaneId lane, const Envelope& envelope, std::span<std::byte> into);
   /// Returns a number for a new communicator: the same on all members, and different from that of any other communicator, even of
   /// one with the same members. Requires that all members create their communicators on these members in the same order.
   std::uint64_t new_group(std::span<const int> members);

@@ -122,7 +122,9 @@ bool Mail::send_first(Peer& to) {
   Header& header = first.header;
   Letter* letter = first.letter;
   if (header.kind == Kind::undecided) {
-    const bool fits = header.bytes <= std::min(kSmallMail, to.transport->plain_limit());
+    // A message of a channel that a fault may strike comes when it is asked for, by the operation whose faults are due.
+    const bool is_awaited = header.tag == kNoTag && header.bytes != 0 && engine_->may_be_struck(to.world);
+    const bool fits = !is_awaited && header.bytes <= std::min(kSmallMail, to.transport->plain_limit());
     header.kind = fits && to.window_is_open() ? Kind::small : Kind::announced;
     if (header.kind == Kind::small) ++to.small_sent;
   }

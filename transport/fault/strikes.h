@@ -15,6 +15,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tsprun::detail::fault {
@@ -43,8 +44,8 @@ class Strikes {
  public:
   /// Arms a strike for the next message of the stream that fits.
   void arm(Stream stream, const Strike& strike) { armed(stream).push_back(strike); }
-  /// Removes the stream's strikes that found no message: their operation is over.
-  void disarm(Stream stream) { armed(stream).clear(); }
+  /// Removes and returns the stream's strikes that found no message.
+  std::vector<Strike> disarm(Stream stream) { return std::exchange(armed(stream), {}); }
   /// Returns the first armed strike of this kind that fits a message from this rank of the world; nothing if there is none.
   std::optional<Strike> due(Kind kind, Stream stream, int from) const {
     for (const Strike& strike : armed_[static_cast<std::size_t>(stream)]) {
