@@ -16,8 +16,8 @@
 
 namespace tsprun::detail::launcher {
 
-RankTraces::RankTraces(int ranks, TraceFlows flows) : flows_(flows) {
-  for (int rank = 0; rank < ranks; ++rank) {
+RankTraces::RankTraces(bootstrap::RankBlock ranks, TraceFlows flows) : ranks_(ranks), flows_(flows) {
+  for (int rank = ranks.first; rank < ranks.first + ranks.count; ++rank) {
     files_.emplace_back(::memfd_create(fmt::format("tsprun trace of rank {}", rank).c_str(), MFD_CLOEXEC));
     if (!files_.back()) throw system_error(Cause::refused, fmt::format("--trace: memory for the trace of rank {}", rank), errno);
   }

@@ -13,20 +13,21 @@
 
 namespace tsprun::detail::launcher {
 
-/// The files of all ranks.
+/// The files of this machine's ranks.
 class RankTraces {
  public:
   /// Makes the files. Throws Error(refused).
-  RankTraces(int ranks, TraceFlows flows);
+  RankTraces(bootstrap::RankBlock ranks, TraceFlows flows);
 
   /// Returns the descriptor of a rank's file.
-  int descriptor(int rank) const { return files_[static_cast<std::size_t>(rank)].get(); }
+  int descriptor(int rank) const { return files_[static_cast<std::size_t>(rank - ranks_.first)].get(); }
   /// Returns what TSP_TRACE_FD says to a rank. `zero_ns`: the trace's time 0.
   std::string place(int rank, std::uint64_t zero_ns) const;
   /// Prints a rank's part. Returns false, and prints nothing, if the rank left none that is whole.
   bool print(int rank, TraceText& text) const;
 
  private:
+  bootstrap::RankBlock ranks_;
   TraceFlows flows_;
   std::vector<posix::UniqueFd> files_;
 };

@@ -158,20 +158,22 @@ void trace_failure(const GlobalOptions& global, Job& job) {
   for (int rank = 0; rank < global.ranks; ++rank) all_finished = all_finished && job.board().life(rank) == Life::finished;
   if (all_finished) return;
   try {
-    write_trace_of_job(job.board(), global.faults.values, end_of(job), nullptr, global.trace);
+    write_trace_of_job(job.board(), {0, global.ranks}, global.faults.values, end_of(job), nullptr, global.trace);
     warn(job, fmt::format("--trace {}: holds the failure and the faults that struck; the ranks' events are lost", global.trace));
   } catch (const Error& error) {
     warn(job, error.what());
   }
 }
 
-/// Writes the trace of a program's ranks. Returns why it couldn't be written; empty: it was.
+/// Writes the trace of a program's ranks on this node. Returns why it couldn't be written; empty: it was.
 std::string trace_program(const GlobalOptions& global, Job& job, const RankTraces& traces) {
+  const std::string path = trace_of_node(global.trace, global.several_machines ? global.node_rank.value : 0);
   try {
-    const std::vector<int> missing = write_trace_of_job(job.board(), global.faults.values, end_of(job), &traces, global.trace);
+    const std::vector<int> missing =
+        write_trace_of_job(job.board(), ranks_here(global), global.faults.values, end_of(job), &traces, path);
     if (!missing.empty()) {
       warn(job, fmt::format("--trace {}: no events of rank{} {}, which didn't leave the job by destroying the Context or by exit",
-                            global.trace, missing.size() == 1 ? "" : "s", fmt::join(missing, ", ")));
+                            path, missing.size() == 1 ? "" : "s", fmt::join(missing, ", ")));
     }
     return {};
   } catch (const Error& error) {
@@ -237,7 +239,7 @@ int run_job(const JobSpec& spec, Report& report) {
   std::fflush(nullptr);
   spdlog::debug("{} ranks on {} cores", ranks_here(global).count, machine::usable_cores());
   std::optional<RankTraces> traces;
-  if (!spec.rank_main && !global.trace.empty()) traces.emplace(global.ranks, global.trace_options.flows);
+  if (!spec.rank_main && !global.trace.empty()) traces.emplace(ranks_here(global), global.trace_options.flows);
   job.start(open_files.before(), traces ? &*traces : nullptr);
   job.watch();
 

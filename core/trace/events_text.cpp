@@ -151,8 +151,8 @@ void print_process(TraceText& text, int process, const std::string& name) {
   text.print("{{\"ph\":\"M\",\"pid\":{0},\"name\":\"process_sort_index\",\"args\":{{\"sort_index\":{0}}}}}", process);
 }
 
-void print_head(TraceText& text, int rank) {
-  if (rank == 0) text.print("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+void print_head(TraceText& text, int rank, bool is_first) {
+  if (is_first) text.print("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
   else text.print(",\n");
   print_process(text, rank, fmt::format("rank {}", rank));
   // Spans stand above what they consist of.

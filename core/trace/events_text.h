@@ -26,8 +26,8 @@ double micro(std::uint64_t ns, std::uint64_t zero_ns);
 
 /// Prints the name of a process, and its number as its place among the others.
 void print_process(TraceText& text, int process, const std::string& name);
-/// Prints the names of a rank's process and rows; before those of rank 0 also the beginning of the file.
-void print_head(TraceText& text, int rank);
+/// Prints the names of a rank's process and rows; before those of the file's first rank also the beginning of the file.
+void print_head(TraceText& text, int rank, bool is_first);
 /// Prints a rank's events by their beginning, with their arrows. `members` gives a group's ranks by its number, `pause` is called
 /// now and then. Returns the time at which the last event ended.
 std::uint64_t print_events(TraceText& text, std::span<const TraceEvent> events, int rank, std::uint64_t zero_ns, TraceFlows flows,

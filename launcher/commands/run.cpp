@@ -47,9 +47,6 @@ class Run : public Command {
 
   void validate(const GlobalOptions& global) override {
     if (global.program.empty()) refuse("run: no program; write it after --, such as: tsprun -n 4 run -- ./my_program");
-    if (!global.trace.empty() && global.several_machines)
-      refuse(fmt::format("--trace {}: the ranks of a program are traced on one machine; leave out --nnodes, or --trace",
-                         global.trace));
     if (!global.trace_options.whole_job())
       refuse(fmt::format("--trace-steps {}: a program is traced whole; leave it out", global.trace_options.steps.text));
     const std::string& program = global.program.front();

@@ -51,11 +51,12 @@ void print_faults(TraceWriter& file, const FlightBoard& board, int rank, const s
   }
 }
 
-/// Prints the failure as an instant of the culprit's process; of all processes if the culprit isn't known.
-void print_failure(TraceWriter& file, const Failure& failure, int ranks, std::uint64_t when_ns, std::uint64_t zero_ns) {
-  const bool known = failure.rank >= 0 && failure.rank < ranks;
+/// Prints the failure as an instant of the culprit's process; of all processes if the culprit isn't among `ranks`.
+void print_failure(TraceWriter& file, const Failure& failure, bootstrap::RankBlock ranks, std::uint64_t when_ns,
+                   std::uint64_t zero_ns) {
+  const bool known = failure.rank >= ranks.first && failure.rank < ranks.first + ranks.count;
   file.print(",\n{{\"ph\":\"i\",\"s\":\"{}\",\"pid\":{},\"tid\":0,\"cat\":\"failure\",\"name\":\"{}\",\"ts\":{:.3f},\"args\":{{",
-             known ? "p" : "g", known ? failure.rank : 0, name(failure.cause), micro(when_ns, zero_ns));
+             known ? "p" : "g", known ? failure.rank : ranks.first, name(failure.cause), micro(when_ns, zero_ns));
   file.print("\"detail\":{}", quoted(failure.detail));
   if (!failure.op.empty()) file.print(",\"op\":{},\"sequence\":{}", quoted(failure.op), failure.sequence);
   file.print("}}}}");
@@ -105,7 +106,7 @@ std::string write_trace(Context& context, const TraceRecorder& trace, const std:
   try {
     if (turn == std::byte{0}) {
       TraceWriter file(target.path, rank == 0);
-      print_head(file, rank);
+      print_head(file, rank, rank == 0);
       print_rank(file, trace, engine_of(context), zero, target.flows, [&] { context.tick(); });
       print_faults(file, board_of(context), rank, faults, zero);
       if (rank + 1 == world.size()) file.print("\n]}}\n");
@@ -120,20 +121,27 @@ std::string write_trace(Context& context, const TraceRecorder& trace, const std:
   return first_trouble(world, trouble);
 }
 
-std::vector<int> write_trace_of_job(const FlightBoard& board, const std::vector<fault::Spec>& faults, const TraceEnd& end,
-                                    const RankTraces* events, const std::string& path) {
+std::vector<int> write_trace_of_job(const FlightBoard& board, bootstrap::RankBlock ranks, const std::vector<fault::Spec>& faults,
+                                    const TraceEnd& end, const RankTraces* events, const std::string& path) {
   TraceWriter file(path, true);
   std::vector<int> missing;
-  for (int rank = 0; rank < board.ranks(); ++rank) {
-    print_head(file, rank);
+  for (int rank = ranks.first; rank < ranks.first + ranks.count; ++rank) {
+    print_head(file, rank, rank == ranks.first);
     if (events == nullptr || !events->print(rank, file)) missing.push_back(rank);
     print_faults(file, board, rank, faults, end.zero_ns);
     if (file.full()) file.flush();
   }
-  if (end.failure.cause != Cause::none) print_failure(file, end.failure, board.ranks(), end.when_ns, end.zero_ns);
+  if (end.failure.cause != Cause::none) print_failure(file, end.failure, ranks, end.when_ns, end.zero_ns);
   file.print("\n]}}\n");
   file.finish();
   return missing;
+}
+
+std::string trace_of_node(const std::string& path, int node) {
+  if (node == 0) return path;
+  const std::size_t name = path.rfind('/') + 1;  // 0 if there is no folder
+  const std::size_t dot = std::min(path.find('.', name + 1), path.size());
+  return fmt::format("{}.node{}{}", path.substr(0, dot), node, path.substr(dot));
 }
 
 void write_played_trace(const theory::Simulated& played, const TraceTarget& target) {
@@ -149,7 +157,7 @@ void write_played_trace(const theory::Simulated& played, const TraceTarget& targ
       std::erase_if(here, [&](int member) { return member >= ranks; });
       return here;
     };
-    print_head(file, rank);
+    print_head(file, rank, rank == 0);
     const std::uint64_t end_ns = print_events(file, trace.events, rank, 0, target.flows, members, [] {});
     print_memory(file, trace.memory, rank, 0);
     print_left_out(file, trace.left_out, rank, end_ns, 0);

@@ -41,11 +41,14 @@ struct TraceEnd {
   std::uint64_t zero_ns = 0;  ///< time 0 of the trace: the job's start
 };
 
-/// Writes the trace of a job whose ranks are gone: every rank's process, with the events that it left in `events` (null: they are
-/// lost), and as instants the faults that struck, as far as the board has them, and the failure. For the launcher. Returns the
-/// ranks whose events are missing. Throws Error(refused) if the file can't be written.
-std::vector<int> write_trace_of_job(const FlightBoard& board, const std::vector<fault::Spec>& faults, const TraceEnd& end,
-                                    const RankTraces* events, const std::string& path);
+/// Writes the trace of ranks that are gone: the process of each of `ranks`, with the events that it left in `events` (null: they
+/// are lost), and as instants the faults that struck, as far as the board has them, and the failure. For the launcher. Returns
+/// the ranks whose events are missing. Throws Error(refused) if the file can't be written.
+std::vector<int> write_trace_of_job(const FlightBoard& board, bootstrap::RankBlock ranks, const std::vector<fault::Spec>& faults,
+                                    const TraceEnd& end, const RankTraces* events, const std::string& path);
+/// Returns the file for the trace of a node's ranks, as nodes may share the folder: "trace.json.gz" of node 0, then
+/// "trace.node1.json.gz".
+std::string trace_of_node(const std::string& path, int node);
 
 /// Writes the trace of a step in virtual time: a process for each played rank, and one for the links, with a counter for each.
 /// Throws Error(refused) if the file can't be written.

@@ -33,7 +33,7 @@ TEST(EventsText, PutsMessagesThatOverlapIntoRowsOfTheirOwn) {
                       .op = Op::send});
   }
   StringText file;
-  print_head(file, 0);
+  print_head(file, 0, true);
   const std::vector<int> members = {0, 1};
   const std::uint64_t end_ns = print_events(
       file, events, 0, 0, TraceFlows::all, [&](std::uint64_t) -> std::span<const int> { return members; }, [] {});

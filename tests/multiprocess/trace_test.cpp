@@ -316,16 +316,11 @@ TEST(TraceOfAProgram, ThatLeavesBadlyHasTheEventsOfThoseThatLeft) {
   EXPECT_EQ(failures_in(trace), std::vector<std::string>{"exited"});
 }
 
-TEST(TraceOfAProgram, IsWholeAndOfOneMachine) {
+TEST(TraceOfAProgram, IsWhole) {
   const TemporaryDirectory folder;
-  const std::string file = folder.path("trace.json");
-  for (const std::vector<std::string>& options : {std::vector<std::string>{"-n", "2", "--trace", file, "--trace-steps", "1:2"},
-                                                  std::vector<std::string>{"-n", "2", "--trace", file, "--nnodes", "2",
-                                                                           "--node-rank", "0", "--rendezvous", "127.0.0.1:1"}}) {
-    const Finished run = run_program(tsprun_actor(options, {"sum"}));
-    EXPECT_EQ(run.end.code, 2) << run.describe();
-    EXPECT_NE(run.err.find("--trace"), std::string::npos) << run.describe();
-  }
+  const Finished run = run_program(tsprun_actor({"--trace", folder.path("trace.json"), "--trace-steps", "1:2"}, {"sum"}));
+  EXPECT_EQ(run.end.code, 2) << run.describe();
+  EXPECT_NE(run.err.find("--trace-steps 1:2: a program is traced whole"), std::string::npos) << run.describe();
 }
 
 }  // namespace

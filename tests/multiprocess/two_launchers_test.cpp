@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -159,6 +160,25 @@ TEST(TwoLaunchers, ATraceThatCanNotBeWrittenFailsOnBoth) {
       EXPECT_NE(process->err().find("the job is done, but its trace isn't: --trace /dev/full"), std::string::npos)
           << process->err();
     for (const char* node : {"0", "1"}) EXPECT_EQ(read_json(directory.path(node)).at("failure").at("kind"), "refused") << node;
+  }
+}
+
+/// Nodes may share the folder or not: each has a file for its own ranks.
+TEST(TwoLaunchers, TraceAProgramsRanksInAFileOfEachNode) {
+  const TemporaryDirectory directory;
+  const int port = free_port();
+  const auto words = [&](int node) { return node_words(node, port, {"--trace", directory.path("all.json")}, {"sum", "2"}); };
+  Process first(words(0), kSecret);
+  Process second(words(1), kSecret);
+  EXPECT_EQ(first.wait(40).code, 0) << first.err();
+  EXPECT_EQ(second.wait(40).code, 0) << second.err();
+  for (const int node : {0, 1}) {
+    std::map<int, int> sums;  // by rank
+    const nlohmann::json trace = read_json(directory.path(node == 0 ? "all.json" : "all.node1.json"));
+    for (const nlohmann::json& event : trace.at("traceEvents")) {
+      sums[event.at("pid")] += event.at("ph") == "X" && event.at("name") == "all_reduce" ? 1 : 0;
+    }
+    EXPECT_EQ(sums, (std::map<int, int>{{2 * node, 6}, {2 * node + 1, 6}})) << node;
   }
 }
 
