@@ -44,18 +44,14 @@ ContextParts::ContextParts(std::optional<shm::NodeMemory> owned, shm::NodeMemory
           [this](std::size_t offset, std::size_t bytes) { commit(offset, bytes); },
           [this](std::size_t offset, std::size_t bytes) { return release(offset, bytes); }),
       faults(options.faults, options.struck_faults, world_rank(), heap, board),
+      watch(pids.empty() ? std::nullopt : std::optional<PeerWatch>(std::in_place, board, static_cast<int>(job.first_rank), pids)),
       links(*memory, job, local_rank,
             {.timeout_ns = timeout_ns(),
              .heap_expected = likely_reach(options.heap_budget),
              .gbps = options.link_gbps,
              .faults = options.faults,
              .strikes = faults.strikes(),
-             .check =
-                 [this] {
-                   board.page(world_rank()).last_sign_ns.store(posix::now_ns(), relaxed);
-                   throw_if_aborted();
-                 }}),
-      watch(pids.empty() ? std::nullopt : std::optional<PeerWatch>(std::in_place, board, static_cast<int>(job.first_rank), pids)),
+             .check = [this] { look_while_connecting(); }}),
       staging(heap),
       engine(board, world_rank(), with_phantoms(finished(links.routes(), options.verify), phantom_peers),
              memory->doorbell(local_rank),
@@ -158,10 +154,30 @@ std::vector<Route> ContextParts::with_phantoms(std::vector<Route> routes, const 
   return routes;
 }
 
+/// Gives a sign of life. Throws the job's failure, or that a rank of this node has ended.
+void ContextParts::look_while_connecting() {
+  constexpr std::uint64_t kBetweenLooks_ns = 20'000'000;
+  const std::uint64_t now = posix::now_ns();
+  board.page(world_rank()).last_sign_ns.store(now, relaxed);
+  const bool looks = watch && now - watched_ns >= kBetweenLooks_ns;
+  if (looks) watch->look();
+  throw_if_aborted();
+  if (!looks) return;
+  watched_ns = now;
+  const int first = watch->first();
+  for (int rank = first; rank < first + static_cast<int>(memory->layout().local_ranks); ++rank) {
+    if (board.life(rank) == Life::exited)
+      throw Error(
+          Cause::exited,
+          fmt::format("rank {} is gone (how it ended isn't known: no tsprun watches it) before all ranks were connected", rank),
+          rank);
+  }
+}
+
 void ContextParts::throw_if_aborted() const {
   if (!board.aborted()) return;
-  const Failure first = board.failure();
-  throw Error(first.cause == Cause::none ? Cause::interrupted : first.cause, first.detail, first.rank);
+  const Failure first = board.first_failure();
+  throw Error(first.cause, first.detail, first.rank);
 }
 
 void ContextParts::close_links() {

@@ -36,10 +36,11 @@ struct ContextParts {
   AddressSpace imagined;  ///< a phantom's heap; empty for real ranks
   Heap heap;
   RankFaults faults;
+  std::optional<PeerWatch> watch;
+  std::uint64_t watched_ns = 0;      ///< when it last looked while ranks connected
   std::shared_ptr<const void> mail;  ///< the engine's, into which transports write until they are gone
   Links links;
   std::vector<std::unique_ptr<verify::VerifyTransport>> verified;  ///< with --verify, around transports that don't check
-  std::optional<PeerWatch> watch;
   Staging staging;
   Engine engine;
   std::string algorithms;
@@ -78,6 +79,7 @@ struct ContextParts {
   std::vector<Route> finished(std::vector<Route> routes, bool verify);
   std::vector<Route> with_phantoms(std::vector<Route> routes, const std::vector<PhantomPeer>& peers) const;
   void throw_if_aborted() const;
+  void look_while_connecting();
 };
 
 }  // namespace tsprun::detail

@@ -27,7 +27,14 @@ void pause_a_moment() {
 Links::Links(shm::NodeMemory& memory, const bootstrap::JobDescription& job, int local_rank, LinkOptions options)
     : memory_(&memory), job_(job), board_(memory), local_rank_(local_rank), options_(std::move(options)) {
   try {
-    connect();
+    try {
+      connect();
+    } catch (const Error& error) {
+      // Nothing came from the job's store, which rank 0 serves where there is no launcher.
+      const bool of_store = error.rank() < 0 && (error.cause() == Cause::disconnected || error.cause() == Cause::stalled);
+      if (!of_store || job_.supervised != 0 || rank() == 0) throw;
+      fail(error.cause(), 0, error.what(), began_ns_);
+    }
   } catch (const Error& error) {
     // Noted before the launcher sees how the process ends: the program may simply abort because of this exception.
     Failure failure = failure_of(error);

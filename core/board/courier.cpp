@@ -82,8 +82,9 @@ void Courier::run() {
   try {
     while (needed()) round();
     part_from_others();
-  } catch (const Error& error) {
-    boards_.abort(failure_of(error));
+  } catch (const std::exception& error) {
+    boards_.abort(failure_of(
+        Error(Cause::disconnected, fmt::format("rank {} can't tell other nodes the news: {}", first_, error.what()), first_)));
   }
   boards_.board().node().untold.store(0);
 }
@@ -117,8 +118,17 @@ bool Courier::needed() const {
 }
 
 void Courier::round() {
-  pollfd watched{link_.server ? link_.server->descriptor() : link_.client->link().descriptor(), POLLIN, 0};
-  ::poll(&watched, 1, kSlice_ms);
+  // A client's link that is over would be readable all the time.
+  const bool is_cut = link_.client && link_.client->link().over();
+  std::vector<pollfd> watched = {{is_cut         ? -1
+                                  : link_.server ? link_.server->descriptor()
+                                                 : link_.client->link().descriptor(),
+                                  POLLIN, 0}};
+  watch_.add_living(watched);
+  ::poll(watched.data(), watched.size(), kSlice_ms);
+  // A death is told at once, before whoever started the ranks ends this one, too.
+  if (std::any_of(watched.begin() + 1, watched.end(), [](const pollfd& process) { return process.revents != 0; }))
+    looked_ns_ = told_ns_ = 0;
   hear();
   const std::uint64_t now = posix::now_ns();
   if (round_ns_ != 0 && now - round_ns_ > kClockJump_ns) sign_ns_.assign(sign_ns_.size(), now);
@@ -169,7 +179,11 @@ void Courier::look_at_processes() {
   if (!connecting) return;
   for (const int rank : here) {
     if (board.life(rank) <= Life::finished) continue;
-    boards_.abort(failure_of(Error(Cause::exited, fmt::format("rank {} ended before all ranks were connected", rank), rank)));
+    boards_.abort(failure_of(Error(
+        Cause::exited,
+        fmt::format("rank {} is gone (how it ended isn't known: no tsprun watches it); not all ranks were known to be connected",
+                    rank),
+        rank)));
   }
 }
 
@@ -182,18 +196,24 @@ void Courier::look_for_silence() {
   }
 }
 
-/// Ends the job because a node's first rank is gone, unless that node's ranks have all left in good order.
+/// Ends the job because a node's first rank is gone, unless that node's ranks have all left in good order. If it has told that
+/// another of them had ended before, that one is named: whoever started the ranks may have ended the others because of it.
 void Courier::lose(int node, Cause cause, const std::string& why) {
   if (lost_[static_cast<std::size_t>(node)]) return;
   lost_[static_cast<std::size_t>(node)] = true;
   const bootstrap::RankBlock block = bootstrap::block_of(ranks_, static_cast<int>(job_.nodes), node);
   if (all_gone(block.first, block.count)) return;
-  boards_.abort(
-      failure_of(Error(cause,
-                       fmt::format("rank {} is gone, or the way to its machine is cut (how it ended isn't known: no tsprun "
-                                   "watches it): {}",
-                                   block.first, why),
-                       block.first)));
+  int ended = block.first;
+  while (ended < block.first + block.count && boards_.board().life(ended) != Life::exited) ++ended;
+  const bool is_known = ended < block.first + block.count;
+  boards_.abort(failure_of(
+      is_known
+          ? Error(Cause::exited, fmt::format("rank {} is gone (how it ended isn't known: no tsprun watches it)", ended), ended)
+          : Error(cause,
+                  fmt::format("rank {} is gone, or the way to its machine is cut (how it ended isn't known: no tsprun "
+                              "watches it): {}",
+                              block.first, why),
+                  block.first)));
 }
 
 }  // namespace tsprun::detail

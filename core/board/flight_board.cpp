@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <time.h>
 
 namespace tsprun::detail {
 
@@ -110,6 +111,21 @@ Failure FlightBoard::failure() const {
   failure.sequence = node_page.sequence.load(relaxed);
   failure.detail = text_of(node_page.detail);
   return failure;
+}
+
+Failure FlightBoard::first_failure() const {
+  constexpr std::uint64_t kPatience_ns = 100'000'000;
+  constexpr timespec kPause{0, 200'000};
+  Failure first = failure();
+  for (const std::uint64_t ends = posix::now_ns() + kPatience_ns; first.cause == Cause::none && posix::now_ns() < ends;
+       first = failure()) {
+    ::nanosleep(&kPause, nullptr);
+  }
+  if (first.cause == Cause::none) {
+    first.cause = Cause::interrupted;
+    first.detail = "the job was ended; nobody noted why";
+  }
+  return first;
 }
 
 Life FlightBoard::life(int rank) const {

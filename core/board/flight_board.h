@@ -250,6 +250,9 @@ class FlightBoard {
   void correct(const Failure& failure) const;
   /// Returns the job's first failure; its cause is Cause::none if there is none or it isn't completely written yet.
   Failure failure() const;
+  /// Returns the first failure of a job that has failed. Waits up to 0.1 s until it is completely written; says so if it isn't
+  /// then, because its writer died. A launcher writes it in that case.
+  Failure first_failure() const;
 
   /// Registers process `pid` as the rank's. Returns 0, or the id of the process that registered earlier and stays registered.
   std::uint32_t join(int rank, std::uint32_t pid) const;

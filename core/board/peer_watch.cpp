@@ -39,6 +39,13 @@ void PeerWatch::look() {
   }
 }
 
+void PeerWatch::add_living(std::vector<pollfd>& watched) const {
+  for (std::size_t i = 0; i < processes_.size(); ++i) {
+    if (processes_[i] && board_.life(first_ + static_cast<int>(i)) <= Life::alive)
+      watched.push_back({processes_[i].get(), POLLIN, 0});
+  }
+}
+
 bool PeerWatch::note_stopped(std::span<const int> ranks) {
   bool any = false;
   for (const int rank : ranks) {

@@ -5,6 +5,7 @@
 #include "core/board/flight_board.h"
 #include "transport/posix.h"
 
+#include <poll.h>
 #include <span>
 #include <vector>
 
@@ -22,6 +23,8 @@ class PeerWatch {
   /// Writes to the pages of those of these ranks that are on this node whether their processes are stopped (SIGSTOP, a debugger);
   /// returns true if any is.
   bool note_stopped(std::span<const int> ranks);
+  /// Adds to `watched` what becomes readable when the process of a rank ends that hasn't left the job.
+  void add_living(std::vector<pollfd>& watched) const;
   /// Returns the node's first rank, which carries the news of other nodes (courier.h).
   int first() const { return first_; }
 

@@ -351,21 +351,19 @@ bool Engine::test(Stream stream, std::uint64_t number) {
   if (!is_over(stream, number)) {
     if (broken_ || board_.aborted()) throw_first_cause();
     progress();
-    if (!is_over(stream, number)) return false;
+    if (!is_over(stream, number)) {
+      watch_peers();
+      return false;
+    }
   }
   settle(stream, number);
   return true;
 }
 
 void Engine::tick() {
-  const std::uint64_t now = clock().now_ns();
-  page_->last_sign_ns.store(now, relaxed);
+  page_->last_sign_ns.store(clock().now_ns(), relaxed);
   sign_of_life();
-  constexpr std::uint64_t kBetweenLooks = 100'000'000;
-  if (options_.watch != nullptr && now - watched_ns_ >= kBetweenLooks) {
-    watched_ns_ = now;
-    options_.watch->look();
-  }
+  watch_peers();
   if (broken_ || board_.aborted()) throw_first_cause();
   progress();
 }

@@ -354,7 +354,10 @@ class Engine {
   void sleep(WaitState& state);
   void look_around(WaitState& state);
   void check_peer(WaitState& state, std::uint64_t now);
+  void check_pending(std::uint64_t now);
+  void watch_peers();
   std::string how_it_ended(int peer) const;
+  void check_carrier(const std::string& detail);
   [[noreturn]] void throw_gone(int peer, Op op, std::uint64_t sequence);
   void check_arguments(const WaitState& state);
   void check_deadline(WaitState& state, std::uint64_t now);
@@ -387,7 +390,17 @@ class Engine {
   Recorder* recorder_ = nullptr;
   const Operation* stepped_ = nullptr;                  // whose step() is on the stack
   const std::atomic<std::uint32_t>* wanted_ = nullptr;  // in drive(): raised by a thread that wants the engine
-  std::uint64_t watched_ns_ = 0;                        // the last look at peers of a rank that only ticks
+  std::uint64_t watched_ns_ = 0;                        // the last look at ranks of a program that doesn't wait
+  std::uint64_t looked_ns_ = 0;                         // when the board was last examined by drive() or a wait …
+  std::uint64_t listening_ns_ = 0;  // … and since when without a gap in which this rank may have been stopped
+  /// Pending operation that waits for a rank which is gone.
+  struct Suspect {
+    Stream stream = Stream::control;
+    std::uint64_t number = 0;  // 0: none
+    int peer = -1;
+    std::uint64_t since_ns = 0;  // when that was seen first
+  };
+  Suspect suspect_;
   bool broken_ = false;
   bool moved_ = false;
   std::uint64_t blocked_ns_ = 0;

@@ -1,5 +1,6 @@
 // How the engine ends a job: a rank's error becomes the job's failure on the board, and the first of all ranks' is what every
 // rank throws. Also says what came in place of the message that an operation waited for.
+#include "core/board/peer_watch.h"
 #include "core/streams/engine.h"
 #include "core/streams/tag.h"
 #include "transport/posix.h"
@@ -13,7 +14,7 @@ namespace tsprun::detail {
 namespace {
 
 /// Longest time that a rank keeps the job's failure from its program, so that other nodes are told before the process ends.
-constexpr std::uint64_t kUntoldNs = 300'000'000;
+constexpr std::uint64_t kUntoldNs = 2'000'000'000;
 
 }  // namespace
 
@@ -39,19 +40,17 @@ void Engine::throw_first_cause() {
   if (!stepped_) abandon();  // else the operation that is being stepped would be deleted; step_head() does it after that
   // The program may end at once because of the exception, and the courier with it.
   const std::uint64_t told_by = posix::now_ns() + kUntoldNs;
-  while (board_.node().untold.load() != 0 && posix::now_ns() < told_by) {
+  const auto nobody_tells = [&] {
+    if (options_.watch == nullptr) return false;
+    options_.watch->look();
+    return board_.life(options_.watch->first()) == Life::exited;
+  };
+  while (board_.node().untold.load() != 0 && posix::now_ns() < told_by && !nobody_tells()) {
     const timespec pause{0, 1'000'000};
     ::nanosleep(&pause, nullptr);
   }
   board_.node().untold.store(0);  // nobody waits a second time
-  Failure first = board_.failure();
-  // The first failure is still being written, or its writer died meanwhile; in that case the launcher writes it.
-  const std::uint64_t patience_ends = posix::now_ns() + 100'000'000;
-  while (first.cause == Cause::none && posix::now_ns() < patience_ends) first = board_.failure();
-  if (first.cause == Cause::none) {
-    first.cause = Cause::interrupted;
-    first.detail = "the job was ended; nobody noted why";
-  }
+  const Failure first = board_.first_failure();
   Failure mine = first;
   mine.detail = "ended with the job: " + first.detail;
   board_.note_first_error(world_rank_, mine);

@@ -201,6 +201,8 @@ void Engine::look_around(WaitState& state) {
   page_->last_sign_ns.store(now, relaxed);
   if (state.last_look_ns != 0 && now - state.last_look_ns > kClockJumpNs) state.chain_since_ns = 0;
   state.last_look_ns = now;
+  if (now - looked_ns_ > kClockJumpNs) listening_ns_ = now;
+  looked_ns_ = now;
   if (state.blocked) {
     note_waits(state, now);
   } else {
@@ -213,11 +215,14 @@ void Engine::look_around(WaitState& state) {
     const bool in_a_message = board_.page(rank).blocked_on.load(relaxed) == static_cast<std::int32_t>(kTagged) + 1;
     if (in_a_message && rank != world_rank_ && board_.waits_for(rank) == world_rank_) take_in_mail(*this, rank);
   }
-  if (!state.blocked) return;
   try {
-    check_arguments(state);
-    check_peer(state, now);
-    check_deadline(state, now);
+    if (!state.blocked) {
+      check_pending(now);
+    } else {
+      check_arguments(state);
+      check_peer(state, now);
+      check_deadline(state, now);
+    }
   } catch (const Error& error) {
     break_down(error);
   }
@@ -280,6 +285,55 @@ void Engine::check_arguments(const WaitState& state) {
   }
 }
 
+/// Looks at other ranks for a program that doesn't wait, at most ten times a second.
+void Engine::watch_peers() {
+  constexpr std::uint64_t kBetweenLooks = 100'000'000;
+  const std::uint64_t now = clock().now_ns();
+  if (now - watched_ns_ < kBetweenLooks) return;
+  watched_ns_ = now;
+  if (options_.watch != nullptr) options_.watch->look();
+  try {
+    check_pending(now);
+  } catch (const Error& error) {
+    break_down(error);
+  }
+}
+
+/// Throws if a rank for which a pending operation waits is gone, or has been silent for the deadline while this one looked.
+/// Nobody may ever wait for the operation itself: a program can wait for a future instead. A rank's last messages may still be in
+/// the lane, so one that is gone counts only if it is missing at the next look, too.
+void Engine::check_pending(std::uint64_t now) {
+  const bool listens = now - looked_ns_ <= kClockJumpNs;
+  for (int i = 0; i < kQueues; ++i) {
+    const auto stream = static_cast<Stream>(i);
+    for (const Operation* each = queue(stream).head; each != nullptr; each = stream == kTagged ? each->next_ : nullptr) {
+      const int peer = each->waiting_for();
+      const bool is_another = peer >= 0 && peer < board_.ranks() && peer != world_rank_;
+      if (!is_another || (stream == kTagged && !has_turn(*each)) || withheld(peer)) continue;
+      const Life life = board_.life(peer);
+      if (life > Life::alive) {
+        const bool again = suspect_.stream == stream && suspect_.number == each->number_ && suspect_.peer == peer;
+        if (!again) suspect_ = {.stream = stream, .number = each->number_, .peer = peer, .since_ns = now};
+        const bool may_end_badly = life == Life::finished && options_.supervised && board_.page(peer).over.load(relaxed) == 0;
+        if (again && (!may_end_badly || now - suspect_.since_ns >= wait_for_word_ns(options_.timeout_ns)))
+          throw_gone(peer, each->info().op, each->sequence_);
+        return;
+      }
+      // The rank that carries another node's news may be the silent one: its node is given time to notice that.
+      const bool by_news = options_.watch != nullptr && !is_near(peer);
+      const std::uint64_t heard = std::max(board_.page(peer).last_sign_ns.load(relaxed), listening_ns_);
+      if (!listens || life != Life::alive || now < heard + options_.timeout_ns + (by_news ? options_.timeout_ns / 4 : 0))
+        continue;
+      if (options_.watch != nullptr) options_.watch->note_stopped({&peer, 1});
+      fail(Cause::stalled, peer,
+           fmt::format("rank {} gave no sign of life for {:.1f} s (--timeout {:g}): {}, and rank {} waits for it in {} #{}", peer,
+                       seconds(now - heard), seconds(options_.timeout_ns), board_.describe({.ranks = {peer}}, now), world_rank_,
+                       name(each->info().op), each->sequence_));
+    }
+  }
+  suspect_ = {};
+}
+
 /// Throws if the rank waited for is gone. Its last messages may still be in the lane, so it throws only after another poll of the
 /// lane, after the rank was seen to be gone, found nothing.
 void Engine::check_peer(WaitState& state, std::uint64_t now) {
@@ -287,6 +341,8 @@ void Engine::check_peer(WaitState& state, std::uint64_t now) {
   const int peer = head == nullptr ? -1 : head->waiting_for();
   if (peer < 0 || peer == world_rank_ || peer >= board_.ranks()) return;
   const Life life = board_.life(peer);
+  if (life == Life::alive && !is_near(peer))
+    check_carrier(fmt::format("rank {} waits for rank {} in {}", world_rank_, peer, name(head->info().op)));
   if (life == Life::alive || life == Life::unborn) {
     state.suspect = -1;
     state.left_since_ns = 0;
@@ -319,6 +375,15 @@ std::string Engine::how_it_ended(int peer) const {
   return fmt::format("exited (code {})", code);
 }
 
+/// Throws if the rank of this node that carries the news of other nodes is gone: nobody tells this node what happens
+/// there. `detail`: what this rank waits for there.
+void Engine::check_carrier(const std::string& detail) {
+  if (options_.watch == nullptr) return;
+  const int carrier = options_.watch->first();
+  if (board_.life(carrier) == Life::exited)
+    throw blamed(Cause::exited, carrier, fmt::format("rank {} {}; {}", carrier, how_it_ended(carrier), detail));
+}
+
 void Engine::throw_gone(int peer, Op op, std::uint64_t sequence) {
   throw blamed(
       board_.life(peer) == Life::killed ? Cause::killed : Cause::exited, peer,
@@ -343,12 +408,13 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
     const Life life = board_.life(world_peer);
     // Only dead ranks are blamed at once: a rank that is marked finished may yet be reported as failed by its launcher.
     if (life == Life::killed || life == Life::exited) throw_gone(world_peer, op, sequence);
-    if (options_.watch != nullptr) {
-      // If the rank is gone that carries the news of other nodes, nobody tells this node why the peer has ended.
+    if (options_.watch != nullptr && !is_near(world_peer)) {
       options_.watch->look();
+      check_carrier(detail);
       const int carrier = options_.watch->first();
-      if (board_.life(carrier) == Life::exited)
-        throw blamed(Cause::exited, carrier, fmt::format("rank {} {}; {}", carrier, how_it_ended(carrier), detail));
+      if (options_.watch->note_stopped({&carrier, 1}))
+        throw blamed(Cause::stalled, carrier,
+                     fmt::format("rank {} is stopped, and with it the news of other nodes; {}", carrier, detail));
     }
     const timespec pause{0, 2'000'000};
     ::nanosleep(&pause, nullptr);
@@ -404,8 +470,19 @@ void Engine::check_deadline(WaitState& state, std::uint64_t now) {
   const bool by_news = options_.watch != nullptr && !std::ranges::all_of(chain.ranks, [&](int rank) { return is_near(rank); });
   if (now - state.chain_since_ns < options_.timeout_ns + (by_news ? options_.timeout_ns / 4 : 0)) return;
   // Look for stopped processes now; under a launcher, the board shows them already.
-  if (chain.cycle && options_.watch != nullptr && options_.watch->note_stopped(chain.ranks))
-    chain = board_.wait_chain(world_rank_);
+  if (options_.watch != nullptr) {
+    const int carrier = options_.watch->first();
+    std::vector<int> asked = chain.ranks;
+    asked.push_back(carrier);
+    if (options_.watch->note_stopped(asked)) chain = board_.wait_chain(world_rank_);
+    // What the board shows of other nodes is old then.
+    if (by_news && board_.stopped(carrier)) {
+      fail(Cause::stalled, carrier,
+           fmt::format("rank {} gave no sign of life for {:.1f} s (--timeout {:g}): it is stopped, and with it the news of other "
+                       "nodes; {}",
+                       carrier, seconds(now - state.chain_since_ns), seconds(options_.timeout_ns), board_.describe(chain, now)));
+    }
+  }
   // A rank that waits gives a sign of life ten times a second or more, so half the timeout is enough to tell that it is silent.
   chain = board_.up_to_silent(std::move(chain), now - options_.timeout_ns / 2);
 

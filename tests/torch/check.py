@@ -47,6 +47,23 @@ def torchrun(program, nodes=1):
     return done
 
 
+def alone(program, ranks=3):
+    """Runs the program on ranks that nobody watches, and returns their outputs. They must end within 20 s."""
+    port = str(20000 + os.getpid() % 20000)
+    started = [subprocess.Popen([sys.executable, os.path.join(here, program)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                env=dict(environment, RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
+               for rank in range(ranks)]
+    try:
+        outputs = [each.communicate(timeout=20)[0] for each in started]
+    finally:
+        for each in started:
+            each.kill()
+    for rank, each in enumerate(started):
+        print(f"rank {rank} of {program}:\n{outputs[rank]}exit code {each.returncode}")
+        assert each.returncode != 0
+    return outputs
+
+
 if case == "collectives":
     for ranks in (1, 2, 4):
         good(run("collectives.py", ranks))
@@ -83,6 +100,11 @@ elif case == "killed":
         done = run(program)
         assert done.returncode != 0 and "rank 1" in done.stderr and "signal 9" in done.stderr
     assert "ranks were told of rank 1" in done.stdout, "by the error that each waiting rank gets"
+elif case == "alone":
+    outputs = alone("killed.py")
+    assert all("rank 1 is gone" in outputs[rank] for rank in (0, 2))
+    outputs = alone("raised.py")
+    assert all("rank 1: uncaught ValueError: the data of this rank are empty" in outputs[rank] for rank in (0, 2))
 elif case == "trace":
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         done = run("ddp.py", 3, "--trace", file.name)

@@ -48,7 +48,7 @@ bool Connection::read() {
       fail(Outcome::disconnected, heard_bye_   ? "the peer ended in good order"
                                   : error != 0 ? std::strerror(error)
                                                : "the peer closed the connection without a word");
-      return true;
+      return any;
     }
     any = true;
     auto bytes = static_cast<std::size_t>(got);

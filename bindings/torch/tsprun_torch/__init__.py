@@ -7,6 +7,7 @@ The rest of the program stays as it was with gloo. Start it by `tsprun -n 4 run 
 """
 
 import atexit
+import sys
 
 import torch.distributed as dist
 
@@ -59,6 +60,17 @@ def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
     pg.monitored_barrier(wait_all_ranks=wait_all_ranks, **limit)
 
 
+def _leave():
+    """Leaves the job at the process's end; after an uncaught exception, ends it with the exception's words."""
+    error = getattr(sys, "last_value", None)
+    if error is not None and not hasattr(sys, "ps1"):
+        try:
+            fail(f"uncaught {type(error).__name__}: {error}")
+        except RuntimeError:
+            pass  # which says what the job failed of, or that there is none
+    _tsprun.leave()
+
+
 if "TSPRUN" not in dist.Backend._plugins:
     dist.Backend.register_backend("tsprun", _make_group, extended_api=True)
-    atexit.register(_tsprun.leave)
+    atexit.register(_leave)
