@@ -20,7 +20,10 @@ inline std::exception_ptr as_torch_error(const std::string& call, const std::exc
   try {
     std::rethrow_exception(failure);
   } catch (const Error& error) {
-    return std::make_exception_ptr(std::runtime_error(call + ": " + std::string(name(error.cause())) + ": " + error.what()));
+    const bool by_program = error.cause() == Cause::failed && error.rank() >= 0;
+    const std::string who = by_program ? "the program of rank " + std::to_string(error.rank()) + " ended the job: " : "";
+    return std::make_exception_ptr(
+        std::runtime_error(call + ": " + std::string(name(error.cause())) + ": " + who + error.what()));
   } catch (...) {
     return std::current_exception();
   }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -164,6 +165,54 @@ TEST(Progress, AFailureReachesEveryPendingOperation) {
     EXPECT_TRUE(outcome.failed);
     EXPECT_EQ(outcome.cause, Cause::mismatch) << outcome.message;
   }
+}
+
+/// Looks for the end of an operation for 20 s, as a program does that waits for something else.
+void look_for_end(const std::function<bool()>& is_over) {
+  for (int i = 0; i < 4000 && !is_over(); ++i) std::this_thread::sleep_for(5ms);
+}
+
+TEST(Progress, ARankThatIsGoneIsNamedThoughNobodyWaits) {
+  for (const bool by_test : {false, true}) {
+    const std::vector<RankOutcome> outcomes = try_ranks(3, [&](Context& context) {
+      if (context.rank() == 2) return;
+      if (by_test) {
+        Work work = context.world().post_barrier();
+        look_for_end([&] { return work.test(); });
+      } else {
+        Progress progress(context);
+        std::int64_t value = 1;
+        Posted posted = sum(progress, value);
+        look_for_end([&] { return posted.over(); });
+        EXPECT_TRUE(posted.over());
+        posted.wait();
+      }
+    });
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_TRUE(outcomes[static_cast<std::size_t>(rank)].failed) << by_test;
+      EXPECT_EQ(outcomes[static_cast<std::size_t>(rank)].culprit, 2) << by_test << describe(outcomes);
+    }
+  }
+}
+
+TEST(Progress, ASilentRankIsNamedThoughNobodyWaits) {
+  const std::vector<RankOutcome> outcomes = try_ranks(2,
+                                                      [](Context& context) {
+                                                        if (context.rank() == 1) {
+                                                          std::this_thread::sleep_for(2s);
+                                                          context.tick();
+                                                          return;
+                                                        }
+                                                        Progress progress(context);
+                                                        std::int64_t value = 1;
+                                                        Posted posted = sum(progress, value);
+                                                        look_for_end([&] { return posted.over(); });
+                                                        posted.wait();
+                                                      },
+                                                      {.timeout_ns = 500'000'000});
+  EXPECT_EQ(outcomes[0].cause, Cause::stalled) << describe(outcomes);
+  EXPECT_EQ(outcomes[0].culprit, 1) << describe(outcomes);
+  EXPECT_EQ(outcomes[1].culprit, 1) << describe(outcomes);
 }
 
 TEST(Progress, WhatIsPendingAtTheEndIsOver) {

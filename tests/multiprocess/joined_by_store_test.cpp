@@ -140,8 +140,8 @@ TEST_F(JoinedByStore, ADeathIsNamedAfterRankZeroHasLeft) {
 }
 
 TEST_F(JoinedByStore, MissingRanksAreNamedToAll) {
-  expect_told(start({"a", "-", "b", "-"}, {"sum"}, "1"), "ranks 1, 3 of 4 didn't come within 1 s");
-  expect_told(start({"-", "a", "b", "b"}, {"sum"}, "1"), "rank 0 of 4 didn't come within 1 s");
+  expect_told(start({"a", "-", "b", "-"}, {"sum"}, "3"), "ranks 1, 3 of 4 didn't come within 3 s");
+  expect_told(start({"-", "a", "b", "b"}, {"sum"}, "3"), "rank 0 of 4 didn't come within 3 s");
 }
 
 TEST_F(JoinedByStore, RanksThatAreNotNumberedNodeByNodeAreRefused) {

@@ -104,7 +104,7 @@ elif case == "alone":
     outputs = alone("killed.py")
     assert all("rank 1 is gone" in outputs[rank] for rank in (0, 2))
     outputs = alone("raised.py")
-    assert all("rank 1: uncaught ValueError: the data of this rank are empty" in outputs[rank] for rank in (0, 2))
+    assert all("the program of rank 1 ended the job: uncaught ValueError: the data of this rank are empty" in outputs[rank] for rank in (0, 2))
 elif case == "trace":
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         done = run("ddp.py", 3, "--trace", file.name)
