@@ -80,7 +80,8 @@ WorkPtr TsprunGroup::start(Job job) {
                                                   error = std::current_exception();
                                                 }
                                                 work->over(error);
-                                              });
+                                              },
+                                              timeout_);
     work->looked_after(std::move(posted));
   } catch (const Error&) {
     std::rethrow_exception(as_torch_error(name_ + ":" + job.call, std::current_exception()));

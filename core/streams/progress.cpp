@@ -12,6 +12,9 @@
 #include "transport/cause.h"
 #include "transport/posix.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -50,6 +53,8 @@ struct PostedState {
   Progress::Done done;
   std::exception_ptr failure;
   std::uint32_t waiters = 0;
+  std::uint64_t posted_ns = 0;
+  std::uint64_t ends_ns = kNoDeadline;  // when it must be over, as long as nobody has waited for it
   std::atomic<bool> over{false};
 };
 
@@ -81,6 +86,8 @@ struct ProgressState {
   void await_change(std::unique_lock<std::mutex>& lock, const PostedState& posted);
   std::exception_ptr drive(WaitState& state, std::uint64_t number, std::uint64_t deadline_ns);
   std::exception_ptr tick();
+  std::exception_ptr end_for(const PostedState& late);
+  const PostedState* first_to_end() const;
   void let_others_in(std::unique_lock<std::mutex>& lock);
   void collect(std::unique_lock<std::mutex>& lock, const std::exception_ptr& failure, bool* driver = nullptr);
   void step_down(bool& driver);
@@ -156,6 +163,28 @@ std::exception_ptr ProgressState::tick() {
   }
 }
 
+/// Ends the job because of an operation that takes too long; returns the job's failure. Precondition: the caller holds the lock.
+std::exception_ptr ProgressState::end_for(const PostedState& late) {
+  const std::vector<int> missing = engine->missing(late.work);
+  const std::string whom = missing.empty() ? ""
+                                           : fmt::format(": it waits for rank{} {}, still computing, or elsewhere",
+                                                         missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
+  try {
+    engine->break_down(Error(Cause::stalled,
+                             fmt::format("rank {}: an operation isn't over within {:g} s of its call{}", engine->world_rank(),
+                                         static_cast<double>(late.ends_ns - late.posted_ns) * 1e-9, whom),
+                             missing.empty() ? engine->world_rank() : missing.front()));
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+/// Returns the pending operation whose time is up first; null: none has a limit.
+const PostedState* ProgressState::first_to_end() const {
+  const auto first = std::ranges::min_element(pending, {}, [](const auto& each) { return each->ends_ns; });
+  return first == pending.end() || (*first)->ends_ns == kNoDeadline ? nullptr : first->get();
+}
+
 void ProgressState::let_others_in(std::unique_lock<std::mutex>& lock) {
   if (wanted.load() == 0) return;
   lock.unlock();
@@ -209,6 +238,7 @@ bool ProgressState::wait(PostedState& posted, std::uint64_t deadline_ns) {
     Turn turn(*this);
     WaitState state(Engine::stream_of(posted.work));
     bool driver = false;
+    posted.ends_ns = kNoDeadline;
     ++posted.waiters;
     while (!posted.over.load(std::memory_order_acquire) && posix::now_ns() < deadline_ns) {
       const bool queued = is_pending(posted);  // no more while another thread is in its `done`
@@ -234,11 +264,16 @@ void ProgressState::attend() {
   std::unique_lock<std::mutex> lock(mutex);
   std::uint64_t last_sign_ns = 0;
   while (!stopping) {
+    const PostedState* const first = first_to_end();
+    if (first != nullptr && posix::now_ns() >= first->ends_ns) {
+      collect(lock, end_for(*first));
+      continue;
+    }
     if (!driving && !pending.empty() && !awaited()) {
       WaitState state(Stream::control);
       state.blocked = false;
       driving = true;
-      const std::exception_ptr failure = drive(state, 0, kNoDeadline);
+      const std::exception_ptr failure = drive(state, 0, first == nullptr ? kNoDeadline : first->ends_ns);
       driving = false;
       collect(lock, failure);
       let_others_in(lock);
@@ -305,11 +340,13 @@ void Progress::use(const std::function<void(Context&)>& call) {
   call(*state_->context);
 }
 
-Posted Progress::post(const std::function<Work(Context&)>& call, Done done) {
+Posted Progress::post(const std::function<Work(Context&)>& call, Done done, std::chrono::milliseconds at_most) {
   auto posted = std::make_shared<PostedState>(state_, std::move(done));
   ProgressState::Turn turn(*state_);
   posted->work = call(*state_->context);
-  state_->last_post_ns = posix::now_ns();
+  state_->last_post_ns = posted->posted_ns = posix::now_ns();
+  if (at_most.count() > 0)
+    posted->ends_ns = posted->posted_ns + static_cast<std::uint64_t>(std::chrono::nanoseconds(at_most).count());
   state_->pending.push_back(posted);
   if (state_->engine->is_complete(posted->work)) {
     state_->collect(turn.lock(), nullptr);

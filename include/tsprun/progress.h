@@ -67,8 +67,11 @@ class Progress {
   /// Calls `call` while no other thread uses the context. It should not wait for other ranks, since all other threads wait
   /// meanwhile. Throws what `call` throws.
   void use(const std::function<void(Context&)>& call);
-  /// Calls `call`, which posts an operation, as use() does, and looks after its Work.
-  Posted post(const std::function<Work(Context&)>& call, Done done = {});
+  /// Calls `call`, which posts an operation, as use() does, and looks after its Work. If the operation isn't over within
+  /// `at_most` (zero: no limit) and nobody has called its wait(), the job fails: a program that waits in another way would wait
+  /// for ever.
+  Posted post(const std::function<Work(Context&)>& call, Done done = {},
+              std::chrono::milliseconds at_most = std::chrono::milliseconds(0));
 
  private:
   std::shared_ptr<detail::ProgressState> state_;

@@ -215,6 +215,33 @@ TEST(Progress, ASilentRankIsNamedThoughNobodyWaits) {
   EXPECT_EQ(outcomes[1].culprit, 1) << describe(outcomes);
 }
 
+TEST(Progress, AnOperationThatNobodyWaitsForEndsTheJobAtItsLimit) {
+  const std::vector<RankOutcome> outcomes = try_ranks(2, [](Context& context) {
+    Progress progress(context);
+    if (context.rank() == 1) {
+      std::this_thread::sleep_for(1500ms);  // alive, but it never calls
+      progress.use([](Context& rank) { rank.tick(); });
+      return;
+    }
+    std::int64_t value = 1;
+    const Posted posted = progress.post(
+        [&](Context& rank) {
+          const Buffer buffer(&value, 1, DType::i64);
+          return rank.world().post_all_reduce(buffer, buffer, Reduction::sum);
+        },
+        {}, 400ms);
+    look_for_end([&] { return posted.over(); });
+    EXPECT_TRUE(posted.over());
+    progress.use([](Context& rank) { rank.tick(); });
+  });
+  for (const RankOutcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.cause, Cause::stalled) << describe(outcomes);
+    EXPECT_EQ(outcome.culprit, 1) << describe(outcomes);
+    EXPECT_NE(outcome.message.find("isn't over within 0.4 s of its call: it waits for rank 1"), std::string::npos)
+        << describe(outcomes);
+  }
+}
+
 TEST(Progress, WhatIsPendingAtTheEndIsOver) {
   run_ranks(2, [](Context& context) {
     std::int64_t value = 1;

@@ -105,6 +105,8 @@ elif case == "alone":
     assert all("rank 1 is gone" in outputs[rank] for rank in (0, 2))
     outputs = alone("raised.py")
     assert all("the program of rank 1 ended the job: uncaught ValueError: the data of this rank are empty" in outputs[rank] for rank in (0, 2))
+    outputs = alone("unawaited.py", 2)
+    assert "isn't over within 3 s of its call: it waits for rank 1" in outputs[0]
 elif case == "trace":
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         done = run("ddp.py", 3, "--trace", file.name)
