@@ -92,17 +92,16 @@ void take_environment(const Environment& environment, std::string_view command, 
   if (command != "run") refuse_ignored_variables(environment, command);
 }
 
+[[noreturn]] void refuse_of_ranks(const CommandFacts& command, const std::string& option, const std::string& value) {
+  refuse(fmt::format("{}{}{}: {} has no ranks; leave it out", option, value.empty() ? "" : " ", value, command.name));
+}
+
 /// Refuses options that only ranks heed if the command starts none.
-void check_ranks_fit(const CommandFacts& command, const GlobalOptions& global, const OptionTable& options) {
-  const auto leave_out = [&](const std::string& option, const std::string& value) {
-    refuse(fmt::format("{}{}: {} has no ranks; leave it out", option, value.empty() ? "" : " " + value, command.name));
-  };
-  if (command.ranks == RankUse::none && global.ranks.given()) leave_out("-n", global.ranks.text);
-  if (command.ranks == RankUse::none && global.layout.given()) leave_out("--layout", global.layout.text);
+void check_ranks_fit(const CommandFacts& command, const OptionTable& options) {
   if (command.has_ranks()) return;
   for (const OptionRow& row : options.rows()) {
     if (row.is(Trait::of_ranks) && row.option->count() > 0)
-      leave_out(row.name(), row.metavar.empty() ? "" : fmt::format("{}", fmt::join(row.option->results(), " ")));
+      refuse_of_ranks(command, row.name(), row.metavar.empty() ? "" : fmt::format("{}", fmt::join(row.option->results(), " ")));
   }
 }
 
@@ -141,8 +140,10 @@ int execute(Command& command, const OptionTable& options, GlobalOptions& global,
     if (!complaint.empty()) refuse(complaint);
     const std::string taken =
         facts.ranks == RankUse::job ? take_from_starter(global, [](const char* name) { return std::getenv(name); }) : "";
-    check_ranks_fit(facts, global, global_options);
+    check_ranks_fit(facts, global_options);
     validate_global(global, facts.ranks, facts.processes_per_rank);
+    if (facts.ranks == RankUse::none && global.ranks.given()) refuse_of_ranks(facts, "-n", global.ranks.text);
+    if (facts.ranks == RankUse::none && global.layout.given()) refuse_of_ranks(facts, "--layout", global.layout.text);
     set_up_logging(global);
     if (!taken.empty()) spdlog::info("{}", taken);
     if (!global.program.empty() && facts.name != "run")
