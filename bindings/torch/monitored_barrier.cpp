@@ -3,7 +3,6 @@
 #include "process_group.h"
 #include "work.h"
 
-#include <algorithm>
 #include <numeric>
 #include <thread>
 

@@ -23,10 +23,8 @@ std::atomic<int> groups_on[kStreams];
 struct TsprunGroup::Job {
   const char* call;
   c10d::OpType type;
-  Tensors inputs;   ///< for profiles; kept until the operation is over, like the outputs
-  Tensors outputs;  ///< the result, as the work's future gives it
-  std::function<tsprun::Work(Communicator&)> post;
-  std::function<void()> finish = {};  ///< after the operation: copies results to where they belong, as the caller's thread could
+  Tensors inputs;                                   ///< for profiles; kept until the operation is over, like the outputs
+  Tensors outputs;                                  ///< the result, as the work's future gives it
   std::shared_ptr<MessageInfo> received = nullptr;  ///< of a receive
 };
 
@@ -56,21 +54,22 @@ bool TsprunGroup::uses(Stream stream) { return groups_on[static_cast<std::size_t
 
 CallOptions TsprunGroup::call_options() const { return {.stream = stream_.value_or(Stream::control)}; }
 
-WorkPtr TsprunGroup::start(Job job) {
+/// Posts an operation. `finish` runs after it: copies results to where they belong, as the caller's thread could.
+WorkPtr TsprunGroup::start(Job job, std::function<void()> finish, const std::function<tsprun::Work(Communicator&)>& post) {
   auto work = c10::make_intrusive<TsprunWork>(member_, getRank(), job.type, name_ + ":" + job.call,
                                               c10::optional<Tensors>(job.inputs), std::move(job.outputs), timeout_);
   ++posted_;
-  if (job.finish) {
+  if (finish) {
     // Whichever thread finds the end writes what the caller may write: into a leaf that requires grad, as gloo does, and in
     // inference mode into tensors made in it.
-    job.finish = at::wrapPropagateTLSState([copy_results = std::move(job.finish)] {
+    finish = at::wrapPropagateTLSState([copy_results = std::move(finish)] {
       const at::NoGradGuard results_have_no_history;
       copy_results();
     });
   }
   try {
-    Posted posted = member_->progress()->post([&](Context&) { return job.post(*communicator_); },
-                                              [work, inputs = std::move(job.inputs), finish = std::move(job.finish),
+    Posted posted = member_->progress()->post([&](Context&) { return post(*communicator_); },
+                                              [work, inputs = std::move(job.inputs), finish = std::move(finish),
                                                received = job.received](const std::exception_ptr& failure) {
                                                 std::exception_ptr error = failure;
                                                 try {
@@ -92,28 +91,17 @@ WorkPtr TsprunGroup::start(Job job) {
 WorkPtr TsprunGroup::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   const Result result(only("broadcast", "tensor", tensors));
   const int root = static_cast<int>(options.rootRank);
-  return start(
-      {.call = "broadcast",
-       .type = c10d::OpType::BROADCAST,
-       .inputs = tensors,
-       .outputs = tensors,
-       .post = [=, this](Communicator& group) { return group.post_broadcast(view(result.memory()), root, call_options()); },
-       .finish = result.finish()});
+  return start({"broadcast", c10d::OpType::BROADCAST, tensors, tensors}, result.finish(),
+               [=, this](Communicator& group) { return group.post_broadcast(view(result.memory()), root, call_options()); });
 }
 
 WorkPtr TsprunGroup::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   const Result result(only("all_reduce", "tensor", tensors));
   const Reduction reduction = reduction_of("all_reduce", options.reduceOp, tensors.front());
-  return start({.call = "all_reduce",
-                .type = c10d::OpType::ALLREDUCE,
-                .inputs = tensors,
-                .outputs = tensors,
-                .post =
-                    [=, this](Communicator& group) {
-                      const Buffer all = view(result.memory());
-                      return group.post_all_reduce(all, all, reduction, call_options());
-                    },
-                .finish = result.finish()});
+  return start({"all_reduce", c10d::OpType::ALLREDUCE, tensors, tensors}, result.finish(), [=, this](Communicator& group) {
+    const Buffer all = view(result.memory());
+    return group.post_all_reduce(all, all, reduction, call_options());
+  });
 }
 
 WorkPtr TsprunGroup::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
@@ -126,13 +114,8 @@ WorkPtr TsprunGroup::allreduce_coalesced(Tensors& tensors, const c10d::Allreduce
   const at::Tensor flat = joined(tensors);
   const Tensors parts = tensors;
   return start(
-      {.call = "all_reduce",
-       .type = c10d::OpType::ALLREDUCE_COALESCED,
-       .inputs = tensors,
-       .outputs = tensors,
-       .post = [=,
-                this](Communicator& group) { return group.post_all_reduce(view(flat), view(flat), reduction, call_options()); },
-       .finish = [=] { spread(flat, parts); }});
+      {"all_reduce", c10d::OpType::ALLREDUCE_COALESCED, tensors, tensors}, [=] { spread(flat, parts); },
+      [=, this](Communicator& group) { return group.post_all_reduce(view(flat), view(flat), reduction, call_options()); });
 }
 
 WorkPtr TsprunGroup::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
@@ -141,16 +124,12 @@ WorkPtr TsprunGroup::reduce(Tensors& tensors, const c10d::ReduceOptions& options
   const int root = static_cast<int>(options.rootRank);
   const bool mine = root == getRank();
   const Result result(tensor);
-  return start({.call = "reduce",
-                .type = c10d::OpType::REDUCE,
-                .inputs = {result.memory()},  // which nothing else keeps on ranks that aren't the root
-                .outputs = tensors,
-                .post =
-                    [=, this](Communicator& group) {
-                      const Buffer all = view(result.memory());
-                      return group.post_reduce(all, mine ? all : Buffer(), reduction, root, call_options());
-                    },
-                .finish = mine ? result.finish() : nullptr});
+  return start(
+      {"reduce", c10d::OpType::REDUCE, {result.memory()} /* which nothing else keeps elsewhere than on the root */, tensors},
+      mine ? result.finish() : nullptr, [=, this](Communicator& group) {
+        const Buffer all = view(result.memory());
+        return group.post_reduce(all, mine ? all : Buffer(), reduction, root, call_options());
+      });
 }
 
 WorkPtr TsprunGroup::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions&) {
@@ -161,16 +140,12 @@ WorkPtr TsprunGroup::allgather(std::vector<Tensors>& outputs, Tensors& inputs, c
   TORCH_CHECK(counts[static_cast<std::size_t>(getRank())] == view(input).count, "all_gather: this rank's output tensor, number ",
               getRank(), ", has ", parts[static_cast<std::size_t>(getRank())].sizes(), " elements, its input ", input.sizes());
   const at::Tensor flat = room_for(parts);
-  return start({.call = "all_gather",
-                .type = c10d::OpType::ALLGATHER,
-                .inputs = {input},
-                .outputs = parts,
-                .post =
-                    [=, this](Communicator& group) {
-                      if (all_equal(counts)) return group.post_all_gather(view(input), view(flat), call_options());
-                      return group.post_all_gather_v(view(input), view(flat), counts, call_options());
-                    },
-                .finish = [=] { spread(flat, parts); }});
+  return start(
+      {"all_gather", c10d::OpType::ALLGATHER, {input}, parts}, [=] { spread(flat, parts); },
+      [=, this](Communicator& group) {
+        if (all_equal(counts)) return group.post_all_gather(view(input), view(flat), call_options());
+        return group.post_all_gather_v(view(input), view(flat), counts, call_options());
+      });
 }
 
 WorkPtr TsprunGroup::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions&) {
@@ -182,13 +157,9 @@ WorkPtr TsprunGroup::_allgather_base(at::Tensor& output, at::Tensor& input, cons
               output.numel(), " elements, the input ", input.numel());
   const Result result(output, false);
   const at::Tensor own = input.contiguous();
-  return start(
-      {.call = "all_gather",
-       .type = c10d::OpType::_ALLGATHER_BASE,
-       .inputs = {own},
-       .outputs = {output},
-       .post = [=, this](Communicator& group) { return group.post_all_gather(view(own), view(result.memory()), call_options()); },
-       .finish = result.finish()});
+  return start({"all_gather", c10d::OpType::_ALLGATHER_BASE, {own}, {output}}, result.finish(), [=, this](Communicator& group) {
+    return group.post_all_gather(view(own), view(result.memory()), call_options());
+  });
 }
 
 WorkPtr TsprunGroup::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions&) {
@@ -212,22 +183,19 @@ WorkPtr TsprunGroup::allgather_coalesced(std::vector<Tensors>& outputs, Tensors&
   }
   const at::Tensor all = at::empty({mine.numel() * getSize()}, mine.options());
   const std::vector<Tensors> lists = outputs;
-  return start({.call = "all_gather",
-                .type = c10d::OpType::ALLGATHER_COALESCED,
-                .inputs = inputs,
-                .outputs = {},
-                .post = [=, this](Communicator& group) { return group.post_all_gather(view(mine), view(all), call_options()); },
-                .finish =
-                    [=] {
-                      std::int64_t at = 0;
-                      for (const Tensors& list : lists) {
-                        for (const at::Tensor& tensor : list) {
-                          const auto n = static_cast<std::int64_t>(bytes_of(tensor));
-                          tensor.copy_(all.narrow(0, at, n).clone().view(tensor.scalar_type()).view(tensor.sizes()));
-                          at += n;
-                        }
-                      }
-                    }});
+  return start(
+      {"all_gather", c10d::OpType::ALLGATHER_COALESCED, inputs, {}},
+      [=] {
+        std::int64_t at = 0;
+        for (const Tensors& list : lists) {
+          for (const at::Tensor& tensor : list) {
+            const auto n = static_cast<std::int64_t>(bytes_of(tensor));
+            tensor.copy_(all.narrow(0, at, n).clone().view(tensor.scalar_type()).view(tensor.sizes()));
+            at += n;
+          }
+        }
+      },
+      [=, this](Communicator& group) { return group.post_all_gather(view(mine), view(all), call_options()); });
 }
 
 WorkPtr TsprunGroup::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
@@ -242,18 +210,14 @@ WorkPtr TsprunGroup::gather(std::vector<Tensors>& outputs, Tensors& inputs, cons
   } else {
     TORCH_CHECK(outputs.empty(), "gather: only the root, rank ", root, ", gives output tensors");
   }
-  return start({.call = "gather",
-                .type = c10d::OpType::GATHER,
-                .inputs = {input},
-                .outputs = parts,
-                .post =
-                    [=, this](Communicator& group) {
-                      return group.post_gather(view(input), flat.defined() ? view(flat) : Buffer(), root, call_options());
-                    },
-                .finish =
-                    [=] {
-                      if (flat.defined()) spread(flat, parts);
-                    }});
+  return start(
+      {"gather", c10d::OpType::GATHER, {input}, parts},
+      [=] {
+        if (flat.defined()) spread(flat, parts);
+      },
+      [=, this](Communicator& group) {
+        return group.post_gather(view(input), flat.defined() ? view(flat) : Buffer(), root, call_options());
+      });
 }
 
 WorkPtr TsprunGroup::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) {
@@ -267,16 +231,10 @@ WorkPtr TsprunGroup::scatter(Tensors& outputs, std::vector<Tensors>& inputs, con
   } else {
     TORCH_CHECK(inputs.empty(), "scatter: only the root, rank ", root, ", gives input tensors");
   }
-  return start({.call = "scatter",
-                .type = c10d::OpType::SCATTER,
-                .inputs = flat.defined() ? Tensors{flat} : Tensors{},
-                .outputs = outputs,
-                .post =
-                    [=, this](Communicator& group) {
-                      return group.post_scatter(flat.defined() ? view(flat) : Buffer(), view(result.memory()), root,
-                                                call_options());
-                    },
-                .finish = result.finish()});
+  return start({"scatter", c10d::OpType::SCATTER, flat.defined() ? Tensors{flat} : Tensors{}, outputs}, result.finish(),
+               [=, this](Communicator& group) {
+                 return group.post_scatter(flat.defined() ? view(flat) : Buffer(), view(result.memory()), root, call_options());
+               });
 }
 
 WorkPtr TsprunGroup::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& options) {
@@ -289,15 +247,10 @@ WorkPtr TsprunGroup::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inpu
               "reduce_scatter: this rank's input tensor, number ", getRank(), ", has ",
               parts[static_cast<std::size_t>(getRank())].sizes(), " elements, its output ", outputs.front().sizes());
   const at::Tensor flat = joined(parts);
-  return start({.call = "reduce_scatter",
-                .type = c10d::OpType::REDUCE_SCATTER,
-                .inputs = {flat},
-                .outputs = outputs,
-                .post =
-                    [=, this](Communicator& group) {
-                      return group.post_reduce_scatter_v(view(flat), view(result.memory()), counts, reduction, call_options());
-                    },
-                .finish = result.finish()});
+  return start({"reduce_scatter", c10d::OpType::REDUCE_SCATTER, {flat}, outputs}, result.finish(),
+               [=, this](Communicator& group) {
+                 return group.post_reduce_scatter_v(view(flat), view(result.memory()), counts, reduction, call_options());
+               });
 }
 
 WorkPtr TsprunGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
@@ -310,15 +263,10 @@ WorkPtr TsprunGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
   const Reduction reduction = reduction_of("reduce_scatter_tensor", options.reduceOp, output);
   const Result result(output, false);
   const at::Tensor all = input.contiguous();
-  return start({.call = "reduce_scatter",
-                .type = c10d::OpType::_REDUCE_SCATTER_BASE,
-                .inputs = {all},
-                .outputs = {output},
-                .post =
-                    [=, this](Communicator& group) {
-                      return group.post_reduce_scatter(view(all), view(result.memory()), reduction, call_options());
-                    },
-                .finish = result.finish()});
+  return start({"reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE, {all}, {output}}, result.finish(),
+               [=, this](Communicator& group) {
+                 return group.post_reduce_scatter(view(all), view(result.memory()), reduction, call_options());
+               });
 }
 
 WorkPtr TsprunGroup::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
@@ -330,15 +278,9 @@ WorkPtr TsprunGroup::alltoall_base(at::Tensor& output, at::Tensor& input, std::v
   const std::vector<std::size_t> in = split_counts("output", output, output_splits, getSize());
   const Result result(output, false);
   const at::Tensor all = input.contiguous();
-  return start({.call = "all_to_all",
-                .type = c10d::OpType::ALLTOALL_BASE,
-                .inputs = {all},
-                .outputs = {output},
-                .post =
-                    [=, this](Communicator& group) {
-                      return group.post_all_to_all_v(view(all), out, view(result.memory()), in, call_options());
-                    },
-                .finish = result.finish()});
+  return start({"all_to_all", c10d::OpType::ALLTOALL_BASE, {all}, {output}}, result.finish(), [=, this](Communicator& group) {
+    return group.post_all_to_all_v(view(all), out, view(result.memory()), in, call_options());
+  });
 }
 
 WorkPtr TsprunGroup::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions&) {
@@ -349,24 +291,18 @@ WorkPtr TsprunGroup::alltoall(Tensors& outputs, Tensors& inputs, const c10d::All
   }
   const at::Tensor all = joined(to);
   const at::Tensor flat = room_for(from);
-  return start({.call = "all_to_all",
-                .type = c10d::OpType::ALLTOALL,
-                .inputs = {all},
-                .outputs = outputs,
-                .post =
-                    [=, this](Communicator& group) {
-                      return group.post_all_to_all_v(view(all), counts_of(to), view(flat), counts_of(from), call_options());
-                    },
-                .finish = [=] { spread(flat, from); }});
+  return start(
+      {"all_to_all", c10d::OpType::ALLTOALL, {all}, outputs}, [=] { spread(flat, from); },
+      [=, this](Communicator& group) {
+        return group.post_all_to_all_v(view(all), counts_of(to), view(flat), counts_of(from), call_options());
+      });
 }
 
 WorkPtr TsprunGroup::send(Tensors& tensors, int to, int tag) {
   check_tag("send", tag);
   const at::Tensor tensor = only("send", "tensor", tensors).contiguous();
-  return start(
-      {.call = "send", .type = c10d::OpType::SEND, .inputs = {tensor}, .outputs = tensors, .post = [=](Communicator& group) {
-         return group.post_send(view(tensor), to, {.tag = tag});
-       }});
+  return start({"send", c10d::OpType::SEND, {tensor}, tensors}, {},
+               [=](Communicator& group) { return group.post_send(view(tensor), to, {.tag = tag}); });
 }
 
 WorkPtr TsprunGroup::recv(Tensors& tensors, int from, int tag) { return receive("recv", c10d::OpType::RECV, tensors, from, tag); }
@@ -379,23 +315,14 @@ WorkPtr TsprunGroup::receive(const char* call, c10d::OpType type, Tensors& tenso
   check_tag("recv", tag);
   const Result result(only("recv", "tensor", tensors), false);
   const auto received = std::make_shared<MessageInfo>();
-  return start({.call = call,
-                .type = type,
-                .inputs = tensors,
-                .outputs = tensors,
-                .post =
-                    [=](Communicator& group) {
-                      return group.post_recv(view(result.memory()), from, {.tag = tag, .received = received.get()});
-                    },
-                .finish = result.finish(),
-                .received = received});
+  return start({call, type, tensors, tensors, received}, result.finish(), [=](Communicator& group) {
+    return group.post_recv(view(result.memory()), from, {.tag = tag, .received = received.get()});
+  });
 }
 
 WorkPtr TsprunGroup::barrier(const c10d::BarrierOptions&) {
-  return start(
-      {.call = "barrier", .type = c10d::OpType::BARRIER, .inputs = {}, .outputs = {}, .post = [this](Communicator& group) {
-         return group.post_barrier(call_options());
-       }});
+  return start({"barrier", c10d::OpType::BARRIER, {}, {}}, {},
+               [this](Communicator& group) { return group.post_barrier(call_options()); });
 }
 
 }  // namespace tsprun::torch_binding

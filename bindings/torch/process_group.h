@@ -119,7 +119,7 @@ class TsprunGroup : public GroupBase {
 
  private:
   struct Job;
-  WorkPtr start(Job job);
+  WorkPtr start(Job job, std::function<void()> finish, const std::function<tsprun::Work(Communicator&)>& post);
   CallOptions call_options() const;
   WorkPtr receive(const char* call, c10d::OpType type, Tensors& tensors, int from, int tag);
 
