@@ -45,6 +45,12 @@ class Chunks {
     const auto c = static_cast<std::size_t>(chunk);
     return places_.empty() ? base_ + (c < longer_ ? 1 : 0) : places_[c].count;
   }
+  /// Returns the counts of chunks 0 to n − 1, each times `width`.
+  std::vector<std::size_t> counts(int n, std::size_t width = 1) const {
+    std::vector<std::size_t> all;
+    for (int chunk = 0; chunk < n; ++chunk) all.push_back(count(chunk) * width);
+    return all;
+  }
   friend bool operator==(const Chunks&, const Chunks&) = default;
   /// Returns the sum of all counts.
   std::size_t total() const { return total_; }

@@ -33,7 +33,8 @@ double printed_forward(const paper::Symbols& s, Scheme scheme) { return paper::c
 double counted_peak(const Setting& setting, const Layout& layout) {
   Setting of = setting;
   of.batch *= static_cast<std::size_t>(layout.data());
-  return real(theory::peaks_of_fullest(theory::MeshSetting{of, layout}).total);
+  const theory::MeshSetting mesh{of, layout};
+  return real(theory::peaks(mesh, fullest(mesh)).total);
 }
 
 Setting with_hidden(Setting setting, std::size_t hidden) {

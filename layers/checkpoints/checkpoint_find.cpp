@@ -22,17 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read_manifest_text(const fs::path& path) {
-  const posix::UniqueFd file = file::open_to_read(path);
-  const std::uint64_t bytes = file::size(file, path);
-  if (bytes > kManifestBytes) {
-    throw Error(Cause::refused, fmt::format("{}: {} bytes; expected at most {}", path.string(), bytes, kManifestBytes));
-  }
-  std::string text(bytes, '\0');
-  file::read(file, path, 0, std::as_writable_bytes(std::span(text)));
-  return text;
-}
-
 /// Compares files of a folder with their manifest: their sizes, then with `bytes_too` their contents.
 void verify(const fs::path& folder, const std::vector<CheckpointFile>& files, bool bytes_too) {
   std::vector<fs::path> paths;
@@ -85,7 +74,7 @@ bool verify_model(const fs::path& folder) {
   const fs::path path = folder / kManifestName;
   std::error_code error;
   if (!fs::exists(path, error)) return false;
-  const std::string text = read_manifest_text(path);
+  const std::string text = file::read_text(path, kManifestBytes, "a manifest");
   if (is_foreign(text, path.string())) return false;
   std::vector<CheckpointFile> files = parse_manifest(text, path.string()).files;
   std::erase_if(files, [](const CheckpointFile& file) { return file.name != "config.json" && file.name != "model.safetensors"; });
@@ -97,7 +86,7 @@ bool verify_model(const fs::path& folder) {
 
 Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestName;
-  return parse_manifest(read_manifest_text(path), path.string());
+  return parse_manifest(file::read_text(path, kManifestBytes, "a manifest"), path.string());
 }
 
 std::optional<std::string> run_of(const fs::path& folder) {

@@ -5,7 +5,6 @@
 #include "layers/io/model_type.h"
 
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>

@@ -4,8 +4,6 @@
 #include "layers/io/file.h"
 #include "transport/xxhash.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <memory>
 #include <vector>

@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <functional>
 #include <span>
-#include <string>
 
 namespace tsprun::detail {
 

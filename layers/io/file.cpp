@@ -7,8 +7,6 @@
 
 #include <cerrno>
 #include <fcntl.h>
-#include <fstream>
-#include <iterator>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -50,14 +48,14 @@ void read(const posix::UniqueFd& file, const std::filesystem::path& path, std::u
   }
 }
 
-std::string read_text(const std::filesystem::path& path, std::uintmax_t most, std::string_view what) {
-  std::error_code error;
-  if (const auto bytes = std::filesystem::file_size(path, error); error || bytes > most) {
+std::string read_text(const std::filesystem::path& path, std::uint64_t most, std::string_view what) {
+  const posix::UniqueFd file = open_to_read(path);
+  const std::uint64_t bytes = size(file, path);
+  if (bytes > most) {
     throw Error(Cause::refused, fmt::format("{}: {} bytes; expected {} of at most {}", path.string(), bytes, what, most));
   }
-  std::ifstream stream(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (stream.bad() || !stream.is_open()) throw Error(Cause::refused, fmt::format("{}: can't be read", path.string()));
+  std::string text(bytes, '\0');
+  read(file, path, 0, std::as_writable_bytes(std::span(text)));
   return text;
 }
 

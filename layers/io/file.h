@@ -20,7 +20,7 @@ std::uint64_t size(const posix::UniqueFd& file, const std::filesystem::path& pat
 void read(const posix::UniqueFd& file, const std::filesystem::path& path, std::uint64_t offset, std::span<std::byte> into);
 /// Returns a small file's contents. `what`: what it should be, for the refusal of one of more than `most` bytes, such as "a
 /// config.json". Throws Error(refused).
-std::string read_text(const std::filesystem::path& path, std::uintmax_t most, std::string_view what);
+std::string read_text(const std::filesystem::path& path, std::uint64_t most, std::string_view what);
 /// Writes all of `from` at `offset`. Throws Error(refused) with the cause (a full disk, say).
 void write(const posix::UniqueFd& file, const std::filesystem::path& path, std::uint64_t offset, std::span<const std::byte> from);
 /// Syncs the file's contents to disk, so that they survive a power cut. Throws Error(refused).

@@ -9,7 +9,6 @@
 #include <array>
 #include <cctype>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
 namespace tsprun::detail {

@@ -5,8 +5,6 @@
 
 namespace tsprun::detail {
 
-BlockSlice BlockSlice::whole(const ModelConfig& config) { return of(config, 0, 1); }
-
 BlockSlice BlockSlice::of(const ModelConfig& config, int rank, int ranks) {
   const HeadCut heads(config.query_heads, config.kv_heads, ranks);
   const Chunks rows = Chunks::balanced(ranks, config.intermediate);

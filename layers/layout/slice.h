@@ -17,8 +17,6 @@ struct BlockSlice {
   std::size_t first_row;  ///< first row of the MLP
   std::size_t rows;
 
-  /// Returns the slice that is all of every block.
-  static BlockSlice whole(const ModelConfig& config);
   /// Returns the slice of `rank` of `ranks`. Throws Error(refused) unless `ranks` divides the query heads.
   static BlockSlice of(const ModelConfig& config, int rank, int ranks);
 

@@ -9,10 +9,10 @@
 #include "core/collectives/chunks.h"
 #include "core/rank/rank.h"
 #include "layers/io/config.h"
+#include "layers/layout/mesh.h"
 #include "layers/layout/zigzag.h"
 
 #include <array>
-#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -35,6 +35,11 @@ class TokenLayout {
   /// Allocates the table of rotations if the model has rotary positions.
   TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence, int part, int parts,
               int slice = 0, int slices = 1);
+  /// Describes a rank of a mesh, in the same way.
+  TokenLayout(Rank& rank, Mesh& mesh, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence)
+      : TokenLayout(rank, config, dtype, batch, sequence, mesh.sequence().rank(), mesh.sequence().size(),
+                    mesh.layout().slices_tokens() ? mesh.tensor().rank() : 0,
+                    mesh.layout().slices_tokens() ? mesh.tensor().size() : 1) {}
 
   std::size_t batch() const { return batch_; }              ///< B
   std::size_t sequence() const { return cut_.sequence(); }  ///< S

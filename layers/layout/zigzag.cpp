@@ -33,27 +33,6 @@ std::vector<std::int64_t> Zigzag::positions(int rank) const {
   return result;
 }
 
-Zigzag::Owner Zigzag::owner(std::size_t position) const {
-  int chunk = 0;
-  while (chunk_end(chunk) <= position) ++chunk;
-  const int rank = chunk < ranks_ ? chunk : 2 * ranks_ - 1 - chunk;
-  const std::size_t before = chunk < ranks_ ? 0 : chunk_size(rank);
-  return {rank, before + position - chunk_start(chunk)};
-}
-
-std::vector<TokenRun> Zigzag::runs() const {
-  std::vector<TokenRun> result;
-  std::size_t done = 0;
-  for (int rank = 0; rank < ranks_; ++rank) {
-    for (const int chunk : chunks_of(rank)) {
-      if (chunk_size(chunk) == 0) continue;
-      result.push_back({chunk_start(chunk), done, chunk_size(chunk)});
-      done += chunk_size(chunk);
-    }
-  }
-  return result;
-}
-
 std::size_t Zigzag::attention_pairs(int rank) const {
   std::size_t pairs = 0;
   for (const int chunk : chunks_of(rank)) {

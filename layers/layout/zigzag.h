@@ -16,14 +16,6 @@
 
 namespace tsprun::detail {
 
-/// A run of tokens that is contiguous in both orders.
-struct TokenRun {
-  std::size_t natural;     ///< first token in natural order
-  std::size_t rank_order;  ///< the same token in rank order
-  std::size_t count;
-  bool operator==(const TokenRun&) const = default;
-};
-
 /// The cut of a sequence of S tokens over D ranks.
 class Zigzag {
  public:
@@ -32,7 +24,6 @@ class Zigzag {
 
   std::size_t sequence() const { return sequence_; }  ///< S
   int ranks() const { return ranks_; }                ///< D
-  int chunks() const { return 2 * ranks_; }
 
   std::size_t chunk_start(int chunk) const { return table_.offset(chunk); }
   std::size_t chunk_size(int chunk) const { return table_.count(chunk); }
@@ -45,16 +36,6 @@ class Zigzag {
   std::size_t tokens(int rank) const;
   /// Returns the positions of a rank's tokens in the whole sequence, in the rank's own order, as RoPE takes them.
   std::vector<std::int64_t> positions(int rank) const;
-
-  struct Owner {
-    int rank;
-    std::size_t index;  ///< index among the rank's tokens
-  };
-  /// Returns which rank owns the token at a position, and where it keeps it.
-  Owner owner(std::size_t position) const;
-
-  /// Returns the copies between natural and rank order: one run for each chunk that isn't empty, in rank order.
-  std::vector<TokenRun> runs() const;
 
   /// Copies a rank's part of a sequence in natural order to `part`, which has S_p elements: ids, or labels that were already
   /// shifted.

@@ -341,12 +341,11 @@ OwnedTensor Decoder::mlp(std::size_t layer, const ConstTensor& x) {
 void Decoder::gather_logits(const Tensor& own) {
   const Chunks& rows_of = model_.vocabulary_rows();
   Communicator& holders = model_.mesh().vocabulary();
-  std::vector<std::size_t> counts;
-  for (int r = 0; r < holders.size(); ++r) counts.push_back(texts() * rows_of.count(r));
   const bool in_place = texts() == 1 || holders.size() == 1;
   OwnedTensor in;
   if (!in_place) in = rank_.tensor(Category::communication, sums_, {logits_->elements()}, "logits by rank");
-  rank_.wait(holders.post_all_gather_v(buffer_of(ConstTensor(own)), buffer_of(in_place ? logits_.view() : in.view()), counts,
+  rank_.wait(holders.post_all_gather_v(buffer_of(ConstTensor(own)), buffer_of(in_place ? logits_.view() : in.view()),
+                                       rows_of.counts(holders.size(), texts()),
                                        {.stream = Stream::kv, .purpose = Purpose::head}));
   if (in_place) return;
   for (int r = 0; r < holders.size(); ++r) {

@@ -37,8 +37,6 @@ Model::Model(Rank& rank, Mesh& mesh, const ModelOptions& options)
       block_(rank, *strategy_, options.config, options.dtype, options.recompute),
       sums_(rank, mesh.data(), store_) {}
 
-Model::~Model() = default;
-
 // --- parameters --------------------------------------------------------------------------------------------------------------
 
 std::vector<PackPlan> Model::plan_packs() const {

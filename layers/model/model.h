@@ -19,7 +19,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -68,7 +67,6 @@ class Model {
   /// and must outlive the model; `mesh` says how the ranks of the world share weights and tokens. Throws Error(refused) if the
   /// model can't be cut over the mesh, and Error(out_of_memory).
   Model(Rank& rank, Mesh& mesh, const ModelOptions& options);
-  ~Model();
 
   ParameterStore& parameters() { return store_; }
   const ParameterStore& parameters() const { return store_; }

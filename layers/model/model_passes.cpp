@@ -33,10 +33,7 @@ void Model::set_layout(std::size_t batch, std::size_t sequence) {
   check_positions(sequence);
   vocabulary_.reset();
   layout_.reset();
-  const bool sliced = mesh_.layout().slices_tokens();
-  layout_ = std::make_unique<TokenLayout>(rank_, options_.config, options_.dtype, batch, sequence, mesh_.sequence().rank(),
-                                          mesh_.sequence().size(), sliced ? mesh_.tensor().rank() : 0,
-                                          sliced ? mesh_.tensor().size() : 1);
+  layout_ = std::make_unique<TokenLayout>(rank_, mesh_, options_.config, options_.dtype, batch, sequence);
   positions_of_rows_.clear();
   if (!options_.config.rotary_positions()) {
     std::vector<std::uint32_t> natural(batch * sequence);

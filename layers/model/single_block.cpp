@@ -25,19 +25,6 @@ ModelOptions of_one_layer(ModelOptions options) {
   return options;
 }
 
-TokenLayout layout_of(Rank& rank, Mesh& mesh, const ModelOptions& options, std::size_t batch, std::size_t sequence) {
-  const bool sliced = mesh.layout().slices_tokens();
-  return {rank,
-          options.config,
-          options.dtype,
-          batch,
-          sequence,
-          mesh.sequence().rank(),
-          mesh.sequence().size(),
-          sliced ? mesh.tensor().rank() : 0,
-          sliced ? mesh.tensor().size() : 1};
-}
-
 }  // namespace
 
 SingleBlock::SingleBlock(Rank& rank, Mesh& mesh, const ModelOptions& options, std::size_t batch, std::size_t sequence)
@@ -47,7 +34,7 @@ SingleBlock::SingleBlock(Rank& rank, Mesh& mesh, const ModelOptions& options, st
       strategy_(make_strategy(rank, mesh,
                               {.config = options_.config, .dtype = options.dtype, .kv_bucket_heads = options.kv_bucket_heads})),
       store_(rank, options.dtype, packs(), options.training),
-      tokens_(layout_of(rank, mesh, options_, batch, sequence)),
+      tokens_(rank, mesh, options_.config, options.dtype, batch, sequence),
       block_(rank, *strategy_, options_.config, options.dtype, options.recompute) {}
 
 std::vector<PackPlan> SingleBlock::packs() const {

@@ -12,7 +12,6 @@
 
 #include <bit>
 #include <cmath>
-#include <cstring>
 
 namespace tsprun::detail {
 
@@ -94,7 +93,7 @@ void fill_fresh(const Parameter& parameter, std::size_t layers, std::uint64_t se
     throw Error(Cause::refused, fmt::format("fresh weights: \"{}\" can't be drawn as bytes", parameter.name));
   }
   if (!parameter.is_matrix()) {
-    for (std::size_t i = 0; i < into.count; ++i) store(into, i, is_bias(parameter.role) ? 0.0 : 1.0);
+    for (std::size_t i = 0; i < into.count; ++i) store(into, i, parameter.is_bias() ? 0.0 : 1.0);
     return;
   }
   const double deviation = fresh_deviation(parameter.role, layers);

@@ -16,22 +16,10 @@ namespace {
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 
-std::string read_text(const std::filesystem::path& path) {
-  const posix::UniqueFd file = file::open_to_read(path);
-  const std::uint64_t bytes = file::size(file, path);
-  if (bytes > safetensors::kMaxHeaderBytes) {
-    throw Error(Cause::refused,
-                fmt::format("{}: {} bytes; expected at most {}", path.string(), bytes, safetensors::kMaxHeaderBytes));
-  }
-  std::string text(bytes, '\0');
-  file::read(file, path, 0, std::as_writable_bytes(std::span(text)));
-  return text;
-}
-
 /// Reads the index and returns the shard of each tensor. Shards must lie in the folder itself: a name with a path in it could
 /// refer to any file.
 std::map<std::string, std::string> read_index(const std::filesystem::path& path) {
-  const nlohmann::json object = parse_json(read_text(path), path.string());
+  const nlohmann::json object = parse_json(file::read_text(path, safetensors::kMaxHeaderBytes, "an index"), path.string());
   const auto map = object.is_object() ? object.find("weight_map") : object.end();
   if (map == object.end() || !map->is_object() || map->empty()) {
     throw Error(Cause::refused,
@@ -145,11 +133,6 @@ std::vector<std::string> ModelFolder::check(std::span<const Parameter> parameter
 void ModelFolder::read(std::string_view name, const safetensors::Rectangle& block, Buffer into) const {
   const Place& place = place_of(name);
   file_of(place).read(*file_of(place).find(place.stored), block, into);
-}
-
-void ModelFolder::read(std::string_view name, Buffer into) const {
-  const Place& place = place_of(name);
-  file_of(place).read(*file_of(place).find(place.stored), into);
 }
 
 const safetensors::TensorInfo* ModelFolder::find(std::string_view name) const {

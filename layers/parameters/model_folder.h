@@ -29,8 +29,6 @@ class ModelFolder {
 
   /// Reads a block of a tensor into contiguous memory, converted to into.dtype. Throws Error(refused).
   void read(std::string_view name, const safetensors::Rectangle& block, Buffer into) const;
-  /// Reads all of a tensor. Throws Error(refused).
-  void read(std::string_view name, Buffer into) const;
 
   /// Returns the tensor of that name; null if there is none.
   const safetensors::TensorInfo* find(std::string_view name) const;

@@ -57,19 +57,6 @@ void append(std::vector<Parameter>& all, const ModelConfig& config, ParameterRol
 
 }  // namespace
 
-bool is_bias(ParameterRole role) {
-  switch (role) {
-    case ParameterRole::attention_norm_bias:
-    case ParameterRole::query_key_value_bias:
-    case ParameterRole::output_bias:
-    case ParameterRole::mlp_norm_bias:
-    case ParameterRole::up_bias:
-    case ParameterRole::down_bias:
-    case ParameterRole::final_norm_bias: return true;
-    default: return false;
-  }
-}
-
 std::string exported_name(const ModelConfig& config, const Parameter& parameter) {
   const std::string_view prefix = parameter.role == ParameterRole::head ? std::string_view() : config.type->exported_prefix;
   return fmt::format("{}{}", prefix, parameter.name);

@@ -11,9 +11,6 @@
 
 namespace tsprun::detail {
 
-/// Returns whether the parameter is a bias, which starts as zeros. All other vectors are norm gains.
-bool is_bias(ParameterRole role);
-
 /// A parameter: what it is, and its name and shape in files.
 struct Parameter {
   std::string name;  ///< "model.layers.0.self_attn.q_proj.weight"
@@ -22,6 +19,8 @@ struct Parameter {
   std::vector<std::size_t> shape;  ///< as stored: matrices [out, in] or [in, out], norm gains [h], biases [out]
 
   bool is_matrix() const { return shape.size() == 2; }
+  /// Returns whether it is a bias, which starts as zeros. All other vectors are norm gains.
+  bool is_bias() const { return name.ends_with(".bias"); }
   std::size_t rows() const { return is_matrix() ? shape[0] : 1; }  ///< a vector is one row
   std::size_t columns() const { return shape.back(); }
   std::size_t elements() const { return rows() * columns(); }

@@ -3,8 +3,6 @@
 
 #include "core/kernels/check.h"
 
-#include <utility>
-
 namespace tsprun::detail {
 
 using kernels::Gelu;

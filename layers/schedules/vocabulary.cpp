@@ -1,7 +1,6 @@
 // The embedding's exchange, and the head with rotating weights. The head with gathered activations is in vocabulary_gather.cpp.
 #include "layers/schedules/vocabulary.h"
 
-#include "core/kernels/check.h"
 #include "layers/schedules/look_ahead.h"
 #include "layers/schedules/ring.h"
 #include "transport/cause.h"

@@ -5,7 +5,6 @@
 #include "layers/theory/core_machine.h"
 #include "layers/theory/layouts.h"
 
-#include <cstddef>
 #include <functional>
 #include <vector>
 

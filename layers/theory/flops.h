@@ -8,8 +8,6 @@
 
 #include "layers/theory/layouts.h"
 
-#include <cstdint>
-
 namespace tsprun::detail::theory {
 
 /// Operations of one pass (forward or backward) over all layers and the head.

@@ -1,7 +1,6 @@
 // Lists the flows of a step: those of the blocks (ways.h), of the vocabulary and the norms, and over dp.
 #include "layers/theory/flows.h"
 
-#include "core/collectives/chunks.h"
 #include "layers/theory/ways.h"
 
 namespace tsprun::detail::theory {
@@ -14,28 +13,18 @@ constexpr bool kExposed = false;
 constexpr bool kHidden = true;
 
 /// Collects the flows of one replica and multiplies them by dp at the end.
-class Counter {
+class Counter : BlockFlows {
  public:
-  Counter(const Setting& setting, const Layout& layout)
-      : of_{setting, layout},
-        replica_(of_.replica()),
-        model_(setting.model),
-        layout_(layout),
-        T_(static_cast<std::uint64_t>(layout.tensor())),
-        D_(static_cast<std::uint64_t>(layout.sequence())),
-        e_(setting.bytes.element),
-        a_(setting.bytes.accumulated),
-        N_(replica_.tokens()),
-        h_(model_.hidden),
-        flows_(block_flows(replica_, layout)) {}
+  Counter(const MeshSetting& of, const Setting& replica) : BlockFlows(replica, of.layout), of_(of) {}
 
   std::vector<Flow> step() {
+    add_block_flows(*this);
     vocabulary();
     norm_gains();
-    for (Flow& flow : flows_) flow.bytes *= static_cast<std::uint64_t>(layout_.data());
-    if (layout_.data() > 1) data_axis();
-    std::erase_if(flows_, [](const Flow& flow) { return flow.bytes == 0; });
-    return std::move(flows_);
+    for (Flow& flow : flows) flow.bytes *= static_cast<std::uint64_t>(layout.data());
+    if (layout.data() > 1) data_axis();
+    std::erase_if(flows, [](const Flow& flow) { return flow.bytes == 0; });
+    return std::move(flows);
   }
 
  private:
@@ -47,49 +36,49 @@ class Counter {
   };
   void add(Among among, Purpose purpose, Pattern pattern, Phase phase, bool backward, bool hidden, std::uint64_t bytes,
            std::uint64_t messages) {
-    flows_.push_back({among.axis, among.with_tensors, purpose, pattern, phase, backward, hidden, bytes, messages});
+    flows.push_back({among.axis, among.with_tensors, purpose, pattern, phase, backward, hidden, bytes, messages});
   }
   /// Returns the ranks over which tokens are cut between layers.
   Among token_cutters() const {
-    if (D_ == 1) return layout_.tensor_axis();
-    return {layout_.token_axis(), layout_.slices_tokens()};
+    if (D == 1) return layout.tensor_axis();
+    return {layout.token_axis(), layout.slices_tokens()};
   }
 
   void vocabulary() {
-    if (layout_.cuts_vocabulary_over_tensor()) {
+    if (layout.cuts_vocabulary_over_tensor()) {
       vocabulary_over_tensors();
       return;
     }
-    const int ranks = layout_.vocabulary_ranks();
+    const int ranks = layout.vocabulary_ranks();
     if (ranks == 1) return;
     const Among among = token_cutters();
-    add_embedding(among, N_ - N_ / static_cast<std::uint64_t>(ranks));
-    const HeadPlan plan = head_plan(replica_);
-    const Traffic traffic = head(replica_, ranks, plan);
+    add_embedding(among, setting.tokens() - setting.tokens() / static_cast<std::uint64_t>(ranks));
+    const HeadPlan plan = head_plan(setting);
+    const Traffic traffic = head(setting, ranks, plan);
     const bool rotated = plan == HeadPlan::rotate_weights;
     add_head(among, rotated ? Pattern::ring : Pattern::collective, rotated ? hops(ranks) : 2, rotated,
              traffic.forward[Purpose::head], traffic.backward[Purpose::head]);
   }
 
   void vocabulary_over_tensors() {
-    const std::uint64_t V = model_.vocabulary;
-    const int T = layout_.tensor();
-    add(layout_.tensor_axis(), Purpose::embedding, Pattern::collective, Phase::pass, kForward, kExposed,
-        tp_embedding(replica_, T).forward[Purpose::embedding], 2);
-    const Traffic traffic = tp_head(replica_, T);
-    add_head(layout_.tensor_axis(), Pattern::collective, 2, kExposed, traffic.forward[Purpose::head],
+    const std::uint64_t V = model.vocabulary;
+    const int tensors = layout.tensor();
+    add(layout.tensor_axis(), Purpose::embedding, Pattern::collective, Phase::pass, kForward, kExposed,
+        tp_embedding(setting, tensors).forward[Purpose::embedding], 2);
+    const Traffic traffic = tp_head(setting, tensors);
+    add_head(layout.tensor_axis(), Pattern::collective, 2, kExposed, traffic.forward[Purpose::head],
              traffic.backward[Purpose::head]);
-    if (D_ == 1) return;
-    const std::uint64_t gradients = 2 * V * h_ * a_ * (D_ - 1);
+    if (D == 1) return;
+    const std::uint64_t gradients = 2 * V * model.hidden * a * (D - 1);
     // The embedding's gradient is complete only when the backward pass ends.
-    add(layout_.token_axis(), Purpose::embedding, Pattern::collective, Phase::pass, kBackward, kExposed, gradients, 2);
-    if (!model_.tied_embeddings)
-      add(layout_.token_axis(), Purpose::head, Pattern::collective, Phase::pass, kBackward, kHidden, gradients, 2);
+    add(layout.token_axis(), Purpose::embedding, Pattern::collective, Phase::pass, kBackward, kExposed, gradients, 2);
+    if (!model.tied_embeddings)
+      add(layout.token_axis(), Purpose::head, Pattern::collective, Phase::pass, kBackward, kHidden, gradients, 2);
   }
 
   void add_embedding(Among among, std::uint64_t rows) {
-    add(among, Purpose::embedding, Pattern::all_to_all, Phase::pass, kForward, kExposed, rows * h_ * e_, 1);
-    add(among, Purpose::embedding, Pattern::all_to_all, Phase::pass, kBackward, kExposed, rows * h_ * a_, 1);
+    add(among, Purpose::embedding, Pattern::all_to_all, Phase::pass, kForward, kExposed, rows * model.hidden * e, 1);
+    add(among, Purpose::embedding, Pattern::all_to_all, Phase::pass, kBackward, kExposed, rows * model.hidden * a, 1);
   }
   void add_head(Among among, Pattern pattern, std::uint64_t messages, bool hidden, std::uint64_t forward,
                 std::uint64_t backward) {
@@ -99,27 +88,27 @@ class Counter {
 
   /// Adds the all-reduces of gains, biases and learned positions over the ranks whose tokens differ.
   void norm_gains() {
-    const std::uint64_t gains = model_.replicated_parameters();
-    const bool tensors_too = layout_.slices_tokens();
-    const std::uint64_t over = tensors_too ? T_ * D_ : D_;
-    const std::uint64_t groups = tensors_too ? 1 : T_;
+    const std::uint64_t gains = model.replicated_parameters();
+    const bool tensors_too = layout.slices_tokens();
+    const std::uint64_t over = tensors_too ? T * D : D;
+    const std::uint64_t groups = tensors_too ? 1 : T;
     const auto all_reduced = [&](Among among, std::uint64_t elements, std::uint64_t ranks, std::uint64_t of_them) {
       if (ranks == 1 || elements == 0) return;
-      add(among, Purpose::other, Pattern::collective, Phase::pass, kBackward, kExposed, 2 * elements * a_ * (ranks - 1) * of_them,
+      add(among, Purpose::other, Pattern::collective, Phase::pass, kBackward, kExposed, 2 * elements * a * (ranks - 1) * of_them,
           2);
     };
     all_reduced(token_cutters(), gains, over, groups);
     // Under plain tp, the ranks of the tensor axis have the same tokens, but each computes its own slice of the projections'
     // biases.
-    if (!tensors_too) all_reduced(layout_.tensor_axis(), model_.projection_biases(), T_, D_);
+    if (!tensors_too) all_reduced(layout.tensor_axis(), model.projection_biases(), T, D);
   }
 
   // --- dp
 
   void data_axis() {
     RankParameters all;
-    for (int t = 0; t < layout_.tensor(); ++t) {
-      for (int p = 0; p < layout_.sequence(); ++p) {
+    for (int t = 0; t < layout.tensor(); ++t) {
+      for (int p = 0; p < layout.sequence(); ++p) {
         const RankParameters each = held(of_, {.tensor = t, .sequence = p});
         all.attention += each.attention;
         all.mlp += each.mlp;
@@ -128,33 +117,27 @@ class Counter {
       }
     }
     const auto all_reduced = [&](Purpose purpose, bool hidden, std::uint64_t elements, std::uint64_t messages) {
-      add(layout_.data_axis(), purpose, Pattern::collective, Phase::pass, kBackward, hidden,
-          2 * elements * a_ * static_cast<std::uint64_t>(layout_.data() - 1), messages);
+      add(layout.data_axis(), purpose, Pattern::collective, Phase::pass, kBackward, hidden,
+          2 * elements * a * static_cast<std::uint64_t>(layout.data() - 1), messages);
     };
-    all_reduced(Purpose::gradients, kHidden, all.attention + all.mlp, 2 * model_.layers);
-    const std::uint64_t tables = model_.tied_embeddings ? 1 : 2;
+    all_reduced(Purpose::gradients, kHidden, all.attention + all.mlp, 2 * model.layers);
+    const std::uint64_t tables = model.tied_embeddings ? 1 : 2;
     // The embedding's gradient is complete only when the backward pass ends.
     all_reduced(Purpose::embedding, kExposed, all.vocabulary / tables, 2);
-    if (!model_.tied_embeddings) all_reduced(Purpose::head, kHidden, all.vocabulary / tables, 2);
+    if (!model.tied_embeddings) all_reduced(Purpose::head, kHidden, all.vocabulary / tables, 2);
     all_reduced(Purpose::other, kExposed, all.norms, 2);
   }
 
-  MeshSetting of_;
-  Setting replica_;
-  const ModelConfig& model_;
-  const Layout& layout_;
-  std::uint64_t T_;
-  std::uint64_t D_;
-  std::uint64_t e_;
-  std::uint64_t a_;
-  std::uint64_t N_;
-  std::uint64_t h_;
-  std::vector<Flow> flows_;
+  const MeshSetting& of_;
 };
 
 }  // namespace
 
-std::vector<Flow> step_flows(const Setting& setting, const Layout& layout) { return Counter(setting, layout).step(); }
+std::vector<Flow> step_flows(const Setting& setting, const Layout& layout) {
+  const MeshSetting of{setting, layout};
+  const Setting replica = of.replica();
+  return Counter(of, replica).step();
+}
 
 Traffic sum(const std::vector<Flow>& flows) {
   Traffic traffic;

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <limits>
 
 namespace tsprun::detail::theory {

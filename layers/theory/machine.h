@@ -49,7 +49,6 @@
 #include "layers/theory/core_machine.h"
 #include "tsprun/types.h"
 
-#include <filesystem>
 #include <limits>
 #include <optional>
 #include <string>

@@ -2,6 +2,7 @@
 #include "layers/theory/peaks.h"
 
 #include "core/kernels/check.h"
+#include "core/program/recorder.h"
 #include "layers/model/model.h"
 #include "layers/model/single_block.h"
 #include "transport/bootstrap/placement.h"
@@ -114,6 +115,20 @@ CategoryBytes RunPeaks::use() const { return heap_of(parts_->phantom.context).us
 
 CategoryBytes RunPeaks::peaks() const { return parts_->phantom.rank.memory_peaks(); }
 
+RecordedStep record_step(const MeshSetting& of, int rank, PeakOptions options, int passes, bool count_received) {
+  Recorder recorder;
+  if (count_received) recorder.count_received();
+  options.recorder = &recorder;
+  RunPeaks run(of, rank, options);
+  TokenBatch tokens;
+  tokens.batch = of.setting.batch;
+  tokens.sequence = of.setting.sequence;
+  for (int pass = 1; pass < passes; ++pass) run.pass(tokens);
+  recorder.begin(run.use());
+  run.pass(tokens);
+  return {recorder.end(), run.peaks()};
+}
+
 void DecisivePasses::note(std::uint64_t number, std::size_t batch, std::size_t sequence, std::size_t rows, std::uint64_t held) {
   const auto surpasses = [&](const Pass& pass) { return pass.batch == batch && pass.sequence == sequence && pass.rows >= rows; };
   const bool changed = held != held_;
@@ -131,8 +146,6 @@ CategoryBytes peaks(const MeshSetting& of, int rank, std::span<const std::int32_
     run.pass({.batch = of.setting.batch, .sequence = of.setting.sequence, .ids = ids, .labels = labels});
   return run.peaks();
 }
-
-CategoryBytes peaks_of_fullest(const MeshSetting& of, const PeakOptions& options) { return peaks(of, fullest(of), {}, options); }
 
 namespace {
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/context.h"
+#include "core/program/program.h"
 #include "layers/model/decode.h"
 #include "layers/model/model.h"
 #include "layers/theory/layouts.h"
@@ -12,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -61,6 +61,15 @@ class RunPeaks {
   bool training_;
 };
 
+/// A step of a rank as a program, and the peaks of its run.
+struct RecordedStep {
+  Program program;
+  CategoryBytes peaks;
+};
+/// Records the last of `passes` steps of `rank`. Buffers that are kept for later use exist from the second on. `count_received`:
+/// see Recorder.
+RecordedStep record_step(const MeshSetting& of, int rank, PeakOptions options, int passes, bool count_received);
+
 /// Finds the passes of a rank's run that decide its memory peaks. A pass isn't decisive if an earlier one had the same batch and
 /// sequence, at least as many embedding rows to give, and the same memory in use before it; a forecast can leave it out.
 class DecisivePasses {
@@ -85,8 +94,6 @@ class DecisivePasses {
 /// Returns the peaks, by category and in total, on `rank` of the mesh. `ids` [B, S], in natural order, decide how many embedding
 /// rows go where; if empty, they are taken as uniformly distributed. Throws Error(refused) for an impossible layout.
 CategoryBytes peaks(const MeshSetting& of, int rank, std::span<const std::int32_t> ids = {}, const PeakOptions& options = {});
-/// Returns the peaks of the rank that holds most (fullest()), for uniformly distributed ids.
-CategoryBytes peaks_of_fullest(const MeshSetting& of, const PeakOptions& options = {});
 /// Heap budget that the neediest rank needs, to the byte.
 struct Need {
   CategoryBytes evenly;       ///< peaks for ids that spread evenly over the ranks' rows

@@ -1,7 +1,6 @@
 // Enumerates layouts, judges each by memory (a phantom's run) and time (step_time.h), and sorts them.
 #include "layers/theory/search.h"
 
-#include "core/program/recorder.h"
 #include "layers/layout/check_layout.h"
 #include "layers/theory/flops.h"
 
@@ -84,18 +83,10 @@ Candidate judge_mode(const Setting& setting, const Layout& layout, const Machine
   candidate.layout = layout;
   candidate.recompute = setting.recompute;
   candidate.possible = true;
-  Recorder recorder;
-  recorder.count_received();
   try {
-    RunPeaks run({setting, layout}, fullest({setting, layout}), {.recorder = &recorder});
-    TokenBatch tokens;
-    tokens.batch = setting.batch;
-    tokens.sequence = setting.sequence;
-    run.pass(tokens);
-    recorder.begin(run.use());  // the second pass: what is kept for later use exists from then on
-    run.pass(tokens);
-    candidate.memory = run.peaks();
-    candidate.amounts = amounts_of(recorder.end());
+    const RecordedStep recorded = record_step({setting, layout}, fullest({setting, layout}), {}, 2, true);
+    candidate.memory = recorded.peaks;
+    candidate.amounts = amounts_of(recorded.program);
   } catch (const Error& error) {
     if (error.cause() != Cause::out_of_memory) throw;
     candidate.possible = false;

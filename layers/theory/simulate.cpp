@@ -1,7 +1,6 @@
 // Records the ranks of a unit as phantoms, and plays them.
 #include "layers/theory/simulate.h"
 
-#include "core/program/recorder.h"
 #include "core/virtual/player.h"
 #include "layers/theory/peaks.h"
 #include "layers/theory/step_time.h"
@@ -23,31 +22,17 @@ namespace tsprun::detail::theory {
 
 namespace {
 
-struct Recorded {
-  Program program;
-  CategoryBytes peaks;
-};
-
-/// Records one step of a rank. Buffers that are kept for later use exist from the second step on, so the second is recorded.
-Recorded record_step(const MeshSetting& of, int number, int per_node, const SimulateOptions& options) {
-  Recorder recorder;
+/// Returns what a rank is like: its peers by node.
+PeakOptions likeness(const MeshSetting& of, int number, int per_node, const SimulateOptions& options) {
   PeakOptions how;
   how.training = options.training;
-  how.recorder = &recorder;
   how.like.algorithms = options.algorithms;
   how.like.reassociate = options.reassociate;
   for (int rank = 0; rank < of.layout.ranks(); ++rank) {
     const int node = rank / per_node;
     how.like.peers.push_back({.node = node, .views = node == number / per_node});
   }
-  RunPeaks run(of, number, how);
-  TokenBatch tokens;
-  tokens.batch = of.setting.batch;
-  tokens.sequence = of.setting.sequence;
-  run.pass(tokens);
-  recorder.begin(run.use());
-  run.pass(tokens);
-  return {recorder.end(), run.peaks()};
+  return how;
 }
 
 sim::FabricShape fabric_of(const Machine& machine, int ranks, int world, const SimulateOptions& options) {
@@ -266,7 +251,7 @@ Simulated simulate(const MeshSetting& of, const Machine& machine, const Simulate
   result.played = unit;
   std::vector<Program> programs;
   for (int rank = 0; rank < unit; ++rank) {
-    Recorded recorded = record_step(of, rank, machine.gpus_per_node, options);
+    RecordedStep recorded = record_step(of, rank, likeness(of, rank, machine.gpus_per_node, options), 2, false);
     if (recorded.peaks.total > result.memory_peaks.total) {
       result.memory_peaks = recorded.peaks;
       result.fullest = rank;

@@ -1,13 +1,11 @@
 // Classes of ranks, and sums over the items of their programs.
 #include "layers/theory/step_counts.h"
 
-#include "core/program/recorder.h"
 #include "layers/layout/zigzag.h"
 
 #include <array>
 #include <cmath>
 #include <map>
-#include <tuple>
 
 namespace tsprun::detail::theory {
 
@@ -101,30 +99,13 @@ std::vector<RankClass> classes_of(const MeshSetting& of) {
   return result;
 }
 
-namespace {
-
-/// Records a step of a rank.
-Program step_program(const MeshSetting& of, int rank, PeakOptions options) {
-  Recorder recorder;
-  recorder.count_received();
-  options.recorder = &recorder;
-  RunPeaks run(of, rank, options);
-  TokenBatch tokens;
-  tokens.batch = of.setting.batch;
-  tokens.sequence = of.setting.sequence;
-  recorder.begin(run.use());
-  run.pass(tokens);
-  return recorder.end();
-}
-
-}  // namespace
-
 StepCounts step_counts(const MeshSetting& of, const PeakOptions& options, const RankAmounts* of_fullest) {
   StepCounts counts;
   std::array<std::array<long double, kPurposes>, 2> received{};
   const int known = of_fullest == nullptr ? -1 : fullest(of);
   for (const RankClass& each : classes_of(of)) {
-    const RankAmounts amounts = each.rank == known ? *of_fullest : amounts_of(step_program(of, each.rank, options));
+    const RankAmounts amounts =
+        each.rank == known ? *of_fullest : amounts_of(record_step(of, each.rank, options, 1, true).program);
     for (std::size_t pass = 0; pass < received.size(); ++pass) {
       for (std::size_t purpose = 0; purpose < kPurposes; ++purpose)
         received[pass][purpose] += amounts.received[pass][purpose] * each.count * of.layout.data();

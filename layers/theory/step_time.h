@@ -26,7 +26,6 @@
 #include "layers/layout/setting.h"
 #include "layers/theory/machine.h"
 
-#include <array>
 #include <cstdint>
 #include <string_view>
 

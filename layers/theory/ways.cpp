@@ -61,15 +61,13 @@ std::optional<paper::Scheme> paper_scheme(const Layout& layout) {
   return layout.sequence() == 1 ? way_of(layout.tensor_axis()).paper_alone : tokens_way(layout).paper_with_tensor;
 }
 
-std::vector<Flow> block_flows(const Setting& replica, const Layout& layout) {
-  BlockFlows of(replica, layout);
+void add_block_flows(BlockFlows& of) {
   if (of.D > 1) {
-    const AxisWay& way = tokens_way(layout);
+    const AxisWay& way = tokens_way(of.layout);
     way.add_flows(of);
-    way.add_kv[layout.variant(way.axis)](of);
+    way.add_kv[of.layout.variant(way.axis)](of);
   }
-  if (of.T > 1) way_of(layout.tensor_axis()).add_flows(of);
-  return std::move(of.flows);
+  if (of.T > 1) way_of(of.layout.tensor_axis()).add_flows(of);
 }
 
 BlockElements elements_of(const ModelConfig& model, const BlockSlice& slice) {

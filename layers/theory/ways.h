@@ -63,8 +63,8 @@ const AxisWay& tokens_way(const Layout& layout);
 /// Returns the scheme whose formulas the paper has for this layout; none if it has none.
 std::optional<paper::Scheme> paper_scheme(const Layout& layout);
 
-/// Returns the flows of the blocks of one replica, whose setting is `replica`.
-std::vector<Flow> block_flows(const Setting& replica, const Layout& layout);
+/// Adds the flows of the blocks.
+void add_block_flows(BlockFlows& of);
 
 // --- the ways ----------------------------------------------------------------------------------------------------------------
 

@@ -80,7 +80,7 @@ TEST(CheckpointDamage, IsPassedOverByNameAndOnlyByName) {
                      },
                      "field \"checksum\""});
   damages.push_back({"a sea of zeros", "manifest.json", [](const std::string&) { return std::string(3 << 20, '\0'); },
-                     "3145728 bytes; expected at most"});
+                     "3145728 bytes; expected a manifest of at most"});
 
   const test::TemporaryFolder folder;
   test::save(folder.path(), 2, test::checkpoint_state(10, DType::bf16), 1);

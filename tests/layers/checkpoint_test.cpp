@@ -68,7 +68,7 @@ TEST_P(CheckpointOf, IsAModelFolder) {
   for (const Parameter& parameter : model_parameters(config)) {
     EXPECT_EQ(weights.find(parameter.name)->type, stored_type_of(GetParam()));
     std::vector<double> values(parameter.elements());
-    weights.read(parameter.name, std::span(values));
+    weights.read(parameter.name, {0, parameter.rows(), 0, parameter.columns()}, std::span(values));
     std::vector<double> expected(values.size());
     for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = test::element_of(parameter.name, 0, 1, i);
     EXPECT_EQ(values, expected) << parameter.name;

@@ -15,6 +15,13 @@
 
 namespace tsprun::detail::theory {
 
+/// Returns the rank that has a position of a sequence.
+inline int owner_of(const Zigzag& cut, std::size_t position) {
+  int chunk = 0;
+  while (cut.chunk_end(chunk) <= position) ++chunk;
+  return chunk < cut.ranks() ? chunk : 2 * cut.ranks() - 1 - chunk;
+}
+
 /// Returns the sum of a step's flows: the table's rows for every layout, but for the smallest of `other`.
 inline Traffic step_traffic(const Setting& setting, const Layout& layout) { return sum(step_flows(setting, layout)); }
 
@@ -171,7 +178,7 @@ inline std::uint64_t remote_rows(std::span<const std::int32_t> ids, const Settin
   const Zigzag zigzag(setting.sequence, D);
   std::vector<std::vector<std::size_t>> of_rank(static_cast<std::size_t>(D));  // in natural order
   for (std::size_t token = 0; token < ids.size(); ++token) {
-    const int rank = zigzag.owner(token % setting.sequence).rank;
+    const int rank = owner_of(zigzag, token % setting.sequence);
     of_rank[static_cast<std::size_t>(rank)].push_back(static_cast<std::size_t>(ids[token]));
   }
   const Chunks rows = Chunks::balanced(D * T, setting.model.vocabulary);

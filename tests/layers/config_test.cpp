@@ -238,8 +238,8 @@ TEST(ConfigFile, RefusesSizesWhoseProductsOverflow) {
 TEST(FindConfig, NamesTheBuiltInsIfThereIsNothingOfThatName) {
   EXPECT_REFUSED(find_config("nanno"), "--config nanno", "nano, micro, small, paper-7b");
   const test::TemporaryFolder folder;
-  EXPECT_REFUSED(find_config(folder.path().string()), "not a regular file");
-  EXPECT_REFUSED(read_config(folder / "none.json"), "none.json", "no such file");
+  EXPECT_REFUSED(find_config(folder.path().string()), "expected a regular file");
+  EXPECT_REFUSED(read_config(folder / "none.json"), "none.json", "No such file or directory");
   const auto file = folder.write("config.json", good().dump());
   EXPECT_EQ(find_config(file.string()).config.hidden, 64U);
   EXPECT_EQ(find_config(file.string()).config.name, file.string());

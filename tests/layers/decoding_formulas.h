@@ -87,7 +87,7 @@ inline PurposeBytes prompt_traffic(const MeshSetting& of, std::span<const std::i
   const Zigzag zigzag(first.size(), of.layout.sequence());
   std::uint64_t moving = 0;
   for (std::size_t s = 0; s < first.size(); ++s) {
-    if (static_cast<std::size_t>(zigzag.owner(s).rank) != s % as_count(of.layout.sequence())) ++moving;
+    if (static_cast<std::size_t>(owner_of(zigzag, s)) != s % as_count(of.layout.sequence())) ++moving;
   }
   forward[Purpose::kv] += of.setting.model.layers * 2 * moving * kv_width(of) * of.setting.bytes.element;
   return bytes += forward;

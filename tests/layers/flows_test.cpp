@@ -1,7 +1,6 @@
 // Traffic, parameters and FLOPs of every scheme: against the per-layer table, and against counting element by element.
 #include "layers/theory/flows.h"
 #include "layers/layout/check_layout.h"
-#include "layers/layout/shards.h"
 #include "layers/layout/zigzag.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/layouts.h"
@@ -192,10 +191,8 @@ TEST(Holdings, OfTspAndZero3AddUpToTheModel) {
     for (const int D : {1, 2, 3, 4, 8}) {
       std::uint64_t folded = 0;
       std::uint64_t zero = 0;
-      const TspShards shards(s.model, D);
       for (int p = 0; p < D; ++p) {
         const RankParameters here = held(MeshSetting{s, layout({{AxisKind::tsp, D}})}, {0, p});
-        EXPECT_EQ(here.total(), shards.total(p));
         folded += here.attention + here.mlp;
         const RankParameters there = held(MeshSetting{s, layout({{AxisKind::zero3, D}})}, {0, p});
         zero += there.attention + there.mlp;
@@ -334,7 +331,7 @@ TEST(Peaks, HoldMoreThanWhatIsPersistentAndNotMoreWithMoreRanks) {
   s.bytes = ElementBytes::of(DType::bf16);
   const auto peak = [&](const Layout& each) {
     const MeshSetting mesh{s, each};
-    const std::uint64_t total = peaks_of_fullest(mesh).total;
+    const std::uint64_t total = peaks(mesh, fullest(mesh)).total;
     EXPECT_GT(total, certain(mesh, place_of(mesh.layout, fullest(mesh)), 12).total) << each.label();
     return total;
   };

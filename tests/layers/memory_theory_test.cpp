@@ -1,5 +1,4 @@
 // Parameters, saved activations and transients of TSP on paper.
-#include "layers/layout/shards.h"
 #include "layers/layout/zigzag.h"
 #include "layers/parameters/parameters.h"
 #include "layers/theory/layouts.h"
@@ -27,6 +26,10 @@ std::uint64_t elements(const ModelConfig& model) {
   return sum;
 }
 
+RankParameters held_by_tsp(const ModelConfig& model, int ranks, int rank) {
+  return held({.setting = {.model = model}, .layout = Layout::tsp(ranks)}, {0, rank});
+}
+
 TEST(TspParameters, SumToTheModelsForAnyCut) {
   ModelConfig model = find_config("nano").config;
   model.query_heads = 24;
@@ -37,9 +40,9 @@ TEST(TspParameters, SumToTheModelsForAnyCut) {
     for (const std::size_t kv_heads : {1U, 2U, 3U, 8U, 24U}) {
       model.kv_heads = kv_heads;
       for (const int ranks : {1, 2, 3, 4, 6, 8}) {
-        const TspShards shards(model, ranks);
-        std::uint64_t sum = shards.norm_gains();
-        for (int rank = 0; rank < ranks; ++rank) sum += shards.total(rank) - shards.norm_gains();
+        const std::uint64_t held_by_all = model.replicated_parameters();
+        std::uint64_t sum = held_by_all;
+        for (int rank = 0; rank < ranks; ++rank) sum += held_by_tsp(model, ranks, rank).total() - held_by_all;
         EXPECT_EQ(sum, elements(model)) << "n_kv " << kv_heads << ", D " << ranks;
       }
     }
@@ -49,9 +52,9 @@ TEST(TspParameters, SumToTheModelsForAnyCut) {
 TEST(TspParameters, AreExactlyOneDthWhereEverythingDivides) {
   const ModelConfig model = find_config("paper-7b").config;
   for (const int ranks : {1, 2, 4, 8, 16, 32}) {
-    const TspShards shards(model, ranks);
     for (int rank = 0; rank < ranks; ++rank) {
-      EXPECT_EQ((shards.attention(rank) + shards.mlp(rank)) * static_cast<std::uint64_t>(ranks), 268'435'456U);
+      const RankParameters held = held_by_tsp(model, ranks, rank);
+      EXPECT_EQ((held.attention + held.mlp) * static_cast<std::uint64_t>(ranks), model.layers * std::uint64_t{268'435'456});
     }
   }
 }

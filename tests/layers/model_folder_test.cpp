@@ -44,7 +44,7 @@ void expect_all(const ModelFolder& weights, const std::vector<Parameter>& parame
   EXPECT_TRUE(weights.check(parameters).empty());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     std::vector<double> values(parameters[i].elements());
-    weights.read(parameters[i].name, std::span(values));
+    weights.read(parameters[i].name, {0, parameters[i].rows(), 0, parameters[i].columns()}, std::span(values));
     for (std::size_t j = 0; j < values.size(); ++j) ASSERT_EQ(values[j], static_cast<double>(1000 * i + j)) << parameters[i].name;
   }
 }

@@ -88,7 +88,7 @@ reference::Tensors<T> random_weights(const std::vector<Parameter>& parameters, s
                              : parameter.is_matrix() ? 1.5 / std::sqrt(static_cast<double>(parameter.columns()))
                                                      : 0.3;
     weights[parameter.name] =
-        normal_values<T>(parameter.elements(), deviation, generator, parameter.is_matrix() || is_bias(parameter.role) ? 0 : 1);
+        normal_values<T>(parameter.elements(), deviation, generator, parameter.is_matrix() || parameter.is_bias() ? 0 : 1);
   }
   return weights;
 }

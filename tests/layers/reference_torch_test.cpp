@@ -87,7 +87,7 @@ Tensors weights_of(const ModelFolder& weights, const ModelConfig& config) {
   for (const Parameter& parameter : model_parameters(config)) {
     std::vector<double>& values = tensors[parameter.name];
     values.resize(parameter.elements());
-    weights.read(parameter.name, std::span(values));
+    weights.read(parameter.name, {0, parameter.rows(), 0, parameter.columns()}, std::span(values));
   }
   return tensors;
 }

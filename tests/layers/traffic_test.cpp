@@ -2,7 +2,6 @@
 #include "layers/theory/traffic.h"
 
 #include "layers/layout/heads.h"
-#include "layers/layout/shards.h"
 #include "layers/layout/zigzag.h"
 #include "layers/theory/peaks.h"
 #include "tests/layers/closed_formulas.h"
@@ -116,7 +115,7 @@ TEST(TspTraffic, IsWhatFollowingEachShardAndTokenCounts) {
         }
         for (std::size_t p = 0; p < n; ++p) {
           for (std::size_t position = 0; position < s.sequence; ++position) {
-            if (zigzag.owner(position).rank == static_cast<int>(p)) continue;
+            if (owner_of(zigzag, position) == static_cast<int>(p)) continue;
             const std::uint64_t bytes = s.batch * 2 * s.model.kv_heads * d * s.bytes.element;
             expected[p].forward[Purpose::kv] += bytes;
             expected[p].backward[Purpose::kv] += bytes;
@@ -153,7 +152,7 @@ TEST(UlyssesTraffic, IsWhatFollowingEachTokensHeadsCounts) {
       bool shared = false;
       for (std::size_t position = 0; position < s.sequence; ++position) {
         for (int rank = 0; rank < ranks; ++rank) {
-          if (zigzag.owner(position).rank == rank) continue;
+          if (owner_of(zigzag, position) == rank) continue;
           q += s.batch * s.model.head_dim * heads.query_heads(rank).count;
           k += s.batch * s.model.head_dim * heads.kv_heads_read(rank).count;
         }

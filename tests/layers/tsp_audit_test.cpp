@@ -1,5 +1,4 @@
 // Traffic and memory of a training step under TSP against the formulas: as integers, by purpose, forward and backward.
-#include "layers/layout/shards.h"
 #include "layers/theory/layouts.h"
 #include "layers/theory/traffic.h"
 #include "tests/layers/closed_formulas.h"
@@ -63,12 +62,11 @@ TEST(TspAudit, MemoryOfParametersGradientsOptimizerAndActivationsIsExact) {
     for (const int ranks : {1, 2, 4, 8}) {
       const std::string where = of.describe() + ", D " + std::to_string(ranks);
       const ModelRun run = run_model(of, ranks);
-      const TspShards shards(of.config, ranks);
       const Zigzag cut(of.sequence, ranks);
       const ElementBytes bytes = ElementBytes::of(of.dtype);
       for (int rank = 0; rank < ranks; ++rank) {
         const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(rank)];
-        const std::uint64_t elements = shards.total(rank);
+        const std::uint64_t elements = theory::held({.setting = of.setting(), .layout = Layout::tsp(ranks)}, {0, rank}).total();
         EXPECT_EQ(peak[Category::parameters], elements * bytes.element) << where;
         EXPECT_EQ(peak[Category::gradients], elements * bytes.accumulated) << where;
         EXPECT_EQ(peak[Category::optimizer], elements * bytes.accumulated * (of.dtype == DType::bf16 ? 3U : 2U)) << where;

@@ -90,18 +90,11 @@ OwnedTensor TensorParallel::all_tokens(DType of, std::string_view what) const {
   return rank_.tensor(Category::communication, of, {tokens_->batch(), tokens_->local(), config_.hidden}, what);
 }
 
-std::vector<std::size_t> TensorParallel::elements_of_slices() const {
-  const Chunks slices = tokens_->slices();
-  std::vector<std::size_t> elements;
-  for (int t = 0; t < tensor_.size(); ++t) elements.push_back(slices.count(t) * config_.hidden);
-  return elements;
-}
-
 /// Begins to gather the slices' rows, in the model's dtype, into those of all tokens.
 Transfer TensorParallel::gather(const ConstTensor& rows) const {
   Transfer transfer{.tensor = all_tokens(dtype_, "gathered tokens"), .work = {}};
-  transfer.work =
-      tensor_.post_all_gather_v(buffer_of(rows), buffer_of(transfer.tensor.view()), elements_of_slices(), kTensorAxis);
+  transfer.work = tensor_.post_all_gather_v(buffer_of(rows), buffer_of(transfer.tensor.view()),
+                                            tokens_->slices().counts(tensor_.size(), config_.hidden), kTensorAxis);
   return transfer;
 }
 
@@ -120,8 +113,9 @@ TensorParallel::Sum TensorParallel::begin_sum(const Tensor& terms, const Tensor&
     }
   }
   if (slices_tokens()) {
-    sum.work = tensor_.post_reduce_scatter_v(buffer_of(ConstTensor(travelling)), buffer_of(arriving), elements_of_slices(),
-                                             Reduction::sum, kTensorAxis);
+    sum.work =
+        tensor_.post_reduce_scatter_v(buffer_of(ConstTensor(travelling)), buffer_of(arriving),
+                                      tokens_->slices().counts(tensor_.size(), config_.hidden), Reduction::sum, kTensorAxis);
   } else {
     sum.work = post_sum(tensor_, travelling, kTensorAxis);
   }

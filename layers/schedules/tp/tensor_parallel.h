@@ -64,7 +64,6 @@ class TensorParallel final : public Strategy {
 
   bool slices_tokens() const { return exchange_ == TensorExchange::sequence; }
   bool narrow() const { return dtype_ != sums_; }
-  std::vector<std::size_t> elements_of_slices() const;
   OwnedTensor all_tokens(DType of, std::string_view what) const;
   Transfer gather(const ConstTensor& rows) const;
   void find_copies();

@@ -6,8 +6,6 @@
 #include "layers/schedules/look_ahead.h"
 #include "layers/schedules/packs.h"
 
-#include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace tsprun::detail {

@@ -37,12 +37,9 @@ struct TspAxis {
 
   int D() const { return group.size(); }
   int p() const { return group.rank(); }
-  int left() const { return (p() + D() - 1) % D(); }
-  int right() const { return (p() + 1) % D(); }
   ComputeStream& compute() const { return rank.compute(); }
   std::size_t h() const { return config.hidden; }
   std::size_t d() const { return config.head_dim; }
-  std::size_t rows() const { return tokens->rows(); }  ///< B·S_p
 
   /// Returns a workspace tensor for one step of the schedule.
   OwnedTensor step(DType of, std::initializer_list<std::size_t> sizes, std::string_view what) const {

@@ -1,8 +1,6 @@
 // Cuts every owner's K/V heads into buckets, then every turn's query heads into units, each within one bucket.
 #include "layers/schedules/tsp/units.h"
 
-#include <algorithm>
-
 namespace tsprun::detail {
 
 TspUnits plan_units(const HeadCut& heads, std::size_t kv_heads, std::size_t bucket_heads) {

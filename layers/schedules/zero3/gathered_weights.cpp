@@ -27,12 +27,6 @@ PackPlan GatheredWeights::stored(PackPlan whole) const {
   return cut_pack(std::move(whole), rows.offset(axis_.rank()), rows.count(axis_.rank()));
 }
 
-std::vector<std::size_t> GatheredWeights::elements(const Chunks& rows, std::size_t width) const {
-  std::vector<std::size_t> counts;
-  for (int r = 0; r < axis_.size(); ++r) counts.push_back(rows.count(r) * width);
-  return counts;
-}
-
 // --- weights -------------------------------------------------------------------------------------------------------------------
 
 /// Begins to gather a pack, if there is one of this number.
@@ -41,8 +35,9 @@ void GatheredWeights::fetch(std::size_t pack) {
   const Tensor own = store().values(pack);
   auto& [rows, gathered] = sublayer(pack);
   gathered.tensor = rank_.tensor(Category::communication, own.dtype(), {rows.total(), own.size(1)}, "weights of a sublayer");
-  gathered.work = axis_.post_all_gather_v(buffer_of(ConstTensor(own)), buffer_of(gathered.tensor.view()),
-                                          elements(rows, own.size(1)), {.stream = Stream::weights, .purpose = Purpose::weights});
+  gathered.work =
+      axis_.post_all_gather_v(buffer_of(ConstTensor(own)), buffer_of(gathered.tensor.view()),
+                              rows.counts(axis_.size(), own.size(1)), {.stream = Stream::weights, .purpose = Purpose::weights});
 }
 
 void GatheredWeights::begin_forward(const ParameterStore& store) {
@@ -80,7 +75,7 @@ void GatheredWeights::written(std::size_t pack) {
   if (axis_.size() == 1) return;
   const Tensor own = store().gradients(pack);
   scattered_.work = axis_.post_reduce_scatter_v(buffer_of(ConstTensor(scattered_.tensor.view())), buffer_of(own),
-                                                elements(sublayer(pack).rows, own.size(1)), Reduction::sum,
+                                                sublayer(pack).rows.counts(axis_.size(), own.size(1)), Reduction::sum,
                                                 {.stream = Stream::gradients, .purpose = Purpose::gradients});
 }
 

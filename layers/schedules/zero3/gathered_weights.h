@@ -43,7 +43,6 @@ class GatheredWeights final : public SublayerWeights {
     Transfer gathered;
   };
   Sublayer& sublayer(std::size_t pack) { return sublayers_[pack % 2]; }
-  std::vector<std::size_t> elements(const Chunks& rows, std::size_t width) const;
   void fetch(std::size_t pack);
 
   Rank& rank_;
