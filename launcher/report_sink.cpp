@@ -1,4 +1,4 @@
-// Writes and reads frames.
+// Writes and reads frames, and parses their JSON with a limit on nesting.
 #include "launcher/report_sink.h"
 
 #include "transport/cause.h"
@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 namespace tsprun::detail::launcher {
+
+using nlohmann::ordered_json;
 
 namespace {
 constexpr std::size_t kHeader = 5;
@@ -69,6 +71,23 @@ bool FrameReader::next(Frame& frame) {
   frame.payload = pending_.substr(kHeader, length);
   pending_.erase(0, kHeader + length);
   return true;
+}
+
+void merge_results(ordered_json& report, const FrameReader::Frame& frame) {
+  // Writing the report recurses as deep as it is nested.
+  constexpr int kMostDepth = 64;
+  const auto shallow = [](int depth, ordered_json::parse_event_t, ordered_json&) { return depth < kMostDepth; };
+  const ordered_json values = ordered_json::parse(frame.payload, shallow, false);
+  if (!values.is_object()) return;
+  for (const auto& [key, value] : values.items()) {
+    if (frame.kind == 'J') {
+      report[key] = value;
+    } else if (frame.kind == 'A') {
+      ordered_json& list = report[key];
+      if (!list.is_array()) list = ordered_json::array();
+      list.push_back(value);
+    }
+  }
 }
 
 }  // namespace tsprun::detail::launcher
