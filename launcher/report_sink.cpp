@@ -3,10 +3,6 @@
 
 #include "transport/cause.h"
 
-#include <cerrno>
-#include <cstring>
-#include <unistd.h>
-
 namespace tsprun::detail::launcher {
 
 using nlohmann::ordered_json;
@@ -42,13 +38,8 @@ void ReportSink::write_frame(char kind, std::string_view payload) {
   std::string frame(kHeader, kind);
   for (std::size_t i = 0; i < 4; ++i) frame[1 + i] = static_cast<char>((payload.size() >> (8 * i)) & 0xff);
   frame.append(payload);
-  std::string_view rest = frame;
-  while (!rest.empty()) {
-    const ssize_t written = ::write(pipe_.get(), rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw system_error(Cause::disconnected, "writing results to tsprun", errno);
-    rest.remove_prefix(static_cast<std::size_t>(written));
-  }
+  if (const int error = posix::write_all(pipe_.get(), frame); error != 0)
+    throw system_error(Cause::disconnected, "writing results to tsprun", error);
 }
 
 bool FrameReader::feed(std::string_view bytes) {
