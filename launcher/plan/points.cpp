@@ -25,12 +25,7 @@ std::string percent(double part) { return fmt::format("{:.1f}%", 100 * part); }
 
 /// Returns the mean over ranks.
 ordered_json mean_traffic_json(const theory::PurposeBytes& received, int ranks) {
-  ordered_json json;
-  for (int i = 0; i < kPurposes; ++i) {
-    const auto purpose = static_cast<Purpose>(i);
-    json[std::string(name(purpose))] = {{"received", real(received[purpose]) / ranks}};
-  }
-  return json;
+  return by_purpose([&](Purpose purpose) { return ordered_json{{"received", real(received[purpose]) / ranks}}; });
 }
 
 std::vector<std::string> labels_of(const std::vector<Layout>& layouts) {
