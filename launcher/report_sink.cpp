@@ -8,23 +8,21 @@ namespace tsprun::detail::launcher {
 using nlohmann::ordered_json;
 
 namespace {
+
 constexpr std::size_t kHeader = 5;
+
+/// Returns an object as text. Texts that aren't UTF-8 are repaired instead of refused: a report is better than none.
+std::string object_of(std::string_view key, const ordered_json& value) {
+  return ordered_json{{key, value}}.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
+
+}  // namespace
 
 void ReportSink::line(std::string_view text) { write_frame('L', text); }
 
-void ReportSink::set(std::string_view key, const nlohmann::ordered_json& value) {
-  nlohmann::ordered_json object;
-  object[std::string(key)] = value;
-  // Texts that aren't UTF-8 are repaired instead of refused: a report is better than none.
-  write_frame('J', object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-}
+void ReportSink::set(std::string_view key, const ordered_json& value) { write_frame('J', object_of(key, value)); }
 
-void ReportSink::append(std::string_view key, const nlohmann::ordered_json& value) {
-  nlohmann::ordered_json object;
-  object[std::string(key)] = value;
-  write_frame('A', object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-}
+void ReportSink::append(std::string_view key, const ordered_json& value) { write_frame('A', object_of(key, value)); }
 
 void ReportSink::progress(std::string_view fields) { write_frame('P', fields); }
 
