@@ -32,6 +32,14 @@ def run(command, limit_s=60):
     return done.stdout
 
 
+def children(pid):
+    """The processes that `pid` started."""
+    try:
+        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
 def median(values):
     """The median of those that aren't None; None if there are none."""
     values = [value for value in values if value is not None]
