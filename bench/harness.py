@@ -1,8 +1,9 @@
-"""What the scripts that compare with other programs share: options, launches, medians, verdicts, and the file of figures."""
+"""What the scripts share: options, launches, processes, medians, verdicts, and the file of figures."""
 
 import argparse
 import json
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -38,6 +39,15 @@ def children(pid):
         return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def pss(pid):
+    """Proportional set size of a process in bytes; 0 once it is gone."""
+    try:
+        match = re.search(r"^Pss:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(match.group(1)) * 1024 if match else 0
 
 
 def median(values):
