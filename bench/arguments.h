@@ -1,4 +1,6 @@
-// The command line that mpi_bench and floor share with `tsprun bench`, and their JSON: {"bench": [rows]} as in tsprun's report.
+// What mpi_bench, gloo_bench and floor share: the command line of `tsprun bench`, memory, the loop over all cases, and their
+// JSON,
+// {"bench": [rows]} as in tsprun's report.
 #pragma once
 
 #include "launcher/bench/table.h"
@@ -8,12 +10,34 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
+#include <memory>
+#include <new>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tsprun::detail::bench {
+
+/// Page-aligned, as tsprun's heap blocks are.
+class PlainMemory {
+ public:
+  explicit PlainMemory(std::uint64_t bytes) : bytes_((bytes + 4095) / 4096 * 4096 + 4096) {
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, bytes_)));
+    if (!memory_) throw std::bad_alloc();
+  }
+  std::span<std::byte> bytes() const { return {memory_.get(), bytes_}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  std::uint64_t bytes_;
+  std::unique_ptr<std::byte, Free> memory_;
+};
 
 /// A line on stdout, at once.
 inline void print_now(const std::string& line) {
@@ -66,5 +90,21 @@ struct Arguments {
     if (!file.flush()) throw std::runtime_error("--json " + json + ": can't be written");
   }
 };
+
+/// Measures all cases, each checked before if that is asked for; rank 0 prints them under `title` and writes the file.
+inline void measure_cases(Subject& subject, const Arguments& arguments, std::span<const Case> cases, const std::string& title,
+                          std::string_view library) {
+  const bool speaks = subject.rank() == 0;
+  ResultTable table(print_now);
+  if (speaks) print_now(title_line(title));
+  for (const Case& which : cases) {
+    const std::uint64_t wrong = arguments.check ? check(subject, which, 1) : kUnchecked;
+    const Timing timing = measure(subject, which, arguments.pace);
+    if (speaks) table.add(which, timing, wrong, library);
+  }
+  if (!speaks) return;
+  table.finish();
+  arguments.write(table.rows());
+}
 
 }  // namespace tsprun::detail::bench

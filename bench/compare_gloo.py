@@ -12,7 +12,6 @@ Prints microseconds (or tokens per second), the ratio, and over all points the g
 
 import argparse
 import json
-import math
 import os
 import statistics
 import sys
@@ -156,7 +155,7 @@ def main():
             if options.ddp:
                 print(f"{ranks:>5} {'waits alone':>26} {result['wait']:>15.1f} {gloo:>15.1f} {result['wait'] / gloo:>6.2f}")
     ratios = [row["ratio"] for row in rows]
-    mean = math.exp(statistics.mean(map(math.log, ratios)))
+    mean = statistics.geometric_mean(ratios)
     wanted = TRAINING if options.ddp else MEAN
     bars = [{"bar": f"geometric mean at least {wanted}", "reached": mean >= wanted, "measured": f"{mean:.2f}"}]
     if not options.ddp:

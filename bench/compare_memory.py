@@ -8,7 +8,6 @@
 
 import json
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
@@ -19,23 +18,6 @@ from harness import MIB
 
 PERIOD_S = 0.05
 LIMIT_S = 600
-
-
-def children(pid):
-    """The processes that `pid` started."""
-    try:
-        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def pss(pid):
-    """Proportional set size of a process in bytes; 0 once it is gone."""
-    try:
-        match = re.search(r"^Pss:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-    except OSError:
-        return 0
-    return int(match.group(1)) * 1024 if match else 0
 
 
 def train(options, config, folder):
@@ -50,7 +32,7 @@ def train(options, config, folder):
         if time.monotonic() > end:
             job.kill()
             sys.exit(f"compare_memory.py: {config} didn't end within {LIMIT_S} s")
-        largest = max(largest, sum(pss(rank) for rank in children(job.pid)))
+        largest = max(largest, sum(harness.pss(rank) for rank in harness.children(job.pid)))
         time.sleep(PERIOD_S)
     if job.returncode != 0:
         sys.exit(f"compare_memory.py: tsprun ended with {job.returncode}")

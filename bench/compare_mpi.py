@@ -10,18 +10,17 @@ Needs only Python's standard library. A peer that isn't installed is skipped, an
 """
 
 import json
-import math
 import os
 import pathlib
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-from harness import MIB, ROOT, log, options, print_bars, write_figures
+import idle
+from harness import MIB, ROOT, log, options, print_bars, run, write_figures
 
 COLLECTIVES = ["broadcast", "all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
 KIB = 1 << 10
@@ -30,14 +29,6 @@ SMALL_MESSAGE = 8
 SOURCES = ["bench/mpi_bench.cpp", "launcher/bench/case.cpp", "launcher/bench/measure.cpp", "launcher/bench/pattern.cpp",
            "launcher/bench/table.cpp", "core/collectives/op.cpp", "core/tensor/dtype.cpp"]
 LAUNCH_LIMIT_S = 180
-
-
-class Peer:
-    """A program that measures: its name, and how it is started."""
-
-    def __init__(self, name, command):
-        self.name = name
-        self.command = command  # (ranks, operations, sizes, json file) -> argument list
 
 
 def size_text(size):
@@ -98,7 +89,7 @@ def measuring_arguments(operations, sizes, output, pace):
 
 
 def find_peers(arguments, folder, pace):
-    """Ours first, then the MPIs that are installed, then the floor."""
+    """Name -> (ranks, operations, sizes, json file) -> command: ours first, then the MPIs that are installed, then the floor."""
     cores = len(os.sched_getaffinity(0))
     tsprun = arguments.build / "launcher" / "tsprun"
     floor = arguments.build / "bench" / "floor"
@@ -106,8 +97,8 @@ def find_peers(arguments, folder, pace):
         if not program.exists():
             sys.exit(f"{program} isn't there: build first (cmake --preset release && cmake --build --preset release), "
                      "or name the build folder with --build")
-    peers = [Peer("ours", lambda ranks, ops, sizes, out:
-                  [str(tsprun), "-n", str(ranks), "bench", "--no-in-place"] + measuring_arguments(ops, sizes, out, pace))]
+    peers = {"ours": lambda ranks, ops, sizes, out:
+             [str(tsprun), "-n", str(ranks), "bench", "--no-in-place"] + measuring_arguments(ops, sizes, out, pace)}
     skipped = []
     for name, compiler, launcher, start in (("openmpi", "mpicxx.openmpi", "mpirun.openmpi", openmpi_command),
                                             ("mpich", "mpicxx.mpich", "mpiexec.mpich", mpich_command)):
@@ -116,32 +107,17 @@ def find_peers(arguments, folder, pace):
             skipped.append(name)
             log(f"{name} is skipped: {compiler} or {launcher} isn't installed")
             continue
-        peers.append(Peer(name, lambda ranks, ops, sizes, out, program=program, start=start:
-                          start(ranks, cores) + [str(program)] + measuring_arguments(ops, sizes, out, pace)))
-    peers.append(Peer("floor", lambda ranks, ops, sizes, out:
-                      [str(floor), "-n", str(ranks)] + measuring_arguments(ops, sizes, out, pace)))
+        peers[name] = (lambda ranks, ops, sizes, out, program=program, start=start:
+                       start(ranks, cores) + [str(program)] + measuring_arguments(ops, sizes, out, pace))
+    peers["floor"] = lambda ranks, ops, sizes, out: [str(floor), "-n", str(ranks)] + measuring_arguments(ops, sizes, out, pace)
     return peers, skipped
 
 
-def launch(peer, ranks, operations, sizes, folder):
+def launch(command, ranks, operations, sizes, folder):
     """One launch; returns {(op, size): median seconds}. Sizes are named as asked for, not as rounded down."""
     output = folder / "launch.json"
     output.unlink(missing_ok=True)
-    command = peer.command(ranks, operations, sizes, output)
-    # A group of its own, so that a launch that hangs can be ended with all its ranks.
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        _, errors = process.communicate(timeout=LAUNCH_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        log(f"  {peer.name} took more than {LAUNCH_LIMIT_S} s and was ended: {' '.join(command)}")
-        return {}
-    except KeyboardInterrupt:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    if process.returncode != 0 or not output.exists():
-        log(f"  {peer.name} failed ({process.returncode}): {' '.join(command)}\n{errors}")
+    if run(command(ranks, operations, sizes, output), LAUNCH_LIMIT_S) is None or not output.exists():
         return {}
     figures = {}
     for row in json.loads(output.read_text())["bench"]:
@@ -160,14 +136,10 @@ def measure(peers, jobs, repeats, folder):
                 f"{size_text(sizes[0])}..{size_text(sizes[-1])}, round {repeat + 1} of {repeats}")
             # Each round starts with another peer, so that no one always follows the same.
             turn = repeat % len(peers)
-            for peer in peers[turn:] + peers[:turn]:
-                for (operation, size), seconds in launch(peer, ranks, operations, sizes, folder).items():
-                    points.setdefault((ranks, operation, size), {}).setdefault(peer.name, []).append(seconds)
+            for name in [*peers][turn:] + [*peers][:turn]:
+                for (operation, size), seconds in launch(peers[name], ranks, operations, sizes, folder).items():
+                    points.setdefault((ranks, operation, size), {}).setdefault(name, []).append(seconds)
     return points
-
-
-def geometric_mean(values):
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else float("nan")
 
 
 def summarise(points, mpis):
@@ -215,10 +187,10 @@ def verdicts(rows, mpis, cores):
         where = f"{worst['op']} {size_text(worst['bytes'])} at {worst['ranks']} ranks"
         add("collectives: never slower than the better MPI (ratio >= 0.95)", not slower,
             f"{len(slower)} of {len(compared)} points slower; lowest {worst['ratio']:.2f}, {where}")
-        mean = geometric_mean([row["ratio"] for row in compared])
+        mean = statistics.geometric_mean([row["ratio"] for row in compared])
         add("collectives: geometric mean of ratios >= 3", mean >= 3, f"{mean:.2f} over {len(compared)} points")
         for ranks in sorted({row["ranks"] for row in compared}):
-            part = geometric_mean([row["ratio"] for row in compared if row["ranks"] == ranks])
+            part = statistics.geometric_mean([row["ratio"] for row in compared if row["ranks"] == ranks])
             add(f"  geometric mean at {ranks} ranks", None, f"{part:.2f}")
     large = [row for row in rows if row["op"] in COLLECTIVES and row["bytes"] == LARGEST and row["floor_speed"] is not None]
     if large:
@@ -239,17 +211,6 @@ def verdicts(rows, mpis, cores):
         elif row["bytes"] == LARGEST and row["ranks"] == 2 and row["floor_speed"] is not None:
             add("ping-pong 64 MiB: >= 0.9 of memcpy", row["floor_speed"] >= 0.9, f"{row['floor_speed']:.2f}")
     return lines
-
-
-def measure_idle(build):
-    """CPU of waiting ranks, as bench/idle reports it."""
-    program = build / "bench" / "idle"
-    if not program.exists():
-        return None
-    with tempfile.TemporaryDirectory() as folder:
-        output = pathlib.Path(folder) / "idle.json"
-        subprocess.run([str(program), "-n", "8", "--json", str(output)], stdout=subprocess.DEVNULL, check=False, timeout=120)
-        return json.loads(output.read_text()) if output.exists() else None
 
 
 def parse_arguments():
@@ -287,18 +248,17 @@ def main():
         folder = pathlib.Path(name)
         programs = arguments.build / "bench"
         peers, skipped = find_peers(arguments, programs if programs.is_dir() else folder, pace)
-        mpis = [peer.name for peer in peers if peer.name not in ("ours", "floor")]
+        mpis = [name for name in peers if name not in ("ours", "floor")]
         points = measure(peers, plan_jobs(ranks_list, arguments.ops.split(","), sizes), repeats, folder)
     rows = summarise(points, mpis)
     print_table(rows, mpis, skipped)
     lines = verdicts(rows, mpis, cores)
-    idle = measure_idle(arguments.build)
-    if idle is not None:
-        lines.append({"bar": "idle ranks: below 2% of a core each", "reached": idle["worst"] < idle["bar"],
-                      "measured": f"worst {idle['worst'] * 100:.2f}%"})
+    shares = idle.measure(arguments.build / "launcher/tsprun", 8, 5)
+    worst = max(shares[1:])
+    lines.append({"bar": "idle ranks: below 2% of a core each", "reached": worst < idle.BAR, "measured": f"worst {worst * 100:.2f}%"})
     print()
     print_bars(lines)
-    write_figures(arguments.json, {"cores": cores, "repeats": repeats, "skipped": skipped, "points": rows, "bars": lines, "idle": idle})
+    write_figures(arguments.json, {"cores": cores, "repeats": repeats, "skipped": skipped, "points": rows, "bars": lines, "idle": shares})
     return 0
 
 

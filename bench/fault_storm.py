@@ -14,6 +14,7 @@ too, but what a job does at that moment is the scheduler's choice.
 import argparse
 import json
 import os
+import pathlib
 import random
 import re
 import signal
@@ -22,6 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import harness
 
 MARK = "TSP_FAULT_STORM"
 TRANSPORTS = {"shm": [], "tcp": ["--nodes", "2", "--inter", "tcp"]}
@@ -82,14 +85,6 @@ class Job:
         self.begin = time.monotonic()
         self.process = subprocess.Popen(self.command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=self.errors)
-
-    def ranks(self):
-        """Pids by rank; empty before all ranks are there."""
-        try:
-            with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children", encoding="ascii") as file:
-                return [int(pid) for pid in file.read().split()]
-        except OSError:
-            return []
 
     def finish(self, seconds):
         """The exit code, None if it had to be killed; then the report."""
@@ -184,7 +179,7 @@ def strike_from_outside(job, kind, rank, after, ranks):
     """Signals a rank once it is there and `after` seconds have passed; the moment."""
     begin = time.monotonic()
     while time.monotonic() - begin < 30 and job.process.poll() is None:
-        pids = job.ranks()
+        pids = harness.children(job.process.pid)
         if len(pids) == ranks and time.monotonic() - begin >= after:
             os.kill(pids[rank], signal.SIGKILL if kind == "sigkill" else signal.SIGSTOP)
             return time.monotonic()
@@ -315,7 +310,7 @@ def main():
     parser.add_argument("--transports", type=lambda text: text.split(","), default=["shm", "tcp"])
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=[], help="faults to draw from; default: all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", help="where to write all there is to know")
+    parser.add_argument("--json", type=pathlib.Path, help="where to write all there is to know")
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     for transport in arguments.transports:
@@ -326,9 +321,7 @@ def main():
             parser.error(f"--kinds {kind}: there are {', '.join(NAMED)}")
     with tempfile.TemporaryDirectory() as folder:
         result = soak(arguments, folder) if arguments.minutes else storm(arguments, folder)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)
+    harness.write_figures(arguments.json, result)
     return 1 if result["bad"] else 0
 
 

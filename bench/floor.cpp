@@ -19,8 +19,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <new>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -31,28 +30,19 @@ namespace {
 
 constexpr std::uint64_t kFlagBytes = 64;
 
-struct FreeDeleter {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
-
 /// The buffers of n imagined ranks, shared by all threads.
-class Buffers {
- public:
-  Buffers(BufferBytes need, int ranks) : input_bytes_(round(need.input)), output_bytes_(round(need.output)) {
-    const std::uint64_t all = (input_bytes_ + output_bytes_) * static_cast<std::uint64_t>(ranks);
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, all)));
-    if (!memory_) throw std::bad_alloc();
+struct Buffers {
+  Buffers(BufferBytes need, int ranks) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      inputs.emplace_back(need.input);
+      outputs.emplace_back(need.output);
+    }
   }
-  std::byte* input(int rank) const { return memory_.get() + static_cast<std::uint64_t>(rank) * (input_bytes_ + output_bytes_); }
-  std::byte* output(int rank) const { return input(rank) + input_bytes_; }
-  std::uint64_t input_bytes() const { return input_bytes_; }
-  std::uint64_t output_bytes() const { return output_bytes_; }
+  std::span<std::byte> input(int rank) const { return inputs[static_cast<std::size_t>(rank)].bytes(); }
+  std::span<std::byte> output(int rank) const { return outputs[static_cast<std::size_t>(rank)].bytes(); }
 
- private:
-  static std::uint64_t round(std::uint64_t bytes) { return (bytes + 4095) / 4096 * 4096 + 4096; }
-  std::uint64_t input_bytes_;
-  std::uint64_t output_bytes_;
-  std::unique_ptr<std::byte, FreeDeleter> memory_;
+  std::vector<PlainMemory> inputs;
+  std::vector<PlainMemory> outputs;
 };
 
 /// One thread of the team.
@@ -66,8 +56,8 @@ class FloorSubject final : public Subject {
   void barrier() override { team_.barrier(thread_); }
   void send(std::span<const double> values, int to) override { team_.send(thread_, to, values); }
   void receive(std::span<double> values, int from) override { team_.receive(from, thread_, values); }
-  std::span<std::byte> input() override { return {buffers_.input(thread_), buffers_.input_bytes()}; }
-  std::span<std::byte> output() override { return {buffers_.output(thread_), buffers_.output_bytes()}; }
+  std::span<std::byte> input() override { return buffers_.input(thread_); }
+  std::span<std::byte> output() override { return buffers_.output(thread_); }
 
   void run(const Case& which, std::uint64_t times) override {
     if (which.kind == Kind::pingpong && which.bytes <= kFlagBytes) return team_.flag_pingpong(thread_, times);
@@ -77,8 +67,8 @@ class FloorSubject final : public Subject {
   /// Touches the buffers of those imagined ranks that have no thread.
   void prepare() {
     for (int rank = thread_; rank < ranks_; rank += team_.size()) {
-      std::memset(buffers_.input(rank), 0, buffers_.input_bytes());
-      std::memset(buffers_.output(rank), 0, buffers_.output_bytes());
+      std::ranges::fill(buffers_.input(rank), std::byte{0});
+      std::ranges::fill(buffers_.output(rank), std::byte{0});
     }
     barrier();
   }
@@ -93,13 +83,13 @@ class FloorSubject final : public Subject {
     switch (which.kind) {
       case Kind::pingpong:
         if (thread_ == 0) {
-          std::memcpy(buffers_.output(1), buffers_.input(0), which.bytes);
-          std::memcpy(buffers_.output(0), buffers_.input(1), which.bytes);
+          std::memcpy(buffers_.output(1).data(), buffers_.input(0).data(), which.bytes);
+          std::memcpy(buffers_.output(0).data(), buffers_.input(1).data(), which.bytes);
         }
         break;
       case Kind::broadcast: copy_shares(which, 1); break;
-      case Kind::all_gather: gather_shares(which); break;
-      case Kind::all_to_all: exchange_shares(which); break;
+      case Kind::all_gather: gather_shares(which, false); break;
+      case Kind::all_to_all: gather_shares(which, true); break;
       case Kind::reduce_scatter:
       case Kind::reduce: sum_shares(which); break;
       case Kind::all_reduce:
@@ -116,34 +106,22 @@ class FloorSubject final : public Subject {
   void copy_shares(const Case& which, int first_rank) {
     const std::size_t first = share(which.elements(), thread_) * size_of(which.dtype);
     const std::size_t last = share(which.elements(), thread_ + 1) * size_of(which.dtype);
-    const std::byte* from = buffers_.output(0);
+    const std::byte* from = buffers_.output(0).data();
     for (int rank = first_rank; rank < ranks_; ++rank) {
-      std::byte* to = rank == 0 ? buffers_.input(0) : buffers_.output(rank);
+      std::byte* to = rank == 0 ? buffers_.input(0).data() : buffers_.output(rank).data();
       std::memcpy(to + first, from + first, last - first);
     }
   }
 
-  // Every rank's part of the input to every rank's output.
-  void gather_shares(const Case& which) {
+  // A part of every rank's input to every rank's output: the first one, or with `each` another one to each.
+  void gather_shares(const Case& which, bool each) {
     const std::size_t part = which.count() * size_of(which.dtype);
     const std::size_t first = share(which.count(), thread_) * size_of(which.dtype);
     const std::size_t last = share(which.count(), thread_ + 1) * size_of(which.dtype);
     for (int to = 0; to < ranks_; ++to) {
       for (int from = 0; from < ranks_; ++from) {
-        const std::size_t at = static_cast<std::size_t>(from) * part + first;
-        std::memcpy(buffers_.output(to) + at, buffers_.input(from) + first, last - first);
-      }
-    }
-  }
-
-  void exchange_shares(const Case& which) {
-    const std::size_t part = which.count() * size_of(which.dtype);
-    const std::size_t first = share(which.count(), thread_) * size_of(which.dtype);
-    const std::size_t last = share(which.count(), thread_ + 1) * size_of(which.dtype);
-    for (int to = 0; to < ranks_; ++to) {
-      for (int from = 0; from < ranks_; ++from) {
-        std::memcpy(buffers_.output(to) + static_cast<std::size_t>(from) * part + first,
-                    buffers_.input(from) + static_cast<std::size_t>(to) * part + first, last - first);
+        std::memcpy(buffers_.output(to).data() + static_cast<std::size_t>(from) * part + first,
+                    buffers_.input(from).data() + (each ? static_cast<std::size_t>(to) * part : 0) + first, last - first);
       }
     }
   }
@@ -151,7 +129,7 @@ class FloorSubject final : public Subject {
   template <class T>
   void sum_elements(std::size_t first, std::size_t last, std::byte* to) {
     std::vector<const T*> streams;
-    for (int rank = 0; rank < ranks_; ++rank) streams.push_back(reinterpret_cast<const T*>(buffers_.input(rank)) + first);
+    for (int rank = 0; rank < ranks_; ++rank) streams.push_back(reinterpret_cast<const T*>(buffers_.input(rank).data()) + first);
     sum_streams(reinterpret_cast<T*>(to), streams, last - first);
   }
 
@@ -163,7 +141,7 @@ class FloorSubject final : public Subject {
     while (first < end) {
       const std::size_t rank = first / per_output;
       const std::size_t last = std::min(end, (rank + 1) * per_output);
-      std::byte* to = buffers_.output(static_cast<int>(rank)) + (first - rank * per_output) * size_of(which.dtype);
+      std::byte* to = buffers_.output(static_cast<int>(rank)).data() + (first - rank * per_output) * size_of(which.dtype);
       if (which.dtype == DType::f64) {
         sum_elements<double>(first, last, to);
       } else {
@@ -179,7 +157,8 @@ class FloorSubject final : public Subject {
   int thread_;
 };
 
-void measure_all(const Arguments& arguments, int ranks) {
+void measure_all(Arguments arguments, int ranks) {
+  arguments.check = false;
   const int threads = std::min(ranks, static_cast<int>(allowed_cpus().size()));
   std::vector<Case> cases = arguments.cases(ranks);
   std::erase_if(cases, [threads](const Case& each) {
@@ -188,18 +167,13 @@ void measure_all(const Arguments& arguments, int ranks) {
   if (cases.empty()) throw std::invalid_argument("nothing to measure: no operation asked for has a floor at these sizes");
   const Buffers buffers(buffers_for(cases), ranks);
   Team team(threads);
-  ResultTable table(print_now);
-  print_now(title_line("floor: bare loops for " + std::to_string(ranks) + " ranks on " + std::to_string(threads) + " threads"));
+  const std::string title =
+      "floor: bare loops for " + std::to_string(ranks) + " ranks on " + std::to_string(threads) + " threads";
   team.run([&](int thread) {
     FloorSubject subject(team, buffers, ranks, thread);
     subject.prepare();
-    for (const Case& which : cases) {
-      const Timing timing = measure(subject, which, arguments.pace);
-      if (thread == 0) table.add(which, timing, kUnchecked, "floor");
-    }
+    measure_cases(subject, arguments, cases, title, "floor");
   });
-  table.finish();
-  arguments.write(table.rows());
 }
 
 /// Prints the median speed, in GB/s, at which a thread on each core reads its part of 1 GiB.

@@ -83,17 +83,7 @@ class GlooSubject final : public Subject {
 void measure_all(const Arguments& arguments, int rank, int ranks, const std::string& folder) {
   const std::vector<Case> cases = arguments.cases(ranks);
   GlooSubject subject(rank, ranks, folder, buffers_for(cases));
-  const bool speaks = rank == 0;
-  ResultTable table(print_now);
-  if (speaks) print_now(title_line("gloo_bench: " + std::to_string(ranks) + " ranks, tcp"));
-  for (const Case& which : cases) {
-    const std::uint64_t wrong = arguments.check ? check(subject, which, 1) : kUnchecked;
-    const Timing timing = measure(subject, which, arguments.pace);
-    if (speaks) table.add(which, timing, wrong, "gloo");
-  }
-  if (!speaks) return;
-  table.finish();
-  arguments.write(table.rows());
+  measure_cases(subject, arguments, cases, "gloo_bench: " + std::to_string(ranks) + " ranks, tcp", "gloo");
 }
 
 /// One rank; its exit code.

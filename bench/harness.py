@@ -1,8 +1,11 @@
-"""What the scripts that compare with other programs share: options, launches, medians, verdicts, and the file of figures."""
+"""What the scripts share: options, launches, processes, medians, verdicts, and the file of figures."""
 
 import argparse
 import json
+import os
 import pathlib
+import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -24,12 +27,37 @@ def options(description):
 
 
 def run(command, limit_s=60):
-    """The command's output, or None if it failed."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", timeout=limit_s, check=False)
-    if done.returncode != 0:
-        log(f"  failed ({done.returncode}): {' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    """The command's output, or None if it failed or took longer. What hangs is ended with all that it started."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)
+    try:
+        output, errors = process.communicate(timeout=limit_s)
+    except BaseException as stop:
+        os.killpg(process.pid, signal.SIGKILL)
+        if not isinstance(stop, subprocess.TimeoutExpired):
+            raise
+        output, errors = process.communicate()
+        errors += f"it took more than {limit_s} s\n"
+    if process.returncode != 0:
+        log(f"  failed ({process.returncode}): {' '.join(map(str, command))}\n{output}{errors}")
         return None
-    return done.stdout
+    return output
+
+
+def children(pid):
+    """The processes that `pid` started."""
+    try:
+        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def pss(pid):
+    """Proportional set size of a process in bytes; 0 once it is gone."""
+    try:
+        match = re.search(r"^Pss:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(match.group(1)) * 1024 if match else 0
 
 
 def median(values):

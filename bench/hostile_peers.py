@@ -13,6 +13,7 @@ a byte now and then. The bar: store takes at most 5% longer than beside. Fails (
 import argparse
 import json
 import os
+import pathlib
 import random
 import socket
 import statistics
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 
+import harness
 from fault_storm import open_sockets
 
 #: store over beside: at most so much, and so much at the noisiest
@@ -93,19 +95,11 @@ def listening_ports(pids):
     return ports
 
 
-def children(pid):
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-            return file.read().split()
-    except OSError:
-        return []
-
-
 def ports_of_ranks(nodes, seconds):
     """Ports at which ranks of these tspruns listen, as soon as there are any that nobody else has; none after so many seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and all(node.poll() is None for node in nodes):
-        ports = listening_ports([rank for node in nodes for rank in children(node.pid)]) - listening_ports(
+        ports = listening_ports([rank for node in nodes for rank in harness.children(node.pid)]) - listening_ports(
             [node.pid for node in nodes])
         if ports:
             return sorted(ports)
@@ -164,7 +158,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=2, help="of measuring in each job")
     parser.add_argument("--rate", type=float, default=500, help="connections a second")
     parser.add_argument("--slow", type=int, default=70, help="connections that are kept half-open")
-    parser.add_argument("--json")
+    parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--flood", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--listen", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -201,10 +195,8 @@ def main():
         unmet.append("no refusal was logged: the flood never met the store")
     for each in unmet:
         print(each, file=sys.stderr)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"seconds": times, "medians": medians, "over_beside": ratios, "refusal_lines": refusals,
-                       "flooded_ports_of_ranks": aimed["ranks"]}, file, indent=1)
+    harness.write_figures(arguments.json, {"seconds": times, "medians": medians, "over_beside": ratios, "refusal_lines": refusals,
+                                           "flooded_ports_of_ranks": aimed["ranks"]})
     return 1 if unmet or max(ratios.values()) > NOISE else 0
 
 

@@ -40,25 +40,11 @@ def one_job(tsprun, ranks, report):
     return {"start_s": started - begin, "end_s": time.monotonic() - started, "report_bytes": os.path.getsize(report)}
 
 
-def share_of(pid):
-    """Bytes of a process's proportional share of memory; 0 if it has ended."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", encoding="utf-8") as file:
-            return sum(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
-    except OSError:
-        return 0
-
-
-def children_of(pid):
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
-        return file.read().split()
-
-
 def memory_of_job(tsprun, ranks, seconds):
     """Bytes that tsprun and all its ranks hold after this many seconds of barriers; None if the job failed."""
     job = barriers(tsprun, ranks, ["--min-time", str(2 * seconds), "--max-time", str(4 * seconds)])
     time.sleep(seconds)
-    held = share_of(job.pid) + sum(map(share_of, children_of(job.pid)))
+    held = sum(map(harness.pss, [job.pid, *harness.children(job.pid)]))
     _, errors = job.communicate()
     if job.returncode != 0:
         harness.log(f"  failed ({job.returncode}): {errors}")

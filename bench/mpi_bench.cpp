@@ -10,33 +10,12 @@
 #include <mpi.h>
 
 #include <cstdio>
-#include <cstdlib>
-#include <memory>
-#include <new>
 #include <stdexcept>
 #include <string>
 
 namespace tsprun::detail::bench {
 
 namespace {
-
-struct FreeDeleter {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
-
-/// Page-aligned, as tsprun's heap blocks are.
-class PlainMemory {
- public:
-  explicit PlainMemory(std::uint64_t bytes) : bytes_((bytes + 4095) / 4096 * 4096 + 4096) {
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, bytes_)));
-    if (!memory_) throw std::bad_alloc();
-  }
-  std::span<std::byte> bytes() const { return {memory_.get(), bytes_}; }
-
- private:
-  std::uint64_t bytes_;
-  std::unique_ptr<std::byte, FreeDeleter> memory_;
-};
 
 class MpiSubject final : public Subject {
  public:
@@ -104,18 +83,8 @@ void measure_all(const Arguments& arguments) {
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   const std::vector<Case> cases = arguments.cases(ranks);
   MpiSubject subject(buffers_for(cases));
-  const bool speaks = subject.rank() == 0;
   const std::string library = library_name();
-  ResultTable table(print_now);
-  if (speaks) print_now(title_line("mpi_bench: " + std::to_string(ranks) + " ranks, " + library));
-  for (const Case& which : cases) {
-    const std::uint64_t wrong = arguments.check ? check(subject, which, 1) : kUnchecked;
-    const Timing timing = measure(subject, which, arguments.pace);
-    if (speaks) table.add(which, timing, wrong, library);
-  }
-  if (!speaks) return;
-  table.finish();
-  arguments.write(table.rows());
+  measure_cases(subject, arguments, cases, "mpi_bench: " + std::to_string(ranks) + " ranks, " + library, library);
 }
 
 }  // namespace

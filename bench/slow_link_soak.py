@@ -10,13 +10,15 @@ numbers of ranks and transports. Ends with 1 if a healthy job was warned of, a s
 """
 import argparse
 import collections
-import json
 import os
+import pathlib
 import random
 import subprocess
 import sys
 import tempfile
 import time
+
+import harness
 
 WORDS = "come slowly"
 
@@ -57,7 +59,7 @@ def main():
     parser.add_argument("--slow-jobs", type=int, default=20)
     parser.add_argument("--burners", type=int, default=2 * (os.cpu_count() or 1), help="processes that load the machine")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", help="what came of it, for machines")
+    parser.add_argument("--json", type=pathlib.Path, help="what came of it, for machines")
     options = parser.parse_args()
     draw = random.Random(options.seed)
     counts = collections.Counter()
@@ -98,9 +100,7 @@ def main():
             burner.wait()
     result = {"healthy": counts["healthy"], "false_alarms": counts["false alarms"], "slow": counts["slow"], "named": counts["named"],
               "failed": counts["failed"], "seconds": round(time.monotonic() - begun, 1), "troubles": troubles}
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)
+    harness.write_figures(options.json, result)
     for trouble in troubles:
         print(" ".join(trouble["job"]), trouble["said"], sep="\n", file=sys.stderr)
     print(f"{result['healthy']} healthy jobs under {options.burners} burners: {result['false_alarms']} warned of; {result['slow']} with a slow "

@@ -14,6 +14,7 @@ import random
 import sys
 import tempfile
 
+import harness
 from fault_storm import NAMED, culprits, draw_fault, table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -113,8 +114,7 @@ def main():
             return 1
         rows = [judge(lab, job, options.timeout) for job in jobs]
     table(rows)
-    if options.json:
-        options.json.write_text(json.dumps({"mode": "verbs storm", "seed": options.seed, "rows": rows}, indent=1))
+    harness.write_figures(options.json, {"mode": "verbs storm", "seed": options.seed, "rows": rows})
     return 1 if any(row["bad"] for row in rows) else 0
 
 

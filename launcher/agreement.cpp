@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 #include <string_view>
 
 namespace tsprun::detail::launcher {
@@ -49,11 +48,10 @@ Agreement typed_options(const OptionTable& global, const OptionTable& command) {
 }
 
 std::string difference(const Agreement& theirs, int their_node, const Agreement& mine, int my_node) {
-  std::set<std::string> names;
-  for (const auto& [name, value] : theirs) names.insert(name);
-  for (const auto& [name, value] : mine) names.insert(name);
+  Agreement all = theirs;
+  all.insert(mine.begin(), mine.end());
   std::string text;
-  for (const std::string& name : names) {
+  for (const auto& [name, value] : all) {
     const auto there = theirs.find(name);
     const auto here = mine.find(name);
     if (there != theirs.end() && here != mine.end() && there->second == here->second) continue;

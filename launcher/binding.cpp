@@ -12,15 +12,12 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-struct DestroyTopology {
-  void operator()(hwloc_topology* topology) const { hwloc_topology_destroy(topology); }
+template <auto destroy>
+struct DestroyBy {
+  void operator()(auto* handle) const { destroy(handle); }
 };
-using Topology = std::unique_ptr<hwloc_topology, DestroyTopology>;
-
-struct FreeBitmap {
-  void operator()(hwloc_bitmap_s* bitmap) const { hwloc_bitmap_free(bitmap); }
-};
-using Bitmap = std::unique_ptr<hwloc_bitmap_s, FreeBitmap>;
+using Topology = std::unique_ptr<hwloc_topology, DestroyBy<hwloc_topology_destroy>>;
+using Bitmap = std::unique_ptr<hwloc_bitmap_s, DestroyBy<hwloc_bitmap_free>>;
 
 /// Makes a topology without loading hwloc's plugins, which know devices and XML: that takes three times as long as all the rest.
 Topology make_topology() {

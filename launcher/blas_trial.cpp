@@ -63,7 +63,7 @@ void multiply_once() {
   std::string word;
   try {
     kernels::set_level(level);
-    word = kGood + kernels::blas::core_name();
+    word = kGood + kernels::blas::core_name() + '\n' + kernels::blas::description();
     std::vector<std::thread> others;
     for (int i = 1; i < threads; ++i) others.emplace_back(multiply_once);
     multiply_once();
@@ -124,7 +124,10 @@ Trial try_blas(int threads, kernels::Level level) {
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (!word.empty() && word.front() == kGood) return {true, fmt::format("{} kernels", word.substr(1))};
+  if (!word.empty() && word.front() == kGood) {
+    const std::size_t end = word.find('\n');
+    return {true, fmt::format("{} kernels", word.substr(1, end - 1)), word.substr(end + 1)};
+  }
   if (!word.empty()) return {false, word.substr(1)};
   const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : SIGXCPU;
   if (signal == SIGKILL) return {true, "not known: no core was free to try it"};

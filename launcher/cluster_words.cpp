@@ -8,15 +8,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
-
 namespace tsprun::detail::launcher {
 
 namespace {
 
 using nlohmann::json;
-
-constexpr std::string_view kNo = "no ";
 
 std::string dump(const json& message) { return message.dump(-1, ' ', false, json::error_handler_t::replace); }
 
@@ -78,17 +74,12 @@ std::optional<Ending> Ending::parse(const std::string& text) {
   });
 }
 
-std::string Refusal::text() const { return fmt::format("{}{} {}", kNo, missing, why); }
+std::string Refusal::text() const { return dump(json{{"why", why}, {"missing", missing}}); }
 
-Refusal Refusal::parse(std::string_view text) {
-  Refusal refusal;
-  if (!text.starts_with(kNo)) return {std::string(text)};
-  text.remove_prefix(kNo.size());
-  const std::size_t end = std::min(text.size(), text.find(' '));
-  const std::optional<int> missing = number_from<int>(text.substr(0, end));
-  refusal.missing = missing.value_or(-1);
-  refusal.why = text.substr(missing ? std::min(text.size(), end + 1) : 0);
-  return refusal;
+Refusal Refusal::parse(const std::string& text) {
+  return parse_message(text,
+                       [](const json& message) { return Refusal{.why = message.at("why"), .missing = message.at("missing")}; })
+      .value_or(Refusal{text});
 }
 
 Refusal begun_already() { return {"a job has begun at this rendezvous already; another one needs another port"}; }

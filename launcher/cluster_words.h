@@ -36,10 +36,9 @@ struct Refusal {
   int missing = -1;  ///< the first node that didn't come or doesn't answer; -1: the reason is another
 
   explicit operator bool() const { return !why.empty(); }
-  /// Returns the text that travels: "no -1 why", "no 2 why".
   std::string text() const;
   /// Reads what text() wrote. Any other text becomes the reason.
-  static Refusal parse(std::string_view text);
+  static Refusal parse(const std::string& text);
 };
 /// Returns the refusal for a node that comes after the job has begun.
 Refusal begun_already();

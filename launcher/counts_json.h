@@ -18,14 +18,17 @@ inline nlohmann::ordered_json memory_json(const CategoryBytes& bytes) {
   return json;
 }
 
+/// Returns an object of `of(purpose)` for each purpose.
+template <class Of>
+nlohmann::ordered_json by_purpose(const Of& of) {
+  nlohmann::ordered_json json;
+  for (int i = 0; i < kPurposes; ++i) json[std::string(name(static_cast<Purpose>(i)))] = of(static_cast<Purpose>(i));
+  return json;
+}
+
 /// Returns what is received for each purpose, in bytes.
 inline nlohmann::ordered_json traffic_json(const theory::PurposeBytes& received) {
-  nlohmann::ordered_json json;
-  for (int i = 0; i < kPurposes; ++i) {
-    const auto purpose = static_cast<Purpose>(i);
-    json[std::string(name(purpose))] = {{"received", received[purpose]}};
-  }
-  return json;
+  return by_purpose([&](Purpose purpose) { return nlohmann::ordered_json{{"received", received[purpose]}}; });
 }
 
 }  // namespace tsprun::detail::launcher

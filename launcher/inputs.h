@@ -28,7 +28,7 @@ struct Inputs {
 
 /// Returns facts that nodes must agree on. "build": version and digest of this program. For ranks that multiply matrices also
 /// their `level` of kernels, and OpenBLAS' version and core. A child process finds out the latter, so that this
-/// process doesn't load the library. Throws Error(refused) if OpenBLAS can't be loaded.
+/// process doesn't load the library. The caller must have one thread. Throws Error(refused) if OpenBLAS doesn't work.
 Agreement machine_facts(std::optional<kernels::Level> level);
 
 /// Returns the digest of every file, by option: "--data" or "--model's config.json". All usable cores read, in blocks of 16 MiB,

@@ -1,7 +1,6 @@
 // The part of Job that passes on what ranks write: output relays, back pressure, rank 0's results.
 #include "launcher/job.h"
 
-#include "launcher/results.h"
 #include "transport/cause.h"
 
 #include <spdlog/spdlog.h>

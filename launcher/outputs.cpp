@@ -104,19 +104,9 @@ void lend_standard_output() {
 
 int lent_standard_output() { return lent; }
 
-int write_all(int descriptor, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(descriptor, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return errno;
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return 0;
-}
-
 std::string write_csv(const std::string& option, const std::string& path, const std::string& table) {
   if (path == kStandardOutput) {
-    const int error = write_all(lent, table);
+    const int error = posix::write_all(lent, table);
     return error == 0 ? std::string() : fmt::format("{} -: writing the table: {}", option, std::strerror(error));
   }
   std::ofstream file(path, std::ios::binary);
@@ -138,7 +128,7 @@ int TraceToStandardOutput::copy() const {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return errno;
     if (count == 0) return 0;
-    if (const int error = write_all(lent, {buffer.data(), static_cast<std::size_t>(count)}); error != 0) return error;
+    if (const int error = posix::write_all(lent, {buffer.data(), static_cast<std::size_t>(count)}); error != 0) return error;
     at += count;
   }
 }

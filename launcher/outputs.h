@@ -21,8 +21,6 @@ void lend_standard_output();
 /// Returns a descriptor of the real stdout; -1 if it wasn't lent.
 int lent_standard_output();
 
-/// Writes all of `text`. Returns the errno of a failure; 0: none.
-int write_all(int descriptor, std::string_view text);
 /// Writes a table to the file of an option, or to the lent stdout if it is "-". Returns why that failed, beginning with the
 /// option; empty: it succeeded.
 std::string write_csv(const std::string& option, const std::string& path, const std::string& table);

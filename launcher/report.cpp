@@ -97,7 +97,7 @@ std::string Report::write() {
 /// the file is never empty.
 std::string Report::store(const std::string& text) {
   if (regular_) ::lseek(file_.get(), 0, SEEK_SET);
-  const int error = write_all(file_.get(), text);
+  const int error = posix::write_all(file_.get(), text);
   // A failed write leaves no mixture of two reports. Devices and pipes can't be cut, and stdout may hold what came before.
   const bool cut = !regular_ || ::ftruncate(file_.get(), error != 0 ? 0 : static_cast<off_t>(text.size())) == 0;
   if (error != 0) return fmt::format("--json {}: writing the report: {}", path_, std::strerror(error));

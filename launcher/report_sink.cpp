@@ -1,32 +1,28 @@
-// Writes and reads frames.
+// Writes and reads frames, and parses their JSON with a limit on nesting.
 #include "launcher/report_sink.h"
 
 #include "transport/cause.h"
 
-#include <cerrno>
-#include <cstring>
-#include <unistd.h>
-
 namespace tsprun::detail::launcher {
 
+using nlohmann::ordered_json;
+
 namespace {
+
 constexpr std::size_t kHeader = 5;
+
+/// Returns an object as text. Texts that aren't UTF-8 are repaired instead of refused: a report is better than none.
+std::string object_of(std::string_view key, const ordered_json& value) {
+  return ordered_json{{key, value}}.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
+
+}  // namespace
 
 void ReportSink::line(std::string_view text) { write_frame('L', text); }
 
-void ReportSink::set(std::string_view key, const nlohmann::ordered_json& value) {
-  nlohmann::ordered_json object;
-  object[std::string(key)] = value;
-  // Texts that aren't UTF-8 are repaired instead of refused: a report is better than none.
-  write_frame('J', object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-}
+void ReportSink::set(std::string_view key, const ordered_json& value) { write_frame('J', object_of(key, value)); }
 
-void ReportSink::append(std::string_view key, const nlohmann::ordered_json& value) {
-  nlohmann::ordered_json object;
-  object[std::string(key)] = value;
-  write_frame('A', object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-}
+void ReportSink::append(std::string_view key, const ordered_json& value) { write_frame('A', object_of(key, value)); }
 
 void ReportSink::progress(std::string_view fields) { write_frame('P', fields); }
 
@@ -40,13 +36,8 @@ void ReportSink::write_frame(char kind, std::string_view payload) {
   std::string frame(kHeader, kind);
   for (std::size_t i = 0; i < 4; ++i) frame[1 + i] = static_cast<char>((payload.size() >> (8 * i)) & 0xff);
   frame.append(payload);
-  std::string_view rest = frame;
-  while (!rest.empty()) {
-    const ssize_t written = ::write(pipe_.get(), rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw system_error(Cause::disconnected, "writing results to tsprun", errno);
-    rest.remove_prefix(static_cast<std::size_t>(written));
-  }
+  if (const int error = posix::write_all(pipe_.get(), frame); error != 0)
+    throw system_error(Cause::disconnected, "writing results to tsprun", error);
 }
 
 bool FrameReader::feed(std::string_view bytes) {
@@ -69,6 +60,23 @@ bool FrameReader::next(Frame& frame) {
   frame.payload = pending_.substr(kHeader, length);
   pending_.erase(0, kHeader + length);
   return true;
+}
+
+void merge_results(ordered_json& report, const FrameReader::Frame& frame) {
+  // Writing the report recurses as deep as it is nested.
+  constexpr int kMostDepth = 64;
+  const auto shallow = [](int depth, ordered_json::parse_event_t, ordered_json&) { return depth < kMostDepth; };
+  const ordered_json values = ordered_json::parse(frame.payload, shallow, false);
+  if (!values.is_object()) return;
+  for (const auto& [key, value] : values.items()) {
+    if (frame.kind == 'J') {
+      report[key] = value;
+    } else if (frame.kind == 'A') {
+      ordered_json& list = report[key];
+      if (!list.is_array()) list = ordered_json::array();
+      list.push_back(value);
+    }
+  }
 }
 
 }  // namespace tsprun::detail::launcher

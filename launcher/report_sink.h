@@ -63,4 +63,7 @@ class FrameReader {
   bool damaged_ = false;
 };
 
+/// Merges a frame of kind 'J' or 'A' into the report. JSON that isn't an object, or is nested deeper than 64 levels, is left out.
+void merge_results(nlohmann::ordered_json& report, const FrameReader::Frame& frame);
+
 }  // namespace tsprun::detail::launcher

@@ -249,10 +249,10 @@ int run_job(const JobSpec& spec, Report& report) {
   const std::vector<FaultOutcome> outcomes = fault_outcomes(global.faults.values, job.board(), job.failure());
   report.note_faults(outcomes, job.start_ns());
   if (job.failure().cause != Cause::none) {
-    report.set_failure(job.failure(), waiting_ranks(job.failure(), job.records(), 0));
+    report.set_failure(job.failure(), waiting_ranks(job.failure(), job.records()));
     report.root()["failure"]["seconds"] = static_cast<double>(job.ending_since_ns() - job.start_ns()) * 1e-9;
     if (!traces) trace_failure(global, job);
-    job.print_on_stderr(print_verdict(job.failure(), job.records(), 0, global.nodes));
+    job.print_on_stderr(print_verdict(job.failure(), job.records(), global.nodes));
   }
   for (const std::string& line : fault_warnings(outcomes, global.struck_faults)) warn(job, line);
   std::vector<std::uint64_t> without_core;

@@ -125,11 +125,11 @@ Failure failure_of_end(const FlightBoard& board, int rank, const RankEnd& end) {
   return failure;
 }
 
-std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank) {
+std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<RankRecord>& ranks) {
   std::vector<Waiting> waiting;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const std::optional<Activity>& activity = ranks[i].activity;
-    const int rank = first_rank + static_cast<int>(i);
+    const int rank = static_cast<int>(i);
     if (ranks[i].waits_for() < 0 || (rank == failure.rank && is_gone(failure.cause))) continue;
     if (activity) waiting.push_back({rank, std::string(name(activity->op)), activity->sequence, activity->waiting_for});
     else waiting.push_back({rank, {}, 0, ranks[i].connecting_to});
@@ -137,15 +137,13 @@ std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<Ran
   return waiting;
 }
 
-std::string print_verdict(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank, int nodes) {
+std::string print_verdict(const Failure& failure, const std::vector<RankRecord>& ranks, int nodes) {
   std::string first_line = headline(failure);
   const auto world = static_cast<int>(ranks.size());
-  const int index = failure.rank - first_rank;
-  if (is_gone(failure.cause) && failure.op.empty() && index >= 0 && index < world &&
-      ranks[static_cast<std::size_t>(index)].life == Life::alive)
+  const bool known = failure.rank >= 0 && failure.rank < world;
+  if (known && is_gone(failure.cause) && failure.op.empty() && ranks[static_cast<std::size_t>(failure.rank)].life == Life::alive)
     first_line += ", outside an operation";
-  if (nodes > 1 && failure.rank >= 0 && failure.rank < world)
-    first_line += fmt::format(", on node {}", node_of(world, nodes, failure.rank));
+  if (nodes > 1 && known) first_line += fmt::format(", on node {}", node_of(world, nodes, failure.rank));
   std::string text = fmt::format("tsprun: {}\n", first_line);
   const bool says_more = failure.cause != Cause::interrupted && !first_line.starts_with(failure.detail);
   if (says_more) text += fmt::format("tsprun: why: {}\n", failure.detail);
@@ -164,7 +162,7 @@ std::string print_verdict(const Failure& failure, const std::vector<RankRecord>&
   };
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const RankRecord& record = ranks[i];
-    const int rank = first_rank + static_cast<int>(i);
+    const int rank = static_cast<int>(i);
     if (record.stopped)
       add(fmt::format("rank {} is stopped (process {} is in state T): it was sent SIGSTOP or is held by a debugger", rank,
                       record.pid));

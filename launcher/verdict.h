@@ -48,12 +48,12 @@ struct RankRecord {
 Failure failure_of_end(const FlightBoard& board, int rank, const RankEnd& end);
 
 /// Returns the ranks that waited for another one, and for which. Left out are stopped ranks, and the culprit if its process is
-/// gone: they wait for none. `first_rank`: number of the rank in ranks[0].
-std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank);
+/// gone: they wait for none.
+std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<RankRecord>& ranks);
 
 /// Returns the verdict as lines to print, each ending in a newline. With several nodes it names the culprit's node; `ranks` must
 /// then hold all ranks of the world.
-std::string print_verdict(const Failure& failure, const std::vector<RankRecord>& ranks, int first_rank, int nodes = 1);
+std::string print_verdict(const Failure& failure, const std::vector<RankRecord>& ranks, int nodes = 1);
 
 /// Returns the board as a table with a line per rank: pid, life, last sign of life, and its operations with the rank that each
 /// waits for and how long.

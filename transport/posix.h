@@ -1,4 +1,4 @@
-// RAII for file descriptors and mappings, the monotonic clock, and the state of a process as the kernel reports it.
+// RAII for file descriptors and mappings, writing, the monotonic clock, and the state of a process as the kernel reports it.
 #pragma once
 
 #include <boost/interprocess/mapped_region.hpp>
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <sys/types.h>
 #include <utility>
 
@@ -69,6 +70,9 @@ class HiddenMemory {
  private:
   std::span<std::byte> bytes_;
 };
+
+/// Writes all of `text`, and goes on where a signal interrupts it. Returns the errno of a failure; 0: none.
+int write_all(int descriptor, std::string_view text);
 
 /// Returns nanoseconds of CLOCK_MONOTONIC: the same clock for all processes of a machine.
 std::uint64_t now_ns();

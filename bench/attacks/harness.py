@@ -1,7 +1,7 @@
 """What all attacks share: starting tsprun, judging its end, and the list of attacks itself.
 
 An attack is a function with a docstring: the first line of it is the promise, in words. It gets a `Bench` and raises Broken if the
-promise doesn't hold. `@attack(...)` puts it on the list.
+promise doesn't hold. `@attack` puts it on the list.
 """
 import dataclasses
 import json
@@ -27,20 +27,15 @@ class Attack:
     name: str
     promise: str
     run: object
-    short: bool
 
 
 ATTACKS = []
 
 
-def attack(short=True):
-    """Registers a function as an attack; `short` ones are made by the test suite."""
-
-    def register(function):
-        ATTACKS.append(Attack(function.__name__, function.__doc__.strip().splitlines()[0], function, short))
-        return function
-
-    return register
+def attack(function):
+    """Registers a function as an attack."""
+    ATTACKS.append(Attack(function.__name__, function.__doc__.strip().splitlines()[0], function))
+    return function
 
 
 def need(condition, seen):
@@ -56,10 +51,6 @@ class Run:
         self.process, self._report, self._began = process, report, began
         self.out = self.err = ""
         self.seconds = 0.0
-
-    def signal(self, number):
-        """Sends a signal to tsprun itself."""
-        self.process.send_signal(number)
 
     def ranks(self, count, seconds=20):
         """The process ids of the ranks, by rank, once all `count` live."""
@@ -124,29 +115,18 @@ class Bench:
                 run.process.kill()
                 run.process.communicate()
 
-    def start(self, *words, cwd=None, environment=None, before=None, **streams):
+    def start(self, *words, cwd=None, environment=None, before=None):
         """Starts tsprun with these words; `before` runs in the child before exec."""
         self._runs += 1
         report = self.folder / f"report{self._runs}.json"
-        words = [str(word) for word in words]
-        if "run" not in words and "--json" not in words:
-            words += ["--json", str(report)]
-        elif "run" in words and "--json" not in words:
-            words = ["--json", str(report)] + words
-        return self.spawn([self.tsprun] + words, report, cwd, environment, before, **streams)
+        return self.spawn([self.tsprun, "--json", str(report), *map(str, words)], report, cwd, environment, before)
 
-    def spawn(self, command, report=None, cwd=None, environment=None, before=None, **streams):
+    def spawn(self, command, report, cwd=None, environment=None, before=None):
         """The same for any command line, such as tsprun in a network namespace."""
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
-        options.update(streams)
-        process = subprocess.Popen(command, cwd=cwd or self.folder, env={**os.environ, **(environment or {})}, text=True,
-                                   preexec_fn=before, **options)
-        self._started.append(Run(process, report or self.folder / "none.json", time.monotonic()))
+        process = subprocess.Popen(command, cwd=cwd or self.folder, env={**os.environ, **(environment or {})}, text=True, preexec_fn=before,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self._started.append(Run(process, report, time.monotonic()))
         return self._started[-1]
-
-    def tsprun_ends(self, *words, seconds=60, **options):
-        """Starts tsprun and waits for its end."""
-        return self.start(*words, **options).end(seconds)
 
     def train(self, *words, config="nano"):
         """The words of a small training."""

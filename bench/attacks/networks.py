@@ -2,11 +2,10 @@
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import time
 
-from harness import Broken, NotHere, attack, kill, need
+from harness import NotHere, attack, need
 
 NAMES = (f"tsprun-{os.getpid()}-a", f"tsprun-{os.getpid()}-b")
 ADDRESSES = ("10.213.7.1", "10.213.7.2")
@@ -65,7 +64,7 @@ def start_nodes(bench, *words, timeout=10):
     return runs
 
 
-@attack(short=False)
+@attack
 def endings_on_a_slow_link(bench):
     """Over 1 Mbit/s with two seconds of queue both nodes end with one verdict and one exit code."""
     with two_namespaces():
@@ -77,7 +76,7 @@ def endings_on_a_slow_link(bench):
             need(verdicts[0] == verdicts[1], f"unlike verdicts: {ends[0]}; {ends[1]}")
 
 
-@attack(short=False)
+@attack
 def an_outage_shorter_than_the_deadline(bench):
     """A link that is down for nine seconds of a deadline of ten doesn't end the job."""
     with two_namespaces():
@@ -90,39 +89,7 @@ def an_outage_shorter_than_the_deadline(bench):
         need(all(end.code == 0 for end in ends), f"{ends[0]}; {ends[1]}")
 
 
-@contextlib.contextmanager
-def unheard(node):
-    """What this node sends the other is lost without a word, and nothing else: it goes to a link address that nobody has."""
-    where = ("dev", ("tsa", "tsb")[node])
-    ip("-n", NAMES[node], "neigh", "replace", ADDRESSES[1 - node], "lladdr", "02:00:00:00:00:99", "nud", "permanent", *where)
-    try:
-        yield
-    finally:
-        ip("-n", NAMES[node], "neigh", "del", ADDRESSES[1 - node], *where)
-
-
-@attack(short=False)
-def a_way_that_is_cut_in_one_direction(bench):
-    """A network that carries only one node's frames: short, it is survived; long, both nodes tell the same and blame no rank."""
-    with two_namespaces():
-        for node in range(2):
-            runs = start_nodes(bench, *bench.train("--steps", 1000000), timeout=8)
-            time.sleep(4)
-            with unheard(node):
-                time.sleep(6)
-            time.sleep(3)
-            if any(run.process.poll() is not None for run in runs):
-                raise Broken(f"6 s of 8 ended it: {runs[0].end()}; {runs[1].end()}")
-            began = time.monotonic()
-            with unheard(node):
-                ends = [run.end(60) for run in runs]
-            took = time.monotonic() - began
-            need(all(end.code == 1 for end in ends) and took < 15, f"after {took:.1f} s: {ends[0]}; {ends[1]}")
-            verdicts = [[end.failure().get(key) for key in ("kind", "rank", "node", "detail")] for end in ends]
-            need(verdicts[0] == verdicts[1] and verdicts[0][:2] == ["disconnected", None], f"verdicts: {verdicts}")
-
-
-@attack(short=False)
+@attack
 def a_link_that_is_cut(bench):
     """A link that stays down ends both nodes within the deadline and a few seconds, with words."""
     with two_namespaces():
@@ -133,17 +100,3 @@ def a_link_that_is_cut(bench):
         ends = [run.end(60) for run in runs]
         took = time.monotonic() - began
         need(all(end.code == 1 and end.failure() for end in ends) and took < 15, f"after {took:.1f} s: {ends[0]}; {ends[1]}")
-
-
-@attack(short=False)
-def a_restart_that_finds_a_node_gone(bench):
-    """A restart whose rendezvous fails keeps the job's history and names the lost node."""
-    with two_namespaces():
-        runs = start_nodes(bench, *bench.train("--steps", 100000, "--save", "runs", "--save-every", 10, "--max-restarts", 1), timeout=5)
-        time.sleep(6)
-        pid = runs[1].process.pid
-        kill(pid, signal.SIGKILL)
-        runs[1].end()
-        first = runs[0].end(60)
-        need(first.code == 1, f"exit code: {first}")
-        need(first.report.get("attempts") or first.report.get("steps"), f"the history is lost: {first}")

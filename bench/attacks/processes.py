@@ -1,17 +1,13 @@
-"""Attacks by signals, limits, core dumps, shared folders, and outputs that nobody reads."""
-import fcntl
+"""Attacks by crashes with core dumps, and on jobs of very many ranks."""
 import hashlib
 import os
 import pathlib
-import re
 import resource
 import signal
 import socket
-import subprocess
-import sys
 import time
 
-from harness import Broken, NotHere, attack, kill, need
+from harness import NotHere, attack, kill, need
 
 LONG = ("--steps", 1000000)
 
@@ -27,29 +23,6 @@ def trained_for(run, seconds):
     """Lets a training run for a while."""
     time.sleep(seconds)
     need(run.process.poll() is None, f"it ended early: {run.process.poll()}")
-
-
-@attack()
-def two_runs_in_one_folder(bench):
-    """A second run into a save folder that a run is using is refused by name; the first goes on."""
-    first = bench.start("-n", 2, "--fault", "delay:from=0,to=1,ms=2,prob=0.5",
-                        *bench.train("--seed", 1, "--steps", 400, "--save", "mix", "--save-every", 10))
-    deadline = time.monotonic() + 30
-    while not list(bench.folder.glob("mix/step-*")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    second = bench.tsprun_ends("-n", 2, *bench.train("--seed", 2, "--steps", 20, "--save", "mix", "--save-every", 20))
-    need(first.process.poll() is None, f"the first run ended: {first.process.poll()}")
-    first.signal(signal.SIGTERM)
-    first.end()
-    need(second.code == 2 and "mix" in second.err, f"the second run wasn't refused: {second}")
-
-
-@attack(short=False)
-def a_limit_on_data(bench):
-    """A limit on memory that lets no rank compute ends with a verdict or a refusal within the deadline and a few seconds."""
-    ended = bench.tsprun_ends("-n", 2, "--timeout", 3, *bench.train("--steps", 20),
-                              before=lambda: resource.setrlimit(resource.RLIMIT_DATA, (60000 << 10, 60000 << 10)), seconds=30)
-    need(ended.code in (1, 2) and ended.seconds < 25, str(ended))
 
 
 def crash_of_two_nodes(bench, name, victim):
@@ -89,7 +62,7 @@ def crash_of_two_nodes(bench, name, victim):
     return runs, took
 
 
-@attack()
+@attack
 def a_crash_with_core_dumps(bench):
     """A crash with core dumps allowed is named within a second, and the core holds neither the node's memory nor the secret."""
     if pathlib.Path("/proc/sys/kernel/core_pattern").read_text().startswith("|"):
@@ -102,44 +75,7 @@ def a_crash_with_core_dumps(bench):
     need(runs[0].code == 1 and runs[0].failure().get("node") == 1, str(runs[0]))
 
 
-def full_pipe():
-    """A pipe that takes no byte more; its ends."""
-    reading, writing = os.pipe()
-    flags = fcntl.fcntl(writing, fcntl.F_GETFL)
-    fcntl.fcntl(writing, fcntl.F_SETFL, flags | os.O_NONBLOCK)
-    try:
-        while True:
-            os.write(writing, b"x" * 4096)
-    except BlockingIOError:
-        pass
-    fcntl.fcntl(writing, fcntl.F_SETFL, flags)
-    return reading, writing
-
-
-@attack()
-def output_that_nobody_reads(bench):
-    """The first SIGTERM ends tsprun when its stdout or stderr is a full pipe."""
-    for stream in ("stdout", "stderr"):
-        reading, writing = full_pipe()
-        try:
-            run = bench.start("-n", 2, *bench.train(*LONG), **{stream: writing})
-            os.close(writing)
-            run.ranks(2)
-            trained_for(run, 1.5)
-            run.signal(signal.SIGTERM)
-            began = time.monotonic()
-            try:
-                run.process.wait(10)
-            except subprocess.TimeoutExpired:
-                run.process.kill()
-                run.process.wait()
-                raise Broken(f"with a full {stream} it lives on 10 s after SIGTERM") from None
-            need(time.monotonic() - began < 6, f"with a full {stream} the end took {time.monotonic() - began:.1f} s")
-        finally:
-            os.close(reading)
-
-
-@attack(short=False)
+@attack
 def a_thousand_ranks_end(bench):
     """A thousand ranks start and end within seconds when one is killed."""
     run = bench.start("-n", 1000, "run", "--", "sleep", "1000")
@@ -150,57 +86,3 @@ def a_thousand_ranks_end(bench):
     ended = run.end(120)
     took = time.monotonic() - began
     need(ended.code != 0 and took < 10, f"the end took {took:.1f} s")
-
-
-@attack()
-def an_early_sigusr1(bench):
-    """SIGUSR1 in the first milliseconds doesn't kill tsprun."""
-    for delay in (0, 0.002, 0.005, 0.01, 0.02, 0.03):
-        run = bench.start("-n", 2, *bench.train("--steps", 2))
-        # Before main() nobody can promise anything: the loader is at work until the program's libraries are mapped and relocated.
-        status = pathlib.Path(f"/proc/{run.process.pid}/status")
-        while int(re.search(r"^SigIgn:\s*(\w+)", status.read_text(), re.MULTILINE).group(1), 16) >> (signal.SIGPIPE - 1) & 1 == 0:
-            need(run.process.poll() is None, f"it ended at once: {run.process.poll()}")
-        time.sleep(delay)
-        run.signal(signal.SIGUSR1)
-        need(run.end(30).code == 0, f"after {delay} s: {run}")
-
-
-@attack()
-def a_scheduler_signals_ranks_first(bench):
-    """SIGTERM to the ranks and then to tsprun, as Slurm does, is an interruption: no rank is blamed, nothing restarts."""
-    for order in ("ranks first", "together", "tsprun first"):
-        folder = f"saved-{order.replace(' ', '-')}"
-        run = bench.start("-n", 2, *bench.train(*LONG, "--save", folder, "--save-every", 100, "--max-restarts", 2))
-        ranks = run.ranks(2)
-        trained_for(run, 1)
-        targets = ranks + [run.process.pid] if order != "tsprun first" else [run.process.pid] + ranks
-        for number, pid in enumerate(targets):
-            if order == "ranks first" and number == len(targets) - 1:
-                time.sleep(0.05)
-            kill(pid, signal.SIGTERM)
-        ended = run.end(30)
-        need(ended.failure().get("kind") == "interrupted" and ended.code == 128 + signal.SIGTERM, f"{order}: {ended}")
-        need(not ended.report.get("attempts"), f"{order}: it restarted: {ended}")
-
-
-@attack()
-def a_python_exception(bench):
-    """An exception that a program doesn't catch isn't told as a good end."""
-    code = "import os\nif os.environ['RANK'] == '1': raise ValueError('bang')"
-    ended = bench.tsprun_ends("-n", 2, "run", "--", sys.executable, "-c", code)
-    need(ended.code == 1 and ended.failure().get("rank") == 1 and "good order" not in ended.err, str(ended))
-
-
-@attack(short=False)
-def short_jobs_under_load(bench):
-    """No short job on a loaded machine is warned of slow links."""
-    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
-    try:
-        for number in range(100):
-            ended = bench.tsprun_ends("-n", 4, *bench.train("--steps", 2))
-            need(ended.code == 0, f"job {number}: {ended}")
-            need("slowly" not in ended.err and "slowly" not in ended.out, f"job {number}: {ended.err}{ended.out[-500:]}")
-    finally:
-        for burner in burners:
-            burner.kill()

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Attacks on tsprun's promises, each a small program: what must hold, and whether it does. Promises that need no other machine
-and no long run are also kept by tests/multiprocess.
+"""Attacks on tsprun's promises, each a small program: what must hold, and whether it does. Those that need no network of their own, no
+thousand ranks and no core that the kernel has written are tests of tests/multiprocess.
 
   bench/attacks/run.py                        # all of them: several minutes; those with network namespaces need root
-  bench/attacks/run.py --short                # those that the test suite makes
   bench/attacks/run.py --list                 # names and promises
   bench/attacks/run.py NAME… --verbose        # some, with the whole of what was seen
 
@@ -46,14 +45,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="attacks to make; all if none is given")
     parser.add_argument("--tsprun", default=str(root / "build/release/launcher/tsprun"), help="the program (default: %(default)s)")
-    parser.add_argument("--short", action="store_true", help="only those that the test suite makes")
     parser.add_argument("--list", action="store_true", help="print names and promises, and make none")
     parser.add_argument("--verbose", action="store_true", help="print all that was seen")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - {attack.name for attack in ATTACKS}
     if unknown:
         parser.error(f"no attack is called {', '.join(sorted(unknown))}; --list names them")
-    chosen = [attack for attack in ATTACKS if (not arguments.names or attack.name in arguments.names) and (attack.short or not arguments.short)]
+    chosen = [attack for attack in ATTACKS if not arguments.names or attack.name in arguments.names]
     if arguments.list:
         for attack in chosen:
             print(f"{attack.name:40} {attack.promise}")

@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <fcntl.h>
-#include <unistd.h>
 #include <vector>
 
 namespace tsprun::detail {
@@ -21,13 +20,9 @@ class DescriptorText final : public TraceText {
   explicit DescriptorText(int descriptor) : descriptor_(descriptor) {}
 
  private:
-  void take(std::string_view rest) override {
-    while (!rest.empty()) {
-      const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) throw system_error(Cause::refused, "writing this rank's part of the trace", errno);
-      rest.remove_prefix(static_cast<std::size_t>(written));
-    }
+  void take(std::string_view piece) override {
+    if (const int error = posix::write_all(descriptor_, piece); error != 0)
+      throw system_error(Cause::refused, "writing this rank's part of the trace", error);
   }
 
   int descriptor_;

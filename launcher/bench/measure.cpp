@@ -29,16 +29,6 @@ struct Piece {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Returns rank 0's value on all ranks.
-double tell(Subject& subject, double value) {
-  if (subject.rank() != 0) {
-    subject.receive({&value, 1}, 0);
-    return value;
-  }
-  for (int to = 1; to < subject.size(); ++to) subject.send({&value, 1}, to);
-  return value;
-}
-
 // Combines all ranks' values into rank 0's `values`; the others' stay as they are. Messages are small, so they need little
 // memory.
 template <class Combine>
@@ -195,6 +185,15 @@ std::uint64_t check_barrier_once(Subject& subject, const Case& which, const Cloc
 }
 
 }  // namespace
+
+double tell(Subject& subject, double value) {
+  if (subject.rank() != 0) {
+    subject.receive({&value, 1}, 0);
+    return value;
+  }
+  for (int to = 1; to < subject.size(); ++to) subject.send({&value, 1}, to);
+  return value;
+}
 
 RowBuffers buffers_of(Subject& subject, const Case& which) {
   const std::size_t element = size_of(which.dtype);

@@ -42,6 +42,9 @@ class Subject {
   virtual void tick() {}
 };
 
+/// Returns rank 0's value on all ranks.
+double tell(Subject& subject, double value);
+
 /// Buffers that an operation reads and writes on this rank. In place they overlap.
 struct RowBuffers {
   Buffer input;

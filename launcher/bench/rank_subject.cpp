@@ -68,13 +68,8 @@ TransportNames transport_names(Context& context, Subject& subject) {
 }
 
 std::uint32_t fresh_seed(Subject& subject) {
-  double seed = static_cast<double>(std::chrono::steady_clock::now().time_since_epoch().count() & 0xFFFF'FFFF);
-  if (subject.rank() != 0) {
-    subject.receive({&seed, 1}, 0);
-  } else {
-    for (int to = 1; to < subject.size(); ++to) subject.send({&seed, 1}, to);
-  }
-  return static_cast<std::uint32_t>(seed);
+  const auto clock = std::chrono::steady_clock::now().time_since_epoch().count() & 0xFFFF'FFFF;
+  return static_cast<std::uint32_t>(tell(subject, static_cast<double>(clock)));
 }
 
 }  // namespace tsprun::detail::bench

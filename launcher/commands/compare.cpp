@@ -31,20 +31,6 @@ constexpr std::int64_t kMostStepsOfAPoint = 1'000'000;
 constexpr ModelOptionUse kCompareUse{};
 constexpr ModelOptionUse kSizes{.ranks = false};
 
-/// Silences warnings after the first point: those about one configuration are the same for every point.
-class QuietAfterFirst {
- public:
-  explicit QuietAfterFirst(bool first) : level_(spdlog::get_level()) {
-    if (!first) spdlog::set_level(std::max(level_, spdlog::level::err));
-  }
-  QuietAfterFirst(const QuietAfterFirst&) = delete;
-  QuietAfterFirst& operator=(const QuietAfterFirst&) = delete;
-  ~QuietAfterFirst() { spdlog::set_level(level_); }
-
- private:
-  spdlog::level::level_enum level_;
-};
-
 /// Turns a point's texts into values. Throws Error(refused) with the message of a model command that can't run it.
 void validate_point(ComparePoint& point, bool forward_only) {
   validate_global(point.global, RankUse::job, 1);
@@ -107,12 +93,14 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
                                          const GlobalOptions& global) {
   if (options.layouts.empty()) split_layouts(options.layouts);  // which refuses that
   std::vector<ComparePoint> points;
+  const spdlog::level::level_enum level = spdlog::get_level();
   for (const SweepPoint& at : sweep_points(options, model, global)) {
     ComparePoint point{.global = global, .model = model, .layout = at.layout, .why = {}};
     take(at, point.global);
     take(at, point.model);
     point.global.quiet = true;  // each job's audit becomes a row
-    const QuietAfterFirst quiet(points.empty());
+    // Warnings about one configuration are the same for every point: after the first they are silent.
+    if (!points.empty()) spdlog::set_level(std::max(level, spdlog::level::err));
     try {
       validate_point(point, options.forward_only);
     } catch (const Error& error) {
@@ -123,6 +111,7 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
     }
     points.push_back(std::move(point));
   }
+  spdlog::set_level(level);
   return points;
 }
 

@@ -63,7 +63,6 @@ class PlanCommand final : public Command {
   void refuse_layouts(const GlobalOptions& global) const;
   std::uint64_t memory_of_a_gpu(const GlobalOptions& global) const;
   void validate_search();
-  std::vector<PlanPoint> points() const;
   int run_search(Report& report, const GlobalOptions& global) const;
   void play_fastest(std::span<const theory::Candidate> found, nlohmann::ordered_json& rows, const GlobalOptions& global) const;
 
@@ -222,12 +221,6 @@ int PlanCommand::run_search(Report& report, const GlobalOptions& global) const {
   return 0;
 }
 
-std::vector<PlanPoint> PlanCommand::points() const {
-  std::vector<PlanPoint> points;
-  for (const Layout& layout : peers_of(layout_)) points.push_back(plan_point(question_, layout));
-  return points;
-}
-
 int PlanCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
   if (options_.paper) {
@@ -241,10 +234,13 @@ int PlanCommand::run(const GlobalOptions& global, Report& report) {
     if (!question_.modes.empty()) report.root()["recompute"] = "auto";
     return run_search(report, global);
   }
-  const std::vector<PlanPoint> all = points();
+  std::vector<PlanPoint> points;
   nlohmann::ordered_json& rows = report.root()["plan"] = nlohmann::ordered_json::array();
-  for (const PlanPoint& point : all) rows.push_back(plan_json(question_, point));
-  print_lines(plan_tables(question_, all));
+  for (const Layout& layout : peers_of(layout_)) {
+    points.push_back(plan_point(question_, layout));
+    rows.push_back(plan_json(question_, points.back()));
+  }
+  print_lines(plan_tables(question_, points));
   return 0;
 }
 

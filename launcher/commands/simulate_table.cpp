@@ -46,10 +46,6 @@ ordered_json simulate_json(const SimulatePoint& point, const theory::Machine& ma
   if (played == nullptr) return row;
   const Setting setting = point.model.setting();
   const double flops = !point.forward ? theory::model_flops(setting) : theory::forward_flops(setting);
-  ordered_json received = ordered_json::object();
-  for (std::size_t purpose = 0; purpose < kPurposes; ++purpose) {
-    received[std::string(tsprun::name(static_cast<Purpose>(purpose)))] = played->received[purpose];
-  }
   ordered_json links = ordered_json::array();
   for (const theory::LinkUse& link : played->links)
     links.push_back({{"kind", link.kind}, {"busy", link.busy}, {"bytes", link.bytes}});
@@ -61,7 +57,7 @@ ordered_json simulate_json(const SimulatePoint& point, const theory::Machine& ma
               {"binds", played->binds},
               {"fullest_rank", played->fullest},
               {"memory_peak_bytes", memory_json(played->memory_peaks)},
-              {"traffic_bytes", received},
+              {"traffic_bytes", by_purpose([&](Purpose purpose) { return played->received[static_cast<std::size_t>(purpose)]; })},
               {"links", links},
               {"messages", played->messages},
               {"classes", played->played},

@@ -18,11 +18,10 @@ using nlohmann::ordered_json;
 static_assert(std::is_trivially_copyable_v<RankAudit>, "audits travel as bytes");
 
 ordered_json traffic_json(const TrafficCounters& counters) {
-  ordered_json json;
-  for (int i = 0; i < kPurposes; ++i) {
-    json[std::string(name(static_cast<Purpose>(i)))] = {{"sent", counters.sent[i]}, {"received", counters.received[i]}};
-  }
-  return json;
+  return by_purpose([&](Purpose purpose) {
+    const auto i = static_cast<std::size_t>(purpose);
+    return ordered_json{{"sent", counters.sent[i]}, {"received", counters.received[i]}};
+  });
 }
 
 /// Returns what each kind of transport has carried.

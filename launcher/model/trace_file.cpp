@@ -8,7 +8,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -62,10 +63,6 @@ void print_failure(TraceWriter& file, const Failure& failure, bootstrap::RankBlo
   file.print("}}}}");
 }
 
-}  // namespace
-
-namespace {
-
 /// Returns, on every rank, the text of the first rank whose text isn't empty.
 std::string first_trouble(Communicator& world, const std::string& mine) {
   constexpr std::size_t kLongest = 512;
@@ -84,19 +81,10 @@ std::string first_trouble(Communicator& world, const std::string& mine) {
 std::string write_trace(Context& context, const TraceRecorder& trace, const std::vector<fault::Spec>& faults,
                         const TraceTarget& target) {
   Communicator& world = context.world();
-  // Time 0 is the job's first event.
-  std::byte mine[sizeof(std::uint64_t)];
-  const std::uint64_t first =
-      trace.events().empty()
-          ? UINT64_MAX
-          : std::min_element(trace.events().begin(), trace.events().end(), [](const TraceEvent& a, const TraceEvent& b) {
-              return a.begin_ns < b.begin_ns;
-            })->begin_ns;
-  std::memcpy(mine, &first, sizeof first);
-  std::vector<std::uint64_t> firsts(static_cast<std::size_t>(world.size()));
-  world.all_gather(ConstBuffer(mine, sizeof mine, DType::byte),
-                   Buffer(firsts.data(), firsts.size() * sizeof(std::uint64_t), DType::byte));
-  const std::uint64_t zero = *std::min_element(firsts.begin(), firsts.end());
+  std::int64_t first = std::numeric_limits<std::int64_t>::max();  // time 0 is the job's first event
+  for (const TraceEvent& event : trace.events()) first = std::min(first, static_cast<std::int64_t>(event.begin_ns));
+  world.all_reduce(Buffer(&first, 1, DType::i64), Reduction::min);
+  const auto zero = static_cast<std::uint64_t>(first);
 
   // A byte is passed from rank to rank. It becomes 1 once writing has failed on a rank, and then no later rank writes.
   std::byte turn{};

@@ -5,11 +5,12 @@
 #pragma once
 
 #include "core/trace/trace_text.h"
-#include "transport/posix.h"
 
 #include <memory>
 #include <string>
 #include <string_view>
+
+struct gzFile_s;  // zlib's
 
 namespace tsprun::detail::launcher {
 
@@ -21,20 +22,19 @@ class TraceWriter final : public TraceText {
  public:
   /// Opens `path` for appending. `first`: creates the file, or empties it. Throws Error(refused).
   TraceWriter(const std::string& path, bool first);
-  ~TraceWriter() override;
 
   /// Writes the buffer and ends this rank's part. Nothing may be printed afterwards. Throws Error(refused) as flush() does.
   void finish();
 
  private:
-  struct Gzip;
+  struct Close {
+    void operator()(gzFile_s* file) const;
+  };
   void take(std::string_view piece) override;
-  void write(std::string_view bytes);
-  void compress(std::string_view piece, bool last);
+  [[noreturn]] void fail() const;
 
   std::string path_;
-  posix::UniqueFd file_;
-  std::unique_ptr<Gzip> gzip_;  // null: plain text
+  std::unique_ptr<gzFile_s, Close> file_;
 };
 
 }  // namespace tsprun::detail::launcher

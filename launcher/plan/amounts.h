@@ -9,8 +9,6 @@
 
 namespace tsprun::detail::launcher {
 
-inline constexpr double kGiB = 1 << 30;
-
 /// Converts to double.
 inline double real(std::uint64_t value) { return static_cast<double>(value); }
 

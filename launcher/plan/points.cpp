@@ -25,12 +25,7 @@ std::string percent(double part) { return fmt::format("{:.1f}%", 100 * part); }
 
 /// Returns the mean over ranks.
 ordered_json mean_traffic_json(const theory::PurposeBytes& received, int ranks) {
-  ordered_json json;
-  for (int i = 0; i < kPurposes; ++i) {
-    const auto purpose = static_cast<Purpose>(i);
-    json[std::string(name(purpose))] = {{"received", real(received[purpose]) / ranks}};
-  }
-  return json;
+  return by_purpose([&](Purpose purpose) { return ordered_json{{"received", real(received[purpose]) / ranks}}; });
 }
 
 std::vector<std::string> labels_of(const std::vector<Layout>& layouts) {
@@ -56,7 +51,13 @@ ordered_json flops_json(const theory::PassFlops& flops) {
 
 void append(std::vector<std::string>& lines, const Table& table) { std::ranges::move(table.lines(), std::back_inserter(lines)); }
 
-void memory_table(std::vector<std::string>& lines, const std::vector<PlanPoint>& points) {
+/// Returns whether a layout fits the memory budget; nothing if there is none.
+std::optional<bool> known_fit(const PlanQuestion& question, const PlanPoint& point) {
+  if (!point.possible) return false;
+  return question.memory_bytes != 0 ? std::optional(point.fits) : std::nullopt;
+}
+
+void memory_table(std::vector<std::string>& lines, const PlanQuestion& question, const std::vector<PlanPoint>& points) {
   lines.emplace_back("");
   lines.emplace_back(
       "Table III. Memory of the rank that holds most: what the schedule allocates when it runs on a rank that isn't there.");
@@ -70,7 +71,8 @@ void memory_table(std::vector<std::string>& lines, const std::vector<PlanPoint>&
     for (std::size_t i = 0; i < kCategories; ++i)
       cells.emplace_back(point.possible ? readable_bytes(real(point.memory.of[i])) : "-");
     cells.emplace_back(point.possible ? readable_bytes(real(point.memory.total)) : "-");
-    cells.emplace_back(!point.fits ? "" : *point.fits ? "yes" : "no");
+    const std::optional<bool> fits = known_fit(question, point);
+    cells.emplace_back(!fits ? "" : *fits ? "yes" : "no");
     cells.emplace_back(point.why);
     table.row(std::move(cells));
   }
@@ -135,10 +137,10 @@ void time_table(std::vector<std::string>& lines, const PlanQuestion& question, c
   lines.push_back(fmt::format("Time of a step, modelled (theory/step_time.h), on {}.", question.machine->name));
   Table table({{"layout", Align::left}, "ms", "tokens/s", "MFU", "exposed", {"bound by", Align::left}});
   for (const PlanPoint& point : points) {
-    if (!point.time) continue;
-    table.row({point.layout.label(), fmt::format("{:.3f}", point.time->seconds * 1e3), fmt::format("{:.0f}", *point.tokens_per_s),
-               percent(*point.utilization), percent(point.time->exposed / point.time->seconds),
-               theory::name(point.time->binds, *question.machine)});
+    if (!point.possible) continue;
+    table.row({point.layout.label(), fmt::format("{:.3f}", point.time.seconds * 1e3), fmt::format("{:.0f}", point.tokens_per_s),
+               percent(point.utilization), percent(point.time.exposed / point.time.seconds),
+               theory::name(point.time.binds, *question.machine)});
   }
   append(lines, table);
 }
@@ -192,29 +194,14 @@ PlanPoint plan_point(const PlanQuestion& question, const Layout& layout) {
 }
 
 PlanPoint plan_point(const PlanQuestion& question, const theory::Candidate& candidate) {
-  PlanPoint point;
-  point.layout = candidate.layout;
-  point.alike = candidate.alike;
-  point.recompute = candidate.recompute;
-  point.possible = candidate.possible;
-  point.why = candidate.why;
-  if (!point.possible) {
-    point.fits = false;
-    return point;
-  }
-  point.memory = candidate.memory;
-  if (question.memory_bytes != 0) point.fits = candidate.fits;
-  if (question.machine) {
-    point.time = candidate.time;
-    point.tokens_per_s = candidate.tokens_per_s;
-    point.utilization = candidate.utilization;
-  }
+  PlanPoint point{candidate, {}, {}};
+  if (!point.possible) return point;
   Setting setting = question.setting;
   setting.recompute = point.recompute;
-  const bool known = candidate.amounts && question.nodes == 1 && question.share;
+  const bool known = point.amounts && question.nodes == 1 && question.share;
   const theory::StepCounts counts = theory::step_counts(
       {setting, point.layout}, {.threads = question.threads, .nodes = question.nodes, .share = question.share},
-      known ? &*candidate.amounts : nullptr);
+      known ? &*point.amounts : nullptr);
   point.traffic = counts.traffic;
   point.flops = counts.flops;
   return point;
@@ -236,8 +223,9 @@ ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point) {
   json["batch"] = question.setting.batch;
   json["memory_peak_bytes"] = nullptr;
   json["traffic_bytes"] = nullptr;
-  json["tokens_per_s"] = point.tokens_per_s ? ordered_json(*point.tokens_per_s) : ordered_json(nullptr);
-  json["fits"] = point.fits ? ordered_json(*point.fits) : ordered_json(nullptr);
+  json["tokens_per_s"] = nullptr;
+  const std::optional<bool> fits = known_fit(question, point);
+  json["fits"] = fits ? ordered_json(*fits) : ordered_json(nullptr);
   json["why"] = point.why;
   if (!point.possible) return json;
   json["memory_peak_bytes"] = memory_json(point.memory);
@@ -249,11 +237,12 @@ ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point) {
                    {"traffic_bytes_per_rank", "mean over ranks"},
                    {"flops", "of the busiest rank"}};
   json["flops"] = {{"forward", flops_json(point.flops.forward)}, {"backward", flops_json(point.flops.backward)}};
-  if (point.time) {
-    json["step_seconds"] = point.time->seconds;
-    json["exposed_seconds"] = point.time->exposed;
-    json["mfu"] = *point.utilization;
-    json["bound_by"] = theory::name(point.time->binds, *question.machine);
+  if (question.machine) {
+    json["tokens_per_s"] = point.tokens_per_s;
+    json["step_seconds"] = point.time.seconds;
+    json["exposed_seconds"] = point.time.exposed;
+    json["mfu"] = point.utilization;
+    json["bound_by"] = theory::name(point.time.binds, *question.machine);
   }
   return json;
 }
@@ -268,7 +257,7 @@ std::string describe(const PlanQuestion& question) {
 
 std::vector<std::string> plan_tables(const PlanQuestion& question, const std::vector<PlanPoint>& points) {
   std::vector<std::string> lines = {describe(question)};
-  memory_table(lines, points);
+  memory_table(lines, question, points);
   traffic_table(lines, points);
   flops_table(lines, points);
   if (question.machine) time_table(lines, question, points);
@@ -287,15 +276,14 @@ std::vector<std::string> search_table(const PlanQuestion& question, const std::v
   std::size_t fit = 0;
   std::size_t other = 0;
   for (const PlanPoint& point : points) {
-    const bool fits = point.fits.value_or(false);
-    std::size_t& count = fits ? fit : other;
+    std::size_t& count = point.fits ? fit : other;
     ++count;
     if (top != 0 && count > top) continue;
-    if (fits) {
-      fitting.row({all_labels(point), recompute_name(point.recompute), fmt::format("{:.2f}", point.time->seconds * 1e3),
-                   fmt::format("{:.0f}", *point.tokens_per_s), percent(*point.utilization),
-                   percent(point.time->exposed / point.time->seconds), readable_bytes(real(point.memory.total)),
-                   theory::name(point.time->binds, *question.machine)});
+    if (point.fits) {
+      fitting.row({all_labels(point), recompute_name(point.recompute), fmt::format("{:.2f}", point.time.seconds * 1e3),
+                   fmt::format("{:.0f}", point.tokens_per_s), percent(point.utilization),
+                   percent(point.time.exposed / point.time.seconds), readable_bytes(real(point.memory.total)),
+                   theory::name(point.time.binds, *question.machine)});
     } else {
       others.row({all_labels(point), point.possible ? recompute_name(point.recompute) : "-", point.why});
     }

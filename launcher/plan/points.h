@@ -21,20 +21,11 @@ namespace tsprun::detail::launcher {
 /// and dp alone.
 std::vector<Layout> peers_of(const Layout& given);
 
-/// One layout in numbers. If it isn't `possible`, only `why` is known.
-struct PlanPoint {
-  Layout layout;
-  std::vector<Layout> alike;  ///< layouts with the same numbers (theory::Candidate::alike)
-  Recompute recompute = Recompute::none;
-  bool possible = false;
-  CategoryBytes memory;     ///< peak on the rank that holds most
+/// What theory found about a layout, with its traffic and FLOPs if it is possible. Times are known with a machine only, and
+/// `fits` counts with a memory budget only.
+struct PlanPoint : theory::Candidate {
   theory::Traffic traffic;  ///< bytes received in a step, summed over all ranks
   theory::StepFlops flops;  ///< those of the busiest rank
-  std::optional<theory::StepTime> time;
-  std::optional<double> tokens_per_s;
-  std::optional<double> utilization;  ///< model FLOPs utilization (MFU), 0 to 1
-  std::optional<bool> fits;           ///< whether it fits the budget; empty without one
-  std::string why;
 };
 
 /// A question to `plan`: the model, the machine and its limits.

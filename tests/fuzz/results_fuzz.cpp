@@ -1,6 +1,6 @@
 // Any bytes on the pipe by which rank 0 hands over its results: frames, in whatever pieces they come, that make a report which
 // can be written; or the channel's end.
-#include "launcher/results.h"
+#include "launcher/report_sink.h"
 
 #include <algorithm>
 #include <cstddef>

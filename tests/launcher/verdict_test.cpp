@@ -40,7 +40,7 @@ Failure killed() {
 }
 
 TEST(Verdict, SaysWhoHowWhereAndWhatTheOthersWaitedFor) {
-  const std::string text = print_verdict(killed(), four_ranks(), 0);
+  const std::string text = print_verdict(killed(), four_ranks());
   EXPECT_EQ(text,
             "tsprun: rank 3 was killed by signal 9 (SIGKILL) in all_gather #42\n"
             "tsprun:   rank 0 waited for rank 3 in all_gather #42 (f32, 1024 B, stream kv)\n"
@@ -56,21 +56,21 @@ TEST(Verdict, SaysWhatRanksDidThatWaitedForNobody) {
   ranks[2].life = Life::finished;
   Failure failure = killed();
   failure.op.clear();
-  EXPECT_EQ(print_verdict(failure, ranks, 0),
+  EXPECT_EQ(print_verdict(failure, ranks),
             "tsprun: rank 3 was killed by signal 9 (SIGKILL), outside an operation\n"
             "tsprun:   rank 0 waited for rank 3 in all_gather #42 (f32, 1024 B, stream kv)\n"
             "tsprun:   rank 1: computing (outside an operation)\n"
             "tsprun:   rank 2 had finished\n");
-  EXPECT_EQ(waiting_ranks(failure, ranks, 0).size(), 1U);
+  EXPECT_EQ(waiting_ranks(failure, ranks).size(), 1U);
   ranks[2].life = Life::unborn;
-  EXPECT_NE(print_verdict(failure, ranks, 0).find("rank 2 hadn't joined the job yet\n"), std::string::npos);
+  EXPECT_NE(print_verdict(failure, ranks).find("rank 2 hadn't joined the job yet\n"), std::string::npos);
 }
 
 // Programs that know nothing of us never join: there is nothing to say about what they did.
 TEST(Verdict, SaysNothingOfProgramsThatNeverJoin) {
   Failure failure = killed();
   failure.op.clear();
-  EXPECT_EQ(print_verdict(failure, std::vector<RankRecord>(4), 0), "tsprun: rank 3 was killed by signal 9 (SIGKILL)\n");
+  EXPECT_EQ(print_verdict(failure, std::vector<RankRecord>(4)), "tsprun: rank 3 was killed by signal 9 (SIGKILL)\n");
 }
 
 TEST(Verdict, AStoppedRankIsCalledStopped) {
@@ -81,7 +81,7 @@ TEST(Verdict, AStoppedRankIsCalledStopped) {
   failure.cause = Cause::stalled;
   failure.rank = 1;
   failure.detail = "no sign of life for 30 s";
-  const std::string text = print_verdict(failure, ranks, 0);
+  const std::string text = print_verdict(failure, ranks);
   EXPECT_NE(text.find("why: no sign of life for 30 s"), std::string::npos);
   EXPECT_NE(text.find("rank 1 is stopped (process 77"), std::string::npos);
 }
@@ -96,11 +96,11 @@ TEST(Verdict, AStallIsFollowedToTheRootOfTheWaits) {
   Failure failure;
   failure.cause = Cause::stalled;
   failure.rank = 3;
-  EXPECT_NE(print_verdict(failure, ranks, 0).find("tsprun: ranks 0, 2 wait for 1; rank 1 waits for 3; rank 3 is stopped\n"),
+  EXPECT_NE(print_verdict(failure, ranks).find("tsprun: ranks 0, 2 wait for 1; rank 1 waits for 3; rank 3 is stopped\n"),
             std::string::npos)
-      << print_verdict(failure, ranks, 0);
+      << print_verdict(failure, ranks);
   ranks[3].stopped = false;
-  EXPECT_NE(print_verdict(failure, ranks, 0).find("rank 1 waits for 3; rank 3 gave no sign of life\n"), std::string::npos);
+  EXPECT_NE(print_verdict(failure, ranks).find("rank 1 waits for 3; rank 3 gave no sign of life\n"), std::string::npos);
 }
 
 // Rank 3 was stopped while it waited for rank 0.
@@ -110,10 +110,10 @@ TEST(Verdict, AStoppedRankWaitsForNobody) {
   Failure failure;
   failure.cause = Cause::stalled;
   failure.rank = 3;
-  const std::string text = print_verdict(failure, ranks, 0);
+  const std::string text = print_verdict(failure, ranks);
   EXPECT_NE(text.find("tsprun: ranks 0, 1, 2 wait for 3; rank 3 is stopped\n"), std::string::npos) << text;
   EXPECT_EQ(text.find("rank 3 waited"), std::string::npos) << text;
-  EXPECT_EQ(waiting_ranks(failure, ranks, 0).size(), 3U);
+  EXPECT_EQ(waiting_ranks(failure, ranks).size(), 3U);
 }
 
 TEST(Verdict, ACircleOfWaitsIsSpelledOut) {
@@ -125,10 +125,9 @@ TEST(Verdict, ACircleOfWaitsIsSpelledOut) {
   Failure failure;
   failure.cause = Cause::deadlock;
   failure.rank = 0;
-  EXPECT_NE(
-      print_verdict(failure, ranks, 0).find("rank 3 waits for 0; rank 0 waits for 1; rank 1 waits for 2; rank 2 waits for 3"),
-      std::string::npos)
-      << print_verdict(failure, ranks, 0);
+  EXPECT_NE(print_verdict(failure, ranks).find("rank 3 waits for 0; rank 0 waits for 1; rank 1 waits for 2; rank 2 waits for 3"),
+            std::string::npos)
+      << print_verdict(failure, ranks);
 }
 
 TEST(Verdict, EveryCauseHasItsOwnFirstLine) {
@@ -138,7 +137,7 @@ TEST(Verdict, EveryCauseHasItsOwnFirstLine) {
     failure.cause = static_cast<Cause>(cause);
     failure.rank = 1;
     failure.code = SIGTERM;
-    const std::string line = print_verdict(failure, {}, 0);
+    const std::string line = print_verdict(failure, {});
     EXPECT_EQ(std::count(lines.begin(), lines.end(), line), 0) << line;
     EXPECT_EQ(line.find("the job failed"), std::string::npos) << name(failure.cause);
     lines.push_back(line);
@@ -148,13 +147,13 @@ TEST(Verdict, EveryCauseHasItsOwnFirstLine) {
 TEST(Verdict, ManyRanksAreCutShort) {
   std::vector<RankRecord> ranks;
   for (int i = 0; i < 64; ++i) ranks.push_back(four_ranks()[0]);
-  const std::string text = print_verdict(killed(), ranks, 0);
+  const std::string text = print_verdict(killed(), ranks);
   EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 40);
   EXPECT_NE(text.find("--json"), std::string::npos);
 }
 
 TEST(FailureJson, HasTheKeysThatScriptsRelyOn) {
-  const auto json = failure_json(killed(), waiting_ranks(killed(), four_ranks(), 0));
+  const auto json = failure_json(killed(), waiting_ranks(killed(), four_ranks()));
   EXPECT_EQ(json["rank"], 3);
   EXPECT_EQ(json["node"], 0);
   EXPECT_EQ(json["kind"], "killed");

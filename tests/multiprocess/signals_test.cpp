@@ -103,7 +103,6 @@ TEST(InterruptedJob, IsNotStartedAgain) {
   EXPECT_NE(job.err().find("no restart: "), std::string::npos) << job.err();
 }
 
-// The reader of a pipe is there and takes nothing.
 /// Opening a FIFO waits for its reader, so that tsprun is writing the trace when the signal comes.
 TEST(LateSignal, EndsTsprunWhenItsReportIsWritten) {
   const TemporaryDirectory directory;
@@ -124,16 +123,22 @@ TEST(LateSignal, EndsTsprunWhenItsReportIsWritten) {
   EXPECT_TRUE(written.at("failure").is_null()) << written;
 }
 
+/// The reader of a pipe is there and takes nothing, and the pipe is full before the job begins.
 TEST(OutputThatNobodyReads, DoesNotKeepTheFirstSignalFromEndingTheJob) {
+  const TextData data(3000);
   for (const char* stream : {"1", "2"}) {
-    const TemporaryDirectory folder;
-    const std::string script = fmt::format("mkfifo {0}; sleep 60 <{0} & exec \"$@\" {1}>{0}", folder.path("pipe"), stream);
-    std::vector<std::string> words = {"sh", "-c", script, "sh", tsprun_path(), "-n", "2", "run", "--", "sh", "-c"};
-    words.push_back(fmt::format("yes >&{}", stream));
-    Process job(words);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-    job.signal(SIGTERM);
-    EXPECT_EQ(job.wait(15).code, 128 + SIGTERM) << "stream " << stream;
+    const std::vector<std::string> program = {tsprun_path(), "-n", "2", "run", "--", "sh", "-c", fmt::format("yes >&{}", stream)};
+    for (const std::vector<std::string>& command : {program, long_training(data)}) {
+      const TemporaryDirectory folder;
+      const std::string script =
+          fmt::format("mkfifo {0}; sleep 60 <{0} & timeout 0.2 yes >{0}; exec \"$@\" {1}>{0}", folder.path("pipe"), stream);
+      std::vector<std::string> words = {"sh", "-c", script, "sh"};
+      words.insert(words.end(), command.begin(), command.end());
+      Process job(words);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1700));
+      job.signal(SIGTERM);
+      EXPECT_EQ(job.wait(15).code, 128 + SIGTERM) << "stream " << stream << " of " << command[3];
+    }
   }
 }
 

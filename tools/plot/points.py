@@ -24,27 +24,10 @@ class Point:
     fits: bool | None = None
 
 
-def label_of(row):
-    """As `label` says, else the layout as typed."""
-    layout = row["layout"]
-    if isinstance(layout, dict):
-        layout = ",".join(f"{axis}={degree}" for axis, degree in layout.items()) or "1"
-    return row.get("label", layout)
-
-
 def config_of(row):
     """A file without its folder and ending."""
     config = row.get("config", "")
     return pathlib.PurePath(config).stem if config.endswith(".json") else config
-
-
-def ranks_of(row):
-    if "ranks" in row:
-        return row["ranks"]
-    product = 1
-    for degree in row["layout"].values():
-        product *= degree
-    return product
 
 
 def received(traffic, direction, ranks):
@@ -57,18 +40,18 @@ def received(traffic, direction, ranks):
 def exposed_of(row):
     if row.get("exposed_share") is None:
         return None
-    return row.get("exposed_share_least", row["exposed_share"]), row["exposed_share"]
+    return row["exposed_share_least"], row["exposed_share"]
 
 
 def points_of(report):
     points = []
     for key, measured in (("plan", False), ("compare", True)):
         for row in report.get(key) or []:
-            ranks = ranks_of(row)
+            ranks = row["ranks"]
             points.append(
                 Point(
                     measured=measured,
-                    label=label_of(row),
+                    label=row["label"],
                     config=config_of(row),
                     seq=row["seq"],
                     batch=row["batch"],

@@ -41,47 +41,41 @@ def where(setting):
     return f"{config}, B={batch}, S={seq}, {ranks} ranks"
 
 
-def verdict(judged, failed):
-    if not judged:
+def verdict(points):
+    """Of points that could be judged: "" where the statement holds, else where it fails."""
+    points = list(points)
+    failed = [point for point in points if point]
+    if not points:
         return "can't be judged: no such layouts or lengths in the reports"
     if not failed:
-        return f"holds at all {judged} points"
-    return f"holds at {judged - len(failed)} of {judged} points; not at " + "; ".join(failed)
+        return f"holds at all {len(points)} points"
+    return f"holds at {len(points) - len(failed)} of {len(points)} points; not at " + "; ".join(failed)
 
 
 def lowest_memory(table):
-    judged, failed = 0, []
     for setting, rows in table.items():
         tsp = only(rows, "tsp")
         others = [row for row in rows if axis_of(row) != "tsp"]
         if not tsp or not others:
             continue
-        judged += 1
         least = min(others, key=lambda row: row.memory["total"])
         mine = tsp[0].memory["total"]
-        if mine > least.memory["total"]:
-            failed.append(f"{where(setting)} ({least.label} takes {least.memory['total'] / mine:.2f} of it)")
-    return verdict(judged, failed)
+        yield "" if mine <= least.memory["total"] else f"{where(setting)} ({least.label} takes {least.memory['total'] / mine:.2f} of it)"
 
 
 def near_tp_when_short(table):
-    judged, failed = 0, []
     for config, batch, ranks in sorted({(c, b, r) for c, b, _, r in table}):
         shortest = min(seq for c, b, seq, r in table if (c, b, r) == (config, batch, ranks))
         rows = table[config, batch, shortest, ranks]
         tsp, tp = only(rows, "tsp"), only(rows, "tp")
         if not tsp or not tp:
             continue
-        judged += 1
         ratio = tp[0].memory["total"] / tsp[0].memory["total"]
-        if not 1 <= ratio <= NEARLY:
-            failed.append(f"{where((config, batch, shortest, ranks))} (TP takes {ratio:.2f} of TSP)")
-    return verdict(judged, failed)
+        yield "" if 1 <= ratio <= NEARLY else f"{where((config, batch, shortest, ranks))} (TP takes {ratio:.2f} of TSP)"
 
 
 def grows_apart(table, value, better):
     """Whether better(tsp, other) grows with the sequence length, from the shortest to the longest."""
-    judged, failed = 0, []
     for config, batch, ranks in sorted({(c, b, r) for c, b, _, r in table}):
         lengths = sorted(seq for c, b, seq, r in table if (c, b, r) == (config, batch, ranks))
         for axis in ("tp", "tp+sp"):
@@ -91,31 +85,24 @@ def grows_apart(table, value, better):
                 tsp, other = only(rows, "tsp"), only(rows, axis)
                 if tsp and other and value(tsp[0]) and value(other[0]):
                     ratios.append(better(value(tsp[0]), value(other[0])))
-            if len(ratios) < 2:
-                continue
-            judged += 1
-            if ratios[-1] <= ratios[0]:
-                failed.append(f"{config}, B={batch}, {ranks} ranks against {axis} ({ratios[0]:.2f} → {ratios[-1]:.2f})")
-    return verdict(judged, failed)
+            if len(ratios) >= 2:
+                text = f"{config}, B={batch}, {ranks} ranks against {axis} ({ratios[0]:.2f} → {ratios[-1]:.2f})"
+                yield "" if ratios[-1] > ratios[0] else text
 
 
 def break_even(table, hidden):
     """Forward bytes of TSP fall below TP's where BS > 8h (less with grouped K/V heads: the formula is compare's own)."""
-    judged, failed = 0, []
     for setting, rows in table.items():
         tsp, tp = only(rows, "tsp"), only(rows, "tp")
         if not tsp or not tp or not tp[0].forward or setting[0] not in hidden:
             continue
         if setting[1] * setting[2] <= 8 * hidden[setting[0]]:
             continue
-        judged += 1
-        if tsp[0].forward >= tp[0].forward:
-            failed.append(f"{where(setting)} (TSP receives {tsp[0].forward / tp[0].forward:.2f} of TP's bytes)")
-    return verdict(judged, failed)
+        ratio = tsp[0].forward / tp[0].forward
+        yield "" if ratio < 1 else f"{where(setting)} (TSP receives {ratio:.2f} of TP's bytes)"
 
 
 def as_fast(table, axis):
-    judged, failed = 0, []
     for setting, rows in table.items():
         tsp, others = only(rows, "tsp"), only(rows, axis)
         if not tsp or not others or not tsp[0].tokens_per_s:
@@ -123,11 +110,8 @@ def as_fast(table, axis):
         fastest = max(others, key=lambda row: row.tokens_per_s or 0)
         if not fastest.tokens_per_s:
             continue
-        judged += 1
         ratio = tsp[0].tokens_per_s / fastest.tokens_per_s
-        if ratio < SAME_SPEED:
-            failed.append(f"{where(setting)} ({ratio:.2f} of {fastest.label})")
-    return verdict(judged, failed)
+        yield "" if ratio >= SAME_SPEED else f"{where(setting)} ({ratio:.2f} of {fastest.label})"
 
 
 def received(row):
@@ -140,7 +124,6 @@ def waits(row):
 
 def as_fast_as_the_best(table, hidden):
     """Where BS >= 8h; where it is not, what the two receive and wait says why."""
-    judged, failed = 0, []
     for setting, rows in table.items():
         tsp = only(rows, "tsp")
         others = [row for row in rows if axis_of(row) != "tsp" and row.tokens_per_s]
@@ -148,13 +131,10 @@ def as_fast_as_the_best(table, hidden):
             continue
         if setting[0] not in hidden or setting[1] * setting[2] < 8 * hidden[setting[0]]:
             continue
-        judged += 1
         best = max(others, key=lambda row: row.tokens_per_s)
         ratio = tsp[0].tokens_per_s / best.tokens_per_s
-        if ratio < 0.9:
-            bytes_text = f"receives {received(tsp[0]) / received(best):.1f} times its bytes" if received(best) else "it receives nothing"
-            failed.append(f"{where(setting)} ({ratio:.2f} of {best.label}; {bytes_text}; exposed: {waits(tsp[0])}, {waits(best)})")
-    return verdict(judged, failed)
+        bytes_text = f"receives {received(tsp[0]) / received(best):.1f} times its bytes" if received(best) else "it receives nothing"
+        yield "" if ratio >= 0.9 else f"{where(setting)} ({ratio:.2f} of {best.label}; {bytes_text}; exposed: {waits(tsp[0])}, {waits(best)})"
 
 
 def exposed_times(table):
@@ -180,20 +160,20 @@ def main():
     table = settings_of(rows)
     hidden = {row.config: row.hidden for row in rows if row.hidden}
     statements = [
-        ("Fig. 9: TSP has the lowest peak memory of all, at every length", lowest_memory(table)),
-        ("Fig. 9: at the shortest length TSP and TP take nearly the same", near_tp_when_short(table)),
+        ("Fig. 9: TSP has the lowest peak memory of all, at every length", verdict(lowest_memory(table))),
+        ("Fig. 9: at the shortest length TSP and TP take nearly the same", verdict(near_tp_when_short(table))),
         (
             "Fig. 9: TSP's advantage in memory grows with the length",
-            grows_apart(table, lambda row: row.memory["total"], lambda tsp, other: other / tsp),
+            verdict(grows_apart(table, lambda row: row.memory["total"], lambda tsp, other: other / tsp)),
         ),
-        ("Figs. 5, 7: above BS = 8h TSP receives less than TP in the forward pass", break_even(table, hidden)),
-        ("Figs. 10, 11: TSP is as fast as TP+SP on the same ranks", as_fast(table, "tp+sp")),
-        ("            … and as TP", as_fast(table, "tp")),
+        ("Figs. 5, 7: above BS = 8h TSP receives less than TP in the forward pass", verdict(break_even(table, hidden))),
+        ("Figs. 10, 11: TSP is as fast as TP+SP on the same ranks", verdict(as_fast(table, "tp+sp"))),
+        ("            … and as TP", verdict(as_fast(table, "tp"))),
         (
             "Fig. 11: its advantage in tokens/s grows with the length",
-            grows_apart(table, lambda row: row.tokens_per_s, lambda tsp, other: tsp / other),
+            verdict(grows_apart(table, lambda row: row.tokens_per_s, lambda tsp, other: tsp / other)),
         ),
-        ("Where BS >= 8h TSP reaches 0.9 of the best other scheme's tokens/s", as_fast_as_the_best(table, hidden)),
+        ("Where BS >= 8h TSP reaches 0.9 of the best other scheme's tokens/s", verdict(as_fast_as_the_best(table, hidden))),
         ("Exposed communication, of the rank that waits least to that which waits most", exposed_times(table)),
     ]
     for statement, judgement in statements:
