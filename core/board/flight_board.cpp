@@ -212,7 +212,6 @@ void FlightBoard::note_first_error(int rank, const Failure& error) const {
 
 void FlightBoard::note_fault(int rank, const FaultRecord& record) const {
   RankPage& to = page(rank);
-  to.faults.fetch_or(std::uint64_t{1} << record.fault, relaxed);
   to.fault_counts[record.fault].fetch_add(1, relaxed);
   const std::uint64_t used = to.fault_records.load(relaxed);
   if (used >= kFaultLines) return;
@@ -263,12 +262,6 @@ std::uint64_t FlightBoard::fault_count(std::size_t number) const {
   std::uint64_t count = 0;
   for (int rank = 0; rank < ranks_; ++rank) count += page(rank).fault_counts[number].load(relaxed);
   return count;
-}
-
-std::uint64_t FlightBoard::faults() const {
-  std::uint64_t all = 0;
-  for (int rank = 0; rank < ranks_; ++rank) all |= page(rank).faults.load(relaxed);
-  return all;
 }
 
 FlightBoard::Chain FlightBoard::wait_chain(int rank) const {
