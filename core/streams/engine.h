@@ -337,7 +337,6 @@ class Engine {
   void wait(Stream stream, std::uint64_t number);
   void wait_for(Stream stream, std::uint64_t number);
   bool look(Stream stream);
-  void learn(const WaitState& state);
   /// Returns true for a rank of this node.
   bool is_near(int world_rank) const { return world_rank >= 0 && route(world_rank).node == route(world_rank_).node; }
   Queue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream)]; }
