@@ -20,12 +20,6 @@ class ShmTransport final : public Endpoint {
   ShmTransport(NodeMemory& memory, int local_rank);
   ~ShmTransport() override;
 
-  std::vector<std::byte> address(int peer) override;
-  Reach can_reach(int peer, std::span<const std::byte> address) const override;
-  void connect(int peer, std::span<const std::byte> address) override;
-  bool connected(int peer) override;
-  std::string broken(int) const override { return {}; }
-
   void register_memory(std::span<std::byte> memory) override;
   /// Returns true if `memory` lies in this rank's heap, so that payloads of any size can be sent from it.
   bool is_registered(std::span<const std::byte> memory) const;
