@@ -270,14 +270,6 @@ Ticket TcpTransport::receive(LaneId lane, const Envelope& envelope, std::span<st
 
 Outcome TcpTransport::test_receive(LaneId lane, Ticket ticket) { return peer(lane.peer).test_receive(lane.stream, ticket); }
 
-namespace {
-[[noreturn]] void no_views() { throw Error(Cause::refused, "tcp: a peer's memory can't be viewed; receive instead"); }
-}  // namespace
-
-Ticket TcpTransport::view(LaneId, const Envelope&, std::size_t) { no_views(); }
-std::span<const std::byte> TcpTransport::access(LaneId, Ticket, std::size_t, std::size_t) { no_views(); }
-void TcpTransport::release(LaneId, Ticket) { no_views(); }
-
 Found TcpTransport::found(LaneId lane) const { return peer(lane.peer).found(lane.stream); }
 
 // --- progress ----------------------------------------------------------------------------------------------------------------
