@@ -66,6 +66,8 @@ struct OperationInfo {
   Purpose purpose = Purpose::other;
   bool relayed = false;   ///< a rank's data may reach another one through a third, or summed with others' data
   std::int32_t tag = -1;  ///< of a message with a tag, kAnyTag included; else kNoTag
+
+  friend bool operator==(const OperationInfo&, const OperationInfo&) = default;
 };
 
 /// Interface for tracing: completed() is called for every operation that completes, with the times at which the operation came to
