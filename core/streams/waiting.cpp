@@ -3,7 +3,6 @@
 #include "core/board/peer_watch.h"
 #include "core/streams/engine.h"
 #include "core/streams/mail.h"
-#include "core/streams/wait_observer.h"
 #include "core/streams/wait_state.h"
 #include "transport/fault/delay_transport.h"
 #include "transport/posix.h"
@@ -67,7 +66,7 @@ void Engine::wait_for(Stream stream, std::uint64_t number) {
   WaitState state(stream);
   state.number = number;
   Queue& q = queue(stream);
-  auto* const observer = observer_ == nullptr || is_over(stream, number) ? nullptr : dynamic_cast<WaitObserver*>(observer_);
+  OperationObserver* const observer = is_over(stream, number) ? nullptr : observer_;
   const std::uint64_t begin_ns = observer == nullptr ? 0 : clock().now_ns();
   if (observer != nullptr) observer->wait_begins();
   while (!is_over(stream, number)) {
