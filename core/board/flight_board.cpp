@@ -1,6 +1,7 @@
 // Reading and writing the pages of the flight board, following chains of waits, and describing both for people.
 #include "core/board/flight_board.h"
 
+#include "transport/names.h"
 #include "transport/posix.h"
 
 #include <fmt/format.h>
@@ -41,8 +42,7 @@ Failure failure_of(const Error& error) {
 
 std::string_view name(Life life) {
   constexpr std::array<std::string_view, 5> kNames = {"unborn", "alive", "finished", "exited", "killed"};
-  const auto index = static_cast<std::size_t>(life);
-  return index < kNames.size() ? kNames[index] : "unknown";
+  return name_in(kNames, life);
 }
 
 std::string Activity::describe(std::uint64_t now_ns) const {
