@@ -247,16 +247,4 @@ std::string huge_page_policy_for_shared_memory() {
   return line->substr(open + 1, close - open - 1);
 }
 
-std::string vector_level() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl")) {
-    return __builtin_cpu_supports("avx512bf16") ? "avx512_bf16" : "avx512";
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "avx2";
-  if (__builtin_cpu_supports("sse4.2")) return "sse4";
-#endif
-  return "baseline";
-}
-
 }  // namespace tsprun::detail::machine
