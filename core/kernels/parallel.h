@@ -122,23 +122,34 @@ inline constexpr std::size_t kLine = 64;
 /// Returns the smallest multiple of `multiple` that isn't below `value`.
 constexpr std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-/// Cuts a workspace into arrays, each aligned to a cache line.
+/// Cuts a workspace into arrays, each aligned to a cache line. Without a workspace it only measures: its arrays are null.
 class Carver {
  public:
-  explicit Carver(std::span<std::byte> space) : space_(space) {}
+  Carver() = default;
+  explicit Carver(std::span<std::byte> space)
+      : begin_(space.data() + (kLine - reinterpret_cast<std::uintptr_t>(space.data()) % kLine) % kLine) {}
   /// Returns the next `count` elements, uninitialised. The caller has checked that they fit (check_workspace()).
   template <class T>
   T* take(std::size_t count) {
-    const std::size_t misplaced = reinterpret_cast<std::uintptr_t>(space_.data()) % kLine;
-    space_ = space_.subspan(misplaced == 0 ? 0 : kLine - misplaced);
-    T* first = reinterpret_cast<T*>(space_.data());
-    space_ = space_.subspan(round_up(count * sizeof(T), kLine));
+    T* const first = begin_ == nullptr ? nullptr : reinterpret_cast<T*>(begin_ + taken_);
+    taken_ += round_up(count * sizeof(T), kLine);
     return first;
   }
+  /// Returns the bytes that were taken.
+  std::size_t taken() const { return taken_; }
 
  private:
-  std::span<std::byte> space_;
+  std::byte* begin_ = nullptr;
+  std::size_t taken_ = 0;
 };
+
+/// Returns the bytes that T(carver, sizes…) takes of a workspace.
+template <class T, class... Sizes>
+std::size_t carved_bytes(const Sizes&... sizes) {
+  Carver measure;
+  [[maybe_unused]] const T made(measure, sizes...);
+  return measure.taken();
+}
 
 /// Returns the size of a workspace with `threads` parts of `bytes` each, including what aligning its begin may cost.
 constexpr std::size_t workspace_bytes(std::size_t bytes, std::size_t threads) {
