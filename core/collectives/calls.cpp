@@ -2,7 +2,6 @@
 // ranks are in messages.cpp.
 #include "core/collectives/arguments.h"
 #include "core/collectives/communicator_state.h"
-#include "transport/cause.h"
 
 #include <fmt/format.h>
 
@@ -107,11 +106,8 @@ Work CommunicatorState::start_all_to_all(Mode mode, const ConstBuffer& send, con
   check_same_dtype("all_to_all", send, recv);
   check_equal_counts("all_to_all", send, recv);
   if (send.count % static_cast<std::size_t>(size()) != 0) {
-    throw Error(
-        Cause::refused,
-        fmt::format("all_to_all: send has {} {}, which don't divide into equal chunks for {} ranks; all_to_all_v takes any",
-                    send.count, name(send.dtype), size()),
-        -1, "all_to_all");
+    refuse("all_to_all", fmt::format("send has {} {}, which don't divide into equal chunks for {} ranks; all_to_all_v takes any",
+                                     send.count, name(send.dtype), size()));
   }
   check_memory("all_to_all", "send", send);
   check_memory("all_to_all", "recv", recv);
@@ -132,10 +128,8 @@ Work CommunicatorState::start_all_to_all_v(Mode mode, const ConstBuffer& send, s
   const std::size_t to_self = send_counts[static_cast<std::size_t>(rank())];
   const std::size_t from_self = recv_counts[static_cast<std::size_t>(rank())];
   if (to_self != from_self) {
-    throw Error(Cause::refused,
-                fmt::format("all_to_all_v: rank {} sends itself send_counts[{}] = {}, but expects recv_counts[{}] = {}", rank(),
-                            rank(), to_self, rank(), from_self),
-                -1, "all_to_all");
+    refuse("all_to_all_v", fmt::format("rank {} sends itself send_counts[{}] = {}, but expects recv_counts[{}] = {}", rank(),
+                                       rank(), to_self, rank(), from_self));
   }
   check_memory("all_to_all_v", "send", send);
   check_memory("all_to_all_v", "recv", recv);
