@@ -55,12 +55,11 @@ Outcome DelayTransport::see(Lane& lane, Expected& message) {
 }
 
 Outcome DelayTransport::test_receive(LaneId lane, Ticket ticket) {
-  const auto found = lanes_.find({lane.peer, lane.stream});
-  if (found == lanes_.end()) return inner().test_receive(lane, ticket);
-  std::deque<Expected>& expected = found->second.expected;
+  Lane& waiting = lanes_[{lane.peer, lane.stream}];
+  std::deque<Expected>& expected = waiting.expected;
   const auto message = std::ranges::find(expected, ticket, &Expected::ticket);
   if (message == expected.end()) return inner().test_receive(lane, ticket);
-  if (const Outcome outcome = see(found->second, *message); outcome != Outcome::done) return outcome;  // failures aren't delayed
+  if (const Outcome outcome = see(waiting, *message); outcome != Outcome::done) return outcome;  // failures aren't delayed
   if (posix::now_ns() < message->ready_ns) return Outcome::pending;
   expected.erase(message);
   return Outcome::done;
