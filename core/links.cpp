@@ -59,7 +59,7 @@ void Links::decorate(Used& used) {
       slow.push_back({.peer = from->number, .from = spec.from, .bytes_per_ns = spec.gigabytes_per_s, .fault = i});
   }
   if (options_.gbps > 0 || !slow.empty() || late)
-    used.slow.emplace(used.endpoint(), fault::LinkSpeed{options_.gbps, 0}, std::move(slow), options_.strikes, worlds);
+    used.slow.emplace(used.endpoint(), options_.gbps, std::move(slow), options_.strikes, worlds);
   if (options_.strikes == nullptr) return;
   used.damaged.emplace(*used.outermost(), *options_.strikes, std::move(worlds), used.arrivals);
 }
