@@ -70,7 +70,7 @@ void for_pieces(const Compute& on, const Tensor& out, const ConstTensor& a, cons
   const std::size_t elements = out.elements();
   if (elements == 0) return;
   if (out.contiguous() && a.contiguous() && b.contiguous()) {
-    on.run((elements + kTaskElements - 1) / kTaskElements, [&](std::size_t task, std::size_t) {
+    on.run(pieces(elements, kTaskElements), [&](std::size_t task, std::size_t) {
       const std::size_t first = task * kTaskElements;
       body(first, first, first, std::min(kTaskElements, elements - first));
     });

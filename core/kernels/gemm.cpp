@@ -54,7 +54,6 @@ constexpr std::size_t kSmallestArea = 128 * 128;
 /// Tile sizes are multiples of this, itself a multiple of the register tiles of all BLAS kernels.
 constexpr std::size_t kGrain = 32;
 
-constexpr std::size_t pieces(std::size_t total, std::size_t size) { return total == 0 ? 0 : (total + size - 1) / size; }
 /// Cuts `total` into equal pieces of at most about `limit`.
 constexpr std::size_t even(std::size_t total, std::size_t limit) {
   if (total <= limit) return std::max<std::size_t>(total, 1);

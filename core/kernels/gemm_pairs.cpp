@@ -27,15 +27,14 @@ struct Tile {
 
 /// Cuts `total` into equal pieces of at most `limit`, rounded up to `grain`.
 constexpr std::size_t even(std::size_t total, std::size_t limit, std::size_t grain) {
-  const std::size_t count = (total + limit - 1) / limit;
-  return std::min(round_up((total + count - 1) / count, grain), round_up(total, grain));
+  return std::min(round_up(pieces(total, pieces(total, limit)), grain), round_up(total, grain));
 }
 
 Tile tile_of(const ConstTensor& c, std::size_t threads) {
   const std::size_t m = c.size(0);
   const std::size_t n = c.size(1);
   Tile tile{.rows = even(m, kMostRows, kPairRows), .columns = even(n, kMostColumns, kPairColumns)};
-  const auto tiles = [&] { return ((m + tile.rows - 1) / tile.rows) * ((n + tile.columns - 1) / tile.columns); };
+  const auto tiles = [&] { return pieces(m, tile.rows) * pieces(n, tile.columns); };
   while (threads > 1 && tiles() < kTilesPerThread * threads && std::max(tile.rows, tile.columns) >= 2 * kLeastSide) {
     if (tile.rows >= tile.columns) {
       tile.rows = even(m, tile.rows / 2, kPairRows);
@@ -117,9 +116,8 @@ void multiply_tile(const Tensor& out, const ConstTensor& a, const ConstTensor& b
 void gemm(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTensor& b, Write write) {
   const Tile tile = tile_of(c, on.threads());
   const std::size_t bytes = carved_bytes<Scratch>(tile, c.dtype(), a, b);
-  const std::size_t across = (c.size(1) + tile.columns - 1) / tile.columns;
-  const std::size_t down = (c.size(0) + tile.rows - 1) / tile.rows;
-  on.run(down * across, [&](std::size_t task, std::size_t thread) {
+  const std::size_t across = pieces(c.size(1), tile.columns);
+  on.run(pieces(c.size(0), tile.rows) * across, [&](std::size_t task, std::size_t thread) {
     Carver carver(workspace_part(on.workspace, bytes, thread));
     const Scratch scratch(carver, tile, c.dtype(), a, b);
     const std::size_t row = task / across * tile.rows;

@@ -160,6 +160,9 @@ std::span<std::byte> workspace_part(std::span<std::byte> workspace, std::size_t 
 /// Throws std::invalid_argument, naming the kernel, if the workspace is smaller than `bytes`.
 void check_workspace(const Compute& on, const char* kernel, std::size_t bytes);
 
+/// Returns the number of pieces of at most `size` that `total` takes.
+constexpr std::size_t pieces(std::size_t total, std::size_t size) { return (total + size - 1) / size; }
+
 /// Elements per task of elementwise kernels, counted over all its rows: some 50 µs of work.
 inline constexpr std::size_t kTaskElements = 65536;
 /// Returns how many rows of `width` elements make one task; at least one.
@@ -171,9 +174,20 @@ constexpr std::size_t rows_per_task(std::size_t width) {
 template <class Body>
 void for_rows(const Compute& on, std::size_t rows, std::size_t width, Body&& body) {
   const std::size_t step = rows_per_task(width);
-  on.run((rows + step - 1) / step, [&](std::size_t task, std::size_t) {
+  on.run(pieces(rows, step), [&](std::size_t task, std::size_t) {
     const std::size_t first = task * step;
     body(first, rows - first < step ? rows : first + step);
+  });
+}
+
+/// Calls body(first column, columns) for all `width` columns of a matrix whose rows are summed. A task has so few columns that
+/// their sums stay in the L1 cache while the rows are read.
+template <class Body>
+void for_columns(const Compute& on, std::size_t width, Body&& body) {
+  constexpr std::size_t kTaskColumns = 256;
+  on.run(pieces(width, kTaskColumns), [&](std::size_t task, std::size_t) {
+    const std::size_t first = task * kTaskColumns;
+    body(first, width - first < kTaskColumns ? width - first : kTaskColumns);
   });
 }
 
