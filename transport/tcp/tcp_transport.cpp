@@ -71,9 +71,7 @@ TcpTransport::TcpTransport(const TcpOptions& options)
 TcpTransport::~TcpTransport() = default;
 
 void TcpTransport::watch(int descriptor, std::uint64_t token, bool for_room) const {
-  epoll_event event{};
-  event.events = EPOLLIN | (for_room ? EPOLLOUT : 0U);
-  event.data.u64 = token;
+  epoll_event event{.events = EPOLLIN | (for_room ? EPOLLOUT : 0U), .data = {.u64 = token}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0 &&
       (errno != EEXIST || ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, descriptor, &event) != 0)) {
     throw system_error(Cause::refused, "tcp: epoll_ctl", errno);
