@@ -8,19 +8,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <time.h>
 #include <utility>
 
 namespace tsprun::detail {
 
 namespace {
 
-constexpr long kPause_ns = 200'000;
-
-void pause_a_moment() {
-  const timespec pause{0, kPause_ns};
-  ::nanosleep(&pause, nullptr);
-}
+constexpr std::uint64_t kPause_ns = 200'000;
 
 }  // namespace
 
@@ -255,7 +249,7 @@ void Links::fail(Cause cause, int peer, const std::string& what, std::uint64_t b
   // The peer may have died, or have ended with the job: the launchers report that in a moment.
   while (failure.cause == Cause::disconnected && posix::now_ns() - now < wait_for_word_ns(options_.timeout_ns)) {
     if (options_.check) options_.check();
-    pause_a_moment();
+    posix::sleep_ns(kPause_ns);
   }
   board_.abort(failure);
   if (options_.check) options_.check();
@@ -288,7 +282,7 @@ void Links::await(const Used& used, const std::function<bool(int number)>& done)
         fail(Cause::stalled, peer.rank,
              fmt::format("rank {} didn't connect to rank {} over {} in time", peer.rank, rank(), used.factory->name), began);
       }
-      pause_a_moment();
+      posix::sleep_ns(kPause_ns);
     }
   }
 }

@@ -6,8 +6,6 @@
 
 #include <fmt/format.h>
 
-#include <time.h>
-
 namespace tsprun::detail {
 
 namespace {
@@ -53,10 +51,7 @@ void Engine::throw_first_cause() {
   if (!stepped_) abandon();  // else the operation that is being stepped would be deleted; step_head() does it after that
   // The program may end at once because of the exception, and the courier with it.
   const std::uint64_t told_by = posix::now_ns() + kUntoldNs;
-  while (board_.node().untold.load() != 0 && posix::now_ns() < told_by) {
-    const timespec pause{0, 1'000'000};
-    ::nanosleep(&pause, nullptr);
-  }
+  while (board_.node().untold.load() != 0 && posix::now_ns() < told_by) posix::sleep_ns(1'000'000);
   board_.node().untold.store(0);  // nobody waits a second time
   Failure first = board_.failure();
   // The first failure is still being written, or its writer died meanwhile; in that case the launcher writes it.

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <new>
 #include <sched.h>
-#include <time.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -349,8 +348,7 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
       if (board_.life(carrier) == Life::exited)
         throw blamed(Cause::exited, carrier, fmt::format("rank {} {}; {}", carrier, how_it_ended(carrier), detail));
     }
-    const timespec pause{0, 2'000'000};
-    ::nanosleep(&pause, nullptr);
+    posix::sleep_ns(2'000'000);
   }
   if (board_.life(world_peer) == Life::finished) throw_gone(world_peer, op, sequence);
   // The connection failed, not the peer, so the error names this rank's operation; throw_gone() is for peers that ended.
