@@ -27,7 +27,7 @@ KIB = 1 << 10
 LARGEST = 64 * MIB
 SMALL_MESSAGE = 8
 SOURCES = ["bench/mpi_bench.cpp", "launcher/bench/case.cpp", "launcher/bench/measure.cpp", "launcher/bench/pattern.cpp",
-           "launcher/bench/table.cpp", "core/collectives/op.cpp", "core/tensor/dtype.cpp"]
+           "launcher/bench/table.cpp", "core/tensor/dtype.cpp"]
 LAUNCH_LIMIT_S = 180
 
 

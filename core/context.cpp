@@ -10,10 +10,10 @@
 #include "transport/bootstrap/pmix_store.h"
 #include "transport/cause.h"
 #include "transport/environment.h"
+#include "transport/number.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <exception>
@@ -35,11 +35,7 @@ namespace {
 /// Returns the faults in TSP_FAULTS: texts of --fault, separated by ';'.
 std::vector<fault::Spec> faults_of(std::string_view texts) {
   std::vector<fault::Spec> faults;
-  while (!texts.empty()) {
-    const std::size_t end = std::min(texts.find(';'), texts.size());
-    faults.push_back(fault::parse(texts.substr(0, end)));
-    texts.remove_prefix(std::min(end + 1, texts.size()));
-  }
+  while (!texts.empty()) faults.push_back(fault::parse(take_word(texts, ';')));
   return faults;
 }
 

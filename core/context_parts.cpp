@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <time.h>
 #include <unistd.h>
 
 namespace tsprun::detail {
@@ -182,10 +181,7 @@ void ContextParts::throw_if_aborted() const {
 
 void ContextParts::close_links() {
   const std::uint64_t deadline = posix::now_ns() + timeout_ns();
-  while (!links.close() && !board.aborted() && posix::now_ns() < deadline) {
-    const timespec pause{0, 100'000};
-    ::nanosleep(&pause, nullptr);
-  }
+  while (!links.close() && !board.aborted() && posix::now_ns() < deadline) posix::sleep_ns(100'000);
 }
 
 }  // namespace tsprun::detail

@@ -8,19 +8,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <time.h>
 #include <utility>
 
 namespace tsprun::detail {
 
 namespace {
 
-constexpr long kPause_ns = 200'000;
-
-void pause_a_moment() {
-  const timespec pause{0, kPause_ns};
-  ::nanosleep(&pause, nullptr);
-}
+constexpr std::uint64_t kPause_ns = 200'000;
 
 }  // namespace
 
@@ -66,7 +60,7 @@ void Links::decorate(Used& used) {
       slow.push_back({.peer = from->number, .from = spec.from, .bytes_per_ns = spec.gigabytes_per_s, .fault = i});
   }
   if (options_.gbps > 0 || !slow.empty() || late)
-    used.slow.emplace(used.endpoint(), fault::LinkSpeed{options_.gbps, 0}, std::move(slow), options_.strikes, worlds);
+    used.slow.emplace(used.endpoint(), options_.gbps, std::move(slow), options_.strikes, worlds);
   if (options_.strikes == nullptr) return;
   used.damaged.emplace(*used.outermost(), *options_.strikes, std::move(worlds), used.arrivals);
 }
@@ -262,7 +256,7 @@ void Links::fail(Cause cause, int peer, const std::string& what, std::uint64_t b
   // The peer may have died, or have ended with the job: the launchers report that in a moment.
   while (failure.cause == Cause::disconnected && posix::now_ns() - now < wait_for_word_ns(options_.timeout_ns)) {
     if (options_.check) options_.check();
-    pause_a_moment();
+    posix::sleep_ns(kPause_ns);
   }
   board_.abort(failure);
   if (options_.check) options_.check();
@@ -295,7 +289,7 @@ void Links::await(const Used& used, const std::function<bool(int number)>& done)
         fail(Cause::stalled, peer.rank,
              fmt::format("rank {} didn't connect to rank {} over {} in time", peer.rank, rank(), used.factory->name), began);
       }
-      pause_a_moment();
+      posix::sleep_ns(kPause_ns);
     }
   }
 }

@@ -15,7 +15,6 @@
 #include <charconv>
 #include <poll.h>
 #include <random>
-#include <time.h>
 #include <utility>
 
 namespace tsprun::detail::launcher {
@@ -211,8 +210,7 @@ std::string Cluster::begin_with(const tls::Credentials& secret, JoinRequest mine
       throw Error(Cause::stalled, refusal.why, block_of(ranks_, count, std::min(refusal.missing, count - 1)).first);
     }
     if (posix::now_ns() >= deadline) throw Error(Cause::stalled, trouble, 0);
-    const timespec pause{0, 50'000'000};
-    ::nanosleep(&pause, nullptr);
+    posix::sleep_ns(50'000'000);
   }
 }
 

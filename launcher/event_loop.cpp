@@ -17,9 +17,7 @@ EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
 
 void EventLoop::watch(int descriptor, Source source, int rank, bool write) {
   if (descriptor < 0 || watched_.contains(descriptor)) return;
-  epoll_event event{};
-  event.events = write ? EPOLLOUT : EPOLLIN;
-  event.data.fd = descriptor;
+  epoll_event event{.events = write ? EPOLLOUT : EPOLLIN, .data = {.fd = descriptor}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
     throw system_error(Cause::refused, fmt::format("watching descriptor {}", descriptor), errno);
   }

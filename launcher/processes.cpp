@@ -11,7 +11,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <dirent.h>
 #include <fstream>
 #include <memory>
@@ -27,11 +26,6 @@ namespace tsprun::detail::launcher {
 namespace {
 
 constexpr std::uint64_t kKillDeadline_ns = 1'000'000'000;
-
-void sleep_ms(long milliseconds) {
-  const timespec time{0, milliseconds * 1'000'000};
-  ::nanosleep(&time, nullptr);
-}
 
 std::string why_no_program(const std::string& path) {
   struct stat status {};
@@ -108,7 +102,7 @@ void kill_children(std::span<const pid_t> spare, std::span<const pid_t> spare_gr
     }
     // Children of those just killed become ours when their parent's end is done, so a round that found some needs another.
     if (!any || posix::now_ns() > deadline) return;
-    sleep_ms(1);
+    posix::sleep_ns(1'000'000);
   }
 }
 

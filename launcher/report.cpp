@@ -1,10 +1,10 @@
 // Builds the report's common keys, and keeps a file that says that the run isn't over until it is.
 #include "launcher/report.h"
 
+#include "core/kernels/level.h"
 #include "launcher/link_choices.h"
 #include "launcher/outputs.h"
 #include "transport/cause.h"
-#include "transport/machine.h"
 
 #include <fmt/format.h>
 
@@ -62,7 +62,7 @@ void Report::begin(const std::string& command, const GlobalOptions& global, bool
     root_["verify"] = global.verify;
     root_["reassociate"] = global.reassociate;
   }
-  root_["kernels"] = machine::vector_level();
+  root_["kernels"] = std::string(kernels::name(kernels::best_level()));
   if (has_ranks) {
     ordered_json transports = ordered_json::array();
     if (file_) transports = LinkChoices(global).json();

@@ -45,9 +45,7 @@ SleepSet::SleepSet(Doorbell& doorbell, std::span<const int> descriptors) : doorb
   epoll_ = posix::UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) throw system_error(Cause::refused, "epoll_create of what a rank sleeps on", errno);
   const auto add = [&](int descriptor) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = descriptor;
+    epoll_event event{.events = EPOLLIN, .data = {.fd = descriptor}};
     if (descriptor >= 0 && ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
       throw system_error(Cause::refused, "epoll_ctl of what a rank sleeps on", errno);
     }

@@ -27,23 +27,24 @@ struct Reach {
 /// Bytes of a slab. Memory is registered slab by slab, counted from the start of the heap; one key covers one slab.
 inline constexpr std::size_t kSlabBytes = std::size_t{64} << 20;
 
-/// End of a transport on this rank, with its memory and its traffic.
+/// End of a transport on this rank, with its memory and its traffic. An end that needs no address (Factory::to_tell is empty)
+/// leaves the functions that connect as they are here.
 class Endpoint : public Transport {
  public:
   /// Returns the address blob that `peer` needs to connect to this rank. Only the same kind of transport can read it. verbs
   /// makes the queue pair for that peer here.
-  virtual std::vector<std::byte> address(int peer) = 0;
+  virtual std::vector<std::byte> address(int /*peer*/) { return {}; }
   /// Tells from the peer's address blob whether it can be reached, and why or why not.
-  virtual Reach can_reach(int peer, std::span<const std::byte> address) const = 0;
+  virtual Reach can_reach(int /*peer*/, std::span<const std::byte> /*address*/) const { return {true, {}}; }
   /// Starts to connect and returns at once. Throws Error(refused) if the blob is malformed or the peer can't be reached,
   /// Error(disconnected) if connecting fails at once.
-  virtual void connect(int peer, std::span<const std::byte> address) = 0;
+  virtual void connect(int /*peer*/, std::span<const std::byte> /*address*/) {}
   /// Returns true once the peer may write to this end. Moves the connection on, so call it repeatedly.
   virtual bool linked(int /*peer*/) { return true; }
   /// Returns true once bytes have provably reached the peer. Moves the connection on, so call it repeatedly.
-  virtual bool connected(int peer) = 0;
+  virtual bool connected(int /*peer*/) { return true; }
   /// Returns why the connection to a peer, or the attempt to make it, is broken; empty if it isn't.
-  virtual std::string broken(int peer) const = 0;
+  virtual std::string broken(int /*peer*/) const { return {}; }
 
   /// Makes memory addressable for peers (shm: it must lie in this rank's heap; verbs: its slabs are registered; tcp: nothing to
   /// do). Registering again what is registered costs nothing. Throws Error(refused) outside the heap, Error(out_of_memory)

@@ -1,12 +1,10 @@
 // Parses the files under /proc and the cgroup folders, innermost first, and takes the tightest limit.
 #include "transport/machine.h"
 
-#include "transport/cause.h"
+#include "transport/number.h"
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <cstring>
 #include <fstream>
 #include <limits>
 #include <optional>
@@ -33,16 +31,9 @@ std::optional<std::string> first_line(const std::string& path) {
   return line;
 }
 
-std::optional<std::int64_t> to_number(std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end == text.data()) return std::nullopt;
-  return value;
-}
-
 std::optional<std::int64_t> number_in(const std::string& path) {
   const auto line = first_line(path);
-  return line ? to_number(*line) : std::nullopt;
+  return line ? number_from<std::int64_t>(*line) : std::nullopt;
 }
 
 bool holds_word(const std::string& list, std::string_view word) {
@@ -100,34 +91,23 @@ std::vector<std::string> cgroup_folders(const std::string& controller) {
   return {};
 }
 
-/// Reads cpu.max of cgroup v2 ("max 100000" or "150000 100000") as a number of cores; 0: no quota.
+/// Returns a quota of CPU time per period as a number of cores; 0: no quota.
+double in_cores(std::optional<std::int64_t> quota, std::optional<std::int64_t> period) {
+  if (!quota || !period || *quota <= 0 || *period <= 0) return 0;
+  return static_cast<double>(*quota) / static_cast<double>(*period);
+}
+
+/// Reads cpu.max of cgroup v2: "max 100000" or "150000 100000".
 double quota_v2(const std::string& folder) {
   const auto line = first_line(folder + "/cpu.max");
   if (!line) return 0;
   const std::size_t space = line->find(' ');
   if (space == std::string::npos) return 0;
-  const auto quota = to_number(std::string_view(*line).substr(0, space));
-  const auto period = to_number(std::string_view(*line).substr(space + 1));
-  if (!quota || !period || *quota <= 0 || *period <= 0) return 0;
-  return static_cast<double>(*quota) / static_cast<double>(*period);
+  return in_cores(number_from<std::int64_t>(line->substr(0, space)), number_from<std::int64_t>(line->substr(space + 1)));
 }
 
 double quota_v1(const std::string& folder) {
-  const auto quota = number_in(folder + "/cpu.cfs_quota_us");
-  const auto period = number_in(folder + "/cpu.cfs_period_us");
-  if (!quota || !period || *quota <= 0 || *period <= 0) return 0;
-  return static_cast<double>(*quota) / static_cast<double>(*period);
-}
-
-std::uint64_t memory_information(const std::string& key) {
-  std::ifstream file("/proc/meminfo");
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(key) || line.size() <= key.size() || line[key.size()] != ':') continue;
-    std::istringstream rest(line.substr(key.size() + 1));
-    std::uint64_t kibibytes = 0;
-    if (rest >> kibibytes) return kibibytes * 1024;
-  }
-  return 0;
+  return in_cores(number_in(folder + "/cpu.cfs_quota_us"), number_in(folder + "/cpu.cfs_period_us"));
 }
 
 /// Returns what sysinfo(2) tells of memory, for machines where /proc isn't mounted. Page cache that could be dropped doesn't
@@ -138,11 +118,12 @@ Space without_proc() {
   return {.free = memory.freeram * memory.mem_unit, .total = memory.totalram * memory.mem_unit};
 }
 
-/// Returns the number after `key` in a file of lines "key number"; 0 if there is none.
+/// Returns the number after `key` in a file of lines "key number …"; 0 if there is none.
 std::uint64_t count_in(const std::string& path, std::string_view key) {
   std::ifstream file(path);
-  for (std::string name, value; file >> name >> value;) {
-    if (name == key) return static_cast<std::uint64_t>(std::max<std::int64_t>(0, to_number(value).value_or(0)));
+  for (std::string line, name, value; std::getline(file, line);) {
+    std::istringstream words(line);
+    if (words >> name >> value && name == key) return number_from<std::uint64_t>(value).value_or(0);
   }
   return 0;
 }
@@ -152,11 +133,7 @@ std::uint64_t left_under(const std::string& folder, const char* limit_file, cons
   const auto limit = number_in(folder + "/" + limit_file);
   const auto usage = number_in(folder + "/" + usage_file);
   if (!limit || !usage || *limit < 0 || *usage < 0) return kUnlimited;
-  std::int64_t reclaimable = 0;
-  std::ifstream statistics(folder + "/memory.stat");
-  for (std::string key, value; statistics >> key >> value;) {
-    if (key == inactive_key) reclaimable = to_number(value).value_or(0);
-  }
+  const auto reclaimable = static_cast<std::int64_t>(count_in(folder + "/memory.stat", inactive_key));
   const std::int64_t used = std::max<std::int64_t>(0, *usage - reclaimable);
   return *limit > used ? static_cast<std::uint64_t>(*limit - used) : 0;
 }
@@ -220,7 +197,7 @@ int usable_cores(std::span<const int> processes) {
 }
 
 std::uint64_t available_memory() {
-  std::uint64_t available = has_proc() ? memory_information("MemAvailable") : without_proc().free;
+  std::uint64_t available = has_proc() ? 1024 * count_in("/proc/meminfo", "MemAvailable:") : without_proc().free;
   for (const std::string& folder : cgroup_folders("")) {
     available = std::min(available, left_under(folder, "memory.max", "memory.current", "inactive_file"));
   }
@@ -231,7 +208,7 @@ std::uint64_t available_memory() {
 }
 
 std::uint64_t total_memory() {
-  const std::uint64_t total = memory_information("MemTotal");
+  const std::uint64_t total = 1024 * count_in("/proc/meminfo", "MemTotal:");
   return total != 0 ? total : without_proc().total;
 }
 
@@ -268,18 +245,6 @@ std::string huge_page_policy_for_shared_memory() {
   const std::size_t close = line->find(']', open == std::string::npos ? 0 : open);
   if (open == std::string::npos || close == std::string::npos) return {};
   return line->substr(open + 1, close - open - 1);
-}
-
-std::string vector_level() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl")) {
-    return __builtin_cpu_supports("avx512bf16") ? "avx512_bf16" : "avx512";
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "avx2";
-  if (__builtin_cpu_supports("sse4.2")) return "sse4";
-#endif
-  return "baseline";
 }
 
 }  // namespace tsprun::detail::machine

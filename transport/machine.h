@@ -54,8 +54,4 @@ std::uint64_t limit_address_space();
 /// Returns the chosen value of /sys/kernel/mm/transparent_hugepage/shmem_enabled ("never", "advise", …); empty if unknown.
 std::string huge_page_policy_for_shared_memory();
 
-/// Returns the highest vector level of the processor, for reports: "avx512_bf16", "avx512" (F, BW, DQ and VL), "avx2" (with
-/// FMA), "sse4" (4.2) or "baseline".
-std::string vector_level();
-
 }  // namespace tsprun::detail::machine

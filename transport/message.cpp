@@ -1,6 +1,8 @@
 // Names of streams and purposes.
 #include "transport/message.h"
 
+#include "transport/names.h"
+
 #include <array>
 
 namespace tsprun {
@@ -11,14 +13,7 @@ constexpr std::array<std::string_view, kPurposes + 1> kPurposeNames = {"weights"
                                                                        "embedding", "head", "other",       "none"};
 }  // namespace
 
-std::string_view name(Stream stream) {
-  const auto index = static_cast<std::size_t>(stream);
-  return index < kStreamNames.size() ? kStreamNames[index] : "unknown";
-}
-
-std::string_view name(Purpose purpose) {
-  const auto index = static_cast<std::size_t>(purpose);
-  return index < kPurposeNames.size() ? kPurposeNames[index] : "unknown";
-}
+std::string_view name(Stream stream) { return detail::name_in(kStreamNames, stream); }
+std::string_view name(Purpose purpose) { return detail::name_in(kPurposeNames, purpose); }
 
 }  // namespace tsprun

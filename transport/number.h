@@ -1,6 +1,7 @@
-// Numbers in texts that must be nothing but a number.
+// Words of a text, and numbers in texts that must be nothing but a number.
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <string_view>
@@ -15,6 +16,13 @@ std::optional<Number> number_from(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
+}
+
+/// Takes what stands before the first separator, or all, off the front of a text, and the separator with it.
+inline std::string_view take_word(std::string_view& text, char separator) {
+  const std::string_view word = text.substr(0, text.find(separator));
+  text.remove_prefix(std::min(word.size() + 1, text.size()));
+  return word;
 }
 
 }  // namespace tsprun::detail

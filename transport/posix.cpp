@@ -82,6 +82,11 @@ std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(time.tv_nsec);
 }
 
+void sleep_ns(std::uint64_t nanoseconds) {
+  const timespec duration{0, static_cast<long>(nanoseconds)};
+  ::nanosleep(&duration, nullptr);
+}
+
 std::optional<ProcessStat> process_stat(pid_t pid) {
   const UniqueFd file(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
   char text[512];

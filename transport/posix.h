@@ -77,6 +77,9 @@ int write_all(int descriptor, std::string_view text);
 /// Returns nanoseconds of CLOCK_MONOTONIC: the same clock for all processes of a machine.
 std::uint64_t now_ns();
 
+/// Sleeps so long, or until a signal comes; less than a second.
+void sleep_ns(std::uint64_t nanoseconds);
+
 /// Fields of /proc/PID/stat (proc(5)).
 struct ProcessStat {
   pid_t pid = 0;

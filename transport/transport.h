@@ -22,6 +22,7 @@
 #pragma once
 
 #include "transport/message.h"
+#include "tsprun/error.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -66,17 +67,19 @@ class Transport {
   virtual bool can_receive_into(std::span<const std::byte> memory) const = 0;
   /// Borrows the lane's next unmatched message, of exactly `bytes`. Precondition: can_view(lane.peer); other transports throw
   /// Error(refused). Returns kNotNow if too many receives are posted.
-  virtual Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) = 0;
+  virtual Ticket view(LaneId lane, const Envelope& /*envelope*/, std::size_t /*bytes*/) { no_view(lane); }
   /// Returns done once the message has arrived and, for receive(), lies in its buffer. A mismatch is found before any byte
   /// reaches the buffer; found() then tells what came instead.
   virtual Outcome test_receive(LaneId lane, Ticket ticket) = 0;
   /// Returns true if payloads of this peer can be borrowed with view().
-  virtual bool can_view(int peer) const = 0;
+  virtual bool can_view(int /*peer*/) const { return false; }
   /// Returns `bytes` of a viewed message from `offset` on and counts them as received. Precondition: the ticket is done and not
   /// released; the range lies within the message. The span is valid until release().
-  virtual std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) = 0;
+  virtual std::span<const std::byte> access(LaneId lane, Ticket /*ticket*/, std::size_t /*offset*/, std::size_t /*bytes*/) {
+    no_view(lane);
+  }
   /// Ends a view: the sender may reuse the memory.
-  virtual void release(LaneId lane, Ticket ticket) = 0;
+  virtual void release(LaneId lane, Ticket /*ticket*/) { no_view(lane); }
   /// Returns what was found on the incoming lane instead of the expected message, or why the lane is broken. Call it after
   /// mismatch, corrupt or disconnected.
   virtual Found found(LaneId lane) const = 0;
@@ -86,14 +89,19 @@ class Transport {
   // --- progress and sleep -------------------------------------------------------------------------------------------------
   /// Moves what can be moved without waiting. Returns true if anything moved, which counts as a sign of life. Over shm there is
   /// nothing to do: peers act on the memory themselves.
-  virtual bool progress() = 0;
+  virtual bool progress() { return false; }
   /// Asks to be woken, by doorbell or descriptor, by anything that arrives from now on. The caller must look once more before
   /// it sleeps. Returns the time (posix::now_ns) at which progress() must run even if nothing arrives; kNoDeadline: never.
-  virtual std::uint64_t arm() = 0;
+  virtual std::uint64_t arm() { return kNoDeadline; }
   /// Withdraws arm(); call it after waking.
-  virtual void disarm() = 0;
+  virtual void disarm() {}
   /// Returns a descriptor that becomes readable when an armed transport has news; -1 if only the rank's doorbell is rung.
-  virtual int descriptor() const = 0;
+  virtual int descriptor() const { return -1; }
+
+ private:
+  [[noreturn]] static void no_view(LaneId lane) {
+    throw Error(Cause::refused, "a peer's memory can't be viewed; ask can_view()", lane.peer);
+  }
 };
 
 }  // namespace tsprun::detail

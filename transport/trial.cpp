@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <time.h>
 
 namespace tsprun::detail::trial {
 
@@ -33,8 +32,7 @@ void until(const std::function<bool()>& condition, const std::string& what) {
   const std::uint64_t deadline = posix::now_ns() + kDeadline_ns;
   while (!condition()) {
     if (posix::now_ns() >= deadline) throw Error(Cause::stalled, fmt::format("{} took longer than 5 s", what));
-    const timespec pause{0, 50'000};
-    ::nanosleep(&pause, nullptr);
+    posix::sleep_ns(50'000);
   }
 }
 

@@ -1,6 +1,7 @@
 // Reading and writing the pages of the flight board, following chains of waits, and describing both for people.
 #include "core/board/flight_board.h"
 
+#include "transport/names.h"
 #include "transport/posix.h"
 
 #include <fmt/format.h>
@@ -8,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <time.h>
 
 namespace tsprun::detail {
 
@@ -42,8 +42,7 @@ Failure failure_of(const Error& error) {
 
 std::string_view name(Life life) {
   constexpr std::array<std::string_view, 5> kNames = {"unborn", "alive", "finished", "exited", "killed"};
-  const auto index = static_cast<std::size_t>(life);
-  return index < kNames.size() ? kNames[index] : "unknown";
+  return name_in(kNames, life);
 }
 
 std::string Activity::describe(std::uint64_t now_ns) const {
@@ -115,11 +114,10 @@ Failure FlightBoard::failure() const {
 
 Failure FlightBoard::first_failure() const {
   constexpr std::uint64_t kPatience_ns = 100'000'000;
-  constexpr timespec kPause{0, 200'000};
   Failure first = failure();
   for (const std::uint64_t ends = posix::now_ns() + kPatience_ns; first.cause == Cause::none && posix::now_ns() < ends;
        first = failure()) {
-    ::nanosleep(&kPause, nullptr);
+    posix::sleep_ns(200'000);
   }
   if (first.cause == Cause::none) {
     first.cause = Cause::interrupted;
@@ -228,7 +226,6 @@ void FlightBoard::note_first_error(int rank, const Failure& error) const {
 
 void FlightBoard::note_fault(int rank, const FaultRecord& record) const {
   RankPage& to = page(rank);
-  to.faults.fetch_or(std::uint64_t{1} << record.fault, relaxed);
   to.fault_counts[record.fault].fetch_add(1, relaxed);
   const std::uint64_t used = to.fault_records.load(relaxed);
   if (used >= kFaultLines) return;
@@ -279,12 +276,6 @@ std::uint64_t FlightBoard::fault_count(std::size_t number) const {
   std::uint64_t count = 0;
   for (int rank = 0; rank < ranks_; ++rank) count += page(rank).fault_counts[number].load(relaxed);
   return count;
-}
-
-std::uint64_t FlightBoard::faults() const {
-  std::uint64_t all = 0;
-  for (int rank = 0; rank < ranks_; ++rank) all |= page(rank).faults.load(relaxed);
-  return all;
 }
 
 FlightBoard::Chain FlightBoard::wait_chain(int rank) const {

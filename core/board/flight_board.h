@@ -149,8 +149,7 @@ struct RankPage {
   std::atomic<std::int32_t> core;           ///< 1 + number of the core on which it last ran, where ranks share cores; 0: unknown
   ActivityLine activity[kQueues];
   std::atomic<std::uint64_t> counts[kOps];              ///< operations posted, by Op
-  std::atomic<std::uint64_t> faults;                    ///< bit i: injected fault i struck here, see note_fault()
-  std::atomic<std::uint64_t> fault_counts[kMaxFaults];  ///< how often each fault struck here
+  std::atomic<std::uint64_t> fault_counts[kMaxFaults];  ///< how often each injected fault struck here, see note_fault()
   std::atomic<std::uint64_t> fault_records;             ///< number of fault_lines in use
   FaultLine fault_lines[kFaultLines];                   ///< the first strikes, in order of time
   FinishedLine finished[kFinishedLines];
@@ -282,8 +281,6 @@ class FlightBoard {
   std::vector<FaultRecord> fault_records(int rank) const;
   /// Returns how often fault `number` struck, over all ranks.
   std::uint64_t fault_count(std::size_t number) const;
-  /// Returns the faults that struck any rank: bit i stands for fault i.
-  std::uint64_t faults() const;
 
   /// Returns the speeds of messages to this rank, ordered by sender.
   std::vector<LinkRecord> link_records(int rank) const;

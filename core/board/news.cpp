@@ -28,11 +28,7 @@ std::optional<Failure> unpacked(std::string_view text) {
   if (end == std::string_view::npos) return std::nullopt;
   std::array<std::string_view, 5> words;
   std::string_view line = text.substr(0, end);
-  for (std::string_view& word : words) {
-    const std::size_t length = line.find(' ');
-    word = line.substr(0, length);
-    line = length == std::string_view::npos ? std::string_view() : line.substr(length + 1);
-  }
+  for (std::string_view& word : words) word = take_word(line, ' ');
   const auto cause = number_from<std::uint8_t>(words[0]);
   const auto rank = number_from<int>(words[1]);
   const auto code = number_from<int>(words[2]);

@@ -7,16 +7,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace tsprun::detail::arguments {
 
 namespace {
-
-[[noreturn]] void refuse(std::string_view operation, const std::string& why) {
-  throw Error(Cause::refused, fmt::format("{}: {}", operation, why), -1, std::string(operation));
-}
 
 /// Returns a buffer's size as text: "10 f32".
 std::string amount(const ConstBuffer& buffer) { return fmt::format("{} {}", buffer.count, name(buffer.dtype)); }
@@ -28,6 +23,10 @@ bool overlap(const ConstBuffer& a, const ConstBuffer& b) {
 }
 
 }  // namespace
+
+void refuse(std::string_view operation, const std::string& why) {
+  throw Error(Cause::refused, fmt::format("{}: {}", operation, why), -1, std::string(operation));
+}
 
 void check_one_each(std::string_view operation, std::string_view list_name, std::span<const std::size_t> list, int ranks) {
   if (list.size() != static_cast<std::size_t>(ranks)) {

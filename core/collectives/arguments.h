@@ -7,10 +7,13 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace tsprun::detail::arguments {
 
+/// Refuses an operation; the error reads "all_reduce: why".
+[[noreturn]] void refuse(std::string_view operation, const std::string& why);
 /// Requires an address unless the buffer is empty; the error reads "all_reduce: send has 3 f32 at a null address".
 void check_memory(std::string_view operation, std::string_view argument, const ConstBuffer& buffer);
 /// Requires equal dtypes.

@@ -2,7 +2,6 @@
 // ranks are in messages.cpp.
 #include "core/collectives/arguments.h"
 #include "core/collectives/communicator_state.h"
-#include "transport/cause.h"
 
 #include <fmt/format.h>
 
@@ -24,68 +23,46 @@ Work CommunicatorState::start_broadcast(Mode mode, const Buffer& buffer, int roo
   return start(mode, std::move(call), options);
 }
 
-// --- all_gather --------------------------------------------------------------------------------------------------------------
+// --- all_gather, reduce_scatter ------------------------------------------------------------------------------------------------
 
-Work CommunicatorState::start_all_gather(Mode mode, const ConstBuffer& send, const Buffer& recv, const CallOptions& options) {
-  check_same_dtype("all_gather", send, recv);
-  check_whole("all_gather", "recv", recv, "send", send, size());
-  check_memory("all_gather", "send", send);
-  check_memory("all_gather", "recv", recv);
-  Chunks chunks = Chunks::uniform(size(), send.count);
-  check_overlap("all_gather", "send", send, "recv", recv, recv.slice(chunks.offset(rank()), send.count).data);
-  CheckedCall call(Op::all_gather, recv.bytes(), send.count, send, recv);
-  call.arguments.chunks = std::move(chunks);
-  return start(mode, std::move(call), options);
-}
+namespace {
 
-Work CommunicatorState::start_all_gather_v(Mode mode, const ConstBuffer& send, const Buffer& recv,
-                                           std::span<const std::size_t> counts, const Placement& placement,
-                                           const CallOptions& options) {
-  check_same_dtype("all_gather_v", send, recv);
-  check_chunks("all_gather_v", counts, placement, size(), "recv", recv);
-  check_own_count("all_gather_v", counts, rank(), "send", send);
-  check_memory("all_gather_v", "send", send);
-  check_memory("all_gather_v", "recv", recv);
-  Chunks chunks = placement ? Chunks::placed(counts, *placement) : Chunks::listed(counts);
-  const std::size_t total = chunks.total();
-  check_overlap("all_gather_v", "send", send, "recv", recv, recv.slice(chunks.offset(rank()), send.count).data);
-  CheckedCall call(Op::all_gather, total * size_of(recv.dtype), total, send, recv);
-  call.agreement.counts = counts;
-  call.arguments.chunks = std::move(chunks);
-  return start(mode, std::move(call), options);
-}
+/// The buffers of a call in which one, the whole, consists of a part of every rank.
+struct PartAndWhole {
+  PartAndWhole(bool gathers, const ConstBuffer& send, const ConstBuffer& recv)
+      : part(gathers ? send : recv),
+        whole(gathers ? recv : send),
+        part_name(gathers ? "send" : "recv"),
+        whole_name(gathers ? "recv" : "send") {}
+  ConstBuffer part;
+  ConstBuffer whole;
+  std::string_view part_name;
+  std::string_view whole_name;
+};
 
-// --- reduce_scatter ----------------------------------------------------------------------------------------------------------
+}  // namespace
 
-Work CommunicatorState::start_reduce_scatter(Mode mode, const ConstBuffer& send, const Buffer& recv, Reduction reduction,
-                                             const CallOptions& options) {
-  check_same_dtype("reduce_scatter", send, recv);
-  check_reduction("reduce_scatter", reduction, send.dtype);
-  check_whole("reduce_scatter", "send", send, "recv", recv, size());
-  check_memory("reduce_scatter", "send", send);
-  check_memory("reduce_scatter", "recv", recv);
-  Chunks chunks = Chunks::uniform(size(), recv.count);
-  check_overlap("reduce_scatter", "recv", recv, "send", send, send.slice(chunks.offset(rank()), recv.count).data);
-  CheckedCall call(Op::reduce_scatter, send.bytes(), recv.count, send, recv);
-  call.arguments.chunks = std::move(chunks);
-  call.reduction = reduction;
-  return start(mode, std::move(call), options);
-}
-
-Work CommunicatorState::start_reduce_scatter_v(Mode mode, const ConstBuffer& send, const Buffer& recv,
-                                               std::span<const std::size_t> counts, const Placement& placement,
-                                               Reduction reduction, const CallOptions& options) {
-  check_same_dtype("reduce_scatter_v", send, recv);
-  check_reduction("reduce_scatter_v", reduction, send.dtype);
-  check_chunks("reduce_scatter_v", counts, placement, size(), "send", send);
-  check_own_count("reduce_scatter_v", counts, rank(), "recv", recv);
-  check_memory("reduce_scatter_v", "send", send);
-  check_memory("reduce_scatter_v", "recv", recv);
-  Chunks chunks = placement ? Chunks::placed(counts, *placement) : Chunks::listed(counts);
-  const std::size_t total = chunks.total();
-  check_overlap("reduce_scatter_v", "recv", recv, "send", send, send.slice(chunks.offset(rank()), recv.count).data);
-  CheckedCall call(Op::reduce_scatter, total * size_of(send.dtype), total, send, recv);
-  call.agreement.counts = counts;
+Work CommunicatorState::start_parts(Mode mode, Op op, const ConstBuffer& send, const Buffer& recv, Reduction reduction,
+                                    const Counts& counts, const Placement& placement, const CallOptions& options) {
+  const bool gathers = op == Op::all_gather;
+  const std::string_view me =
+      counts ? (gathers ? "all_gather_v" : "reduce_scatter_v") : (gathers ? "all_gather" : "reduce_scatter");
+  const PartAndWhole of(gathers, send, recv);
+  check_same_dtype(me, send, recv);
+  if (!gathers) check_reduction(me, reduction, send.dtype);
+  Chunks chunks = Chunks::uniform(size(), of.part.count);
+  if (counts) {
+    check_chunks(me, *counts, placement, size(), of.whole_name, of.whole);
+    check_own_count(me, *counts, rank(), of.part_name, of.part);
+    chunks = placement ? Chunks::placed(*counts, *placement) : Chunks::listed(*counts);
+  } else {
+    check_whole(me, of.whole_name, of.whole, of.part_name, of.part, size());
+  }
+  check_memory(me, "send", send);
+  check_memory(me, "recv", recv);
+  check_overlap(me, of.part_name, of.part, of.whole_name, of.whole, of.whole.slice(chunks.offset(rank()), of.part.count).data);
+  CheckedCall call(op, chunks.total() * size_of(send.dtype), chunks.total(), send, recv);
+  if (counts) call.agreement.counts = *counts;
   call.arguments.chunks = std::move(chunks);
   call.reduction = reduction;
   return start(mode, std::move(call), options);
@@ -129,11 +106,8 @@ Work CommunicatorState::start_all_to_all(Mode mode, const ConstBuffer& send, con
   check_same_dtype("all_to_all", send, recv);
   check_equal_counts("all_to_all", send, recv);
   if (send.count % static_cast<std::size_t>(size()) != 0) {
-    throw Error(
-        Cause::refused,
-        fmt::format("all_to_all: send has {} {}, which don't divide into equal chunks for {} ranks; all_to_all_v takes any",
-                    send.count, name(send.dtype), size()),
-        -1, "all_to_all");
+    refuse("all_to_all", fmt::format("send has {} {}, which don't divide into equal chunks for {} ranks; all_to_all_v takes any",
+                                     send.count, name(send.dtype), size()));
   }
   check_memory("all_to_all", "send", send);
   check_memory("all_to_all", "recv", recv);
@@ -154,10 +128,8 @@ Work CommunicatorState::start_all_to_all_v(Mode mode, const ConstBuffer& send, s
   const std::size_t to_self = send_counts[static_cast<std::size_t>(rank())];
   const std::size_t from_self = recv_counts[static_cast<std::size_t>(rank())];
   if (to_self != from_self) {
-    throw Error(Cause::refused,
-                fmt::format("all_to_all_v: rank {} sends itself send_counts[{}] = {}, but expects recv_counts[{}] = {}", rank(),
-                            rank(), to_self, rank(), from_self),
-                -1, "all_to_all");
+    refuse("all_to_all_v", fmt::format("rank {} sends itself send_counts[{}] = {}, but expects recv_counts[{}] = {}", rank(),
+                                       rank(), to_self, rank(), from_self));
   }
   check_memory("all_to_all_v", "send", send);
   check_memory("all_to_all_v", "recv", recv);
@@ -172,50 +144,28 @@ Work CommunicatorState::start_all_to_all_v(Mode mode, const ConstBuffer& send, s
 
 // --- gather, scatter ---------------------------------------------------------------------------------------------------------
 
-Work CommunicatorState::start_gather(Mode mode, const ConstBuffer& send, const Buffer& recv,
-                                     const std::optional<std::span<const std::size_t>>& counts, int root,
-                                     const CallOptions& options) {
-  check_member("gather", "root", root, size());
-  check_memory("gather", "send", send);
-  Chunks chunks = Chunks::uniform(size(), send.count);
+Work CommunicatorState::start_rooted_parts(Mode mode, Op op, const ConstBuffer& send, const Buffer& recv, const Counts& counts,
+                                           int root, const CallOptions& options) {
+  const bool gathers = op == Op::gather;
+  const std::string_view me = gathers ? "gather" : "scatter";
+  const std::string_view me_v = gathers ? "gather_v" : "scatter_v";
+  const PartAndWhole of(gathers, send, recv);
+  check_member(me, "root", root, size());
+  check_memory(me, of.part_name, of.part);
+  Chunks chunks = Chunks::uniform(size(), of.part.count);
   if (counts) {
-    check_one_each("gather_v", "counts", *counts, size());
-    check_own_count("gather_v", *counts, rank(), "send", send);
+    check_one_each(me_v, "counts", *counts, size());
+    check_own_count(me_v, *counts, rank(), of.part_name, of.part);
     chunks = Chunks::listed(*counts);
   }
   if (rank() == root) {
-    check_same_dtype("gather", send, recv);
-    if (counts) check_counts("gather_v", "counts", *counts, size(), "recv", recv);
-    else check_whole("gather", "recv", recv, "send", send, size());
-    check_memory("gather", "recv", recv);
-    check_overlap("gather", "send", send, "recv", recv, recv.slice(chunks.offset(root), send.count).data);
+    check_same_dtype(me, send, recv);
+    if (counts) check_counts(me_v, "counts", *counts, size(), of.whole_name, of.whole);
+    else check_whole(me, of.whole_name, of.whole, of.part_name, of.part, size());
+    check_memory(me, of.whole_name, of.whole);
+    check_overlap(me, of.part_name, of.part, of.whole_name, of.whole, of.whole.slice(chunks.offset(root), of.part.count).data);
   }
-  CheckedCall call(Op::gather, chunks.total() * size_of(send.dtype), chunks.total(), send, recv);
-  if (counts) call.agreement.counts = *counts;
-  call.arguments.root = root;
-  call.arguments.chunks = std::move(chunks);
-  return start(mode, std::move(call), options);
-}
-
-Work CommunicatorState::start_scatter(Mode mode, const ConstBuffer& send, const Buffer& recv,
-                                      const std::optional<std::span<const std::size_t>>& counts, int root,
-                                      const CallOptions& options) {
-  check_member("scatter", "root", root, size());
-  check_memory("scatter", "recv", recv);
-  Chunks chunks = Chunks::uniform(size(), recv.count);
-  if (counts) {
-    check_one_each("scatter_v", "counts", *counts, size());
-    check_own_count("scatter_v", *counts, rank(), "recv", recv);
-    chunks = Chunks::listed(*counts);
-  }
-  if (rank() == root) {
-    check_same_dtype("scatter", send, recv);
-    if (counts) check_counts("scatter_v", "counts", *counts, size(), "send", send);
-    else check_whole("scatter", "send", send, "recv", recv, size());
-    check_memory("scatter", "send", send);
-    check_overlap("scatter", "recv", recv, "send", send, send.slice(chunks.offset(root), recv.count).data);
-  }
-  CheckedCall call(Op::scatter, chunks.total() * size_of(recv.dtype), chunks.total(), send, recv);
+  CheckedCall call(op, chunks.total() * size_of(of.part.dtype), chunks.total(), send, recv);
   if (counts) call.agreement.counts = *counts;
   call.arguments.root = root;
   call.arguments.chunks = std::move(chunks);
@@ -240,47 +190,49 @@ Work Communicator::post_broadcast(Buffer buffer, int root, CallOptions options) 
 }
 
 void Communicator::all_gather(ConstBuffer send, Buffer recv, CallOptions options) {
-  state_->start_all_gather(CommunicatorState::Mode::blocking, send, recv, options);
+  state_->start_parts(CommunicatorState::Mode::blocking, Op::all_gather, send, recv, Reduction::sum, {}, {}, options);
 }
 Work Communicator::post_all_gather(ConstBuffer send, Buffer recv, CallOptions options) {
-  return state_->start_all_gather(CommunicatorState::Mode::posted, send, recv, options);
+  return state_->start_parts(CommunicatorState::Mode::posted, Op::all_gather, send, recv, Reduction::sum, {}, {}, options);
 }
 void Communicator::all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, CallOptions options) {
-  state_->start_all_gather_v(CommunicatorState::Mode::blocking, send, recv, counts, {}, options);
+  state_->start_parts(CommunicatorState::Mode::blocking, Op::all_gather, send, recv, Reduction::sum, counts, {}, options);
 }
 Work Communicator::post_all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, CallOptions options) {
-  return state_->start_all_gather_v(CommunicatorState::Mode::posted, send, recv, counts, {}, options);
+  return state_->start_parts(CommunicatorState::Mode::posted, Op::all_gather, send, recv, Reduction::sum, counts, {}, options);
 }
 void Communicator::all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
                                 std::span<const std::size_t> offsets, CallOptions options) {
-  state_->start_all_gather_v(CommunicatorState::Mode::blocking, send, recv, counts, offsets, options);
+  state_->start_parts(CommunicatorState::Mode::blocking, Op::all_gather, send, recv, Reduction::sum, counts, offsets, options);
 }
 Work Communicator::post_all_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
                                      std::span<const std::size_t> offsets, CallOptions options) {
-  return state_->start_all_gather_v(CommunicatorState::Mode::posted, send, recv, counts, offsets, options);
+  return state_->start_parts(CommunicatorState::Mode::posted, Op::all_gather, send, recv, Reduction::sum, counts, offsets,
+                             options);
 }
 
 void Communicator::reduce_scatter(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options) {
-  state_->start_reduce_scatter(CommunicatorState::Mode::blocking, send, recv, reduction, options);
+  state_->start_parts(CommunicatorState::Mode::blocking, Op::reduce_scatter, send, recv, reduction, {}, {}, options);
 }
 Work Communicator::post_reduce_scatter(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options) {
-  return state_->start_reduce_scatter(CommunicatorState::Mode::posted, send, recv, reduction, options);
+  return state_->start_parts(CommunicatorState::Mode::posted, Op::reduce_scatter, send, recv, reduction, {}, {}, options);
 }
 void Communicator::reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, Reduction reduction,
                                     CallOptions options) {
-  state_->start_reduce_scatter_v(CommunicatorState::Mode::blocking, send, recv, counts, {}, reduction, options);
+  state_->start_parts(CommunicatorState::Mode::blocking, Op::reduce_scatter, send, recv, reduction, counts, {}, options);
 }
 Work Communicator::post_reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, Reduction reduction,
                                          CallOptions options) {
-  return state_->start_reduce_scatter_v(CommunicatorState::Mode::posted, send, recv, counts, {}, reduction, options);
+  return state_->start_parts(CommunicatorState::Mode::posted, Op::reduce_scatter, send, recv, reduction, counts, {}, options);
 }
 void Communicator::reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
                                     std::span<const std::size_t> offsets, Reduction reduction, CallOptions options) {
-  state_->start_reduce_scatter_v(CommunicatorState::Mode::blocking, send, recv, counts, offsets, reduction, options);
+  state_->start_parts(CommunicatorState::Mode::blocking, Op::reduce_scatter, send, recv, reduction, counts, offsets, options);
 }
 Work Communicator::post_reduce_scatter_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts,
                                          std::span<const std::size_t> offsets, Reduction reduction, CallOptions options) {
-  return state_->start_reduce_scatter_v(CommunicatorState::Mode::posted, send, recv, counts, offsets, reduction, options);
+  return state_->start_parts(CommunicatorState::Mode::posted, Op::reduce_scatter, send, recv, reduction, counts, offsets,
+                             options);
 }
 
 void Communicator::all_reduce(ConstBuffer send, Buffer recv, Reduction reduction, CallOptions options) {
@@ -313,30 +265,30 @@ Work Communicator::post_all_to_all_v(ConstBuffer send, std::span<const std::size
 }
 
 void Communicator::gather(ConstBuffer send, Buffer recv, int root, CallOptions options) {
-  state_->start_gather(CommunicatorState::Mode::blocking, send, recv, {}, root, options);
+  state_->start_rooted_parts(CommunicatorState::Mode::blocking, Op::gather, send, recv, {}, root, options);
 }
 Work Communicator::post_gather(ConstBuffer send, Buffer recv, int root, CallOptions options) {
-  return state_->start_gather(CommunicatorState::Mode::posted, send, recv, {}, root, options);
+  return state_->start_rooted_parts(CommunicatorState::Mode::posted, Op::gather, send, recv, {}, root, options);
 }
 void Communicator::gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, int root, CallOptions options) {
-  state_->start_gather(CommunicatorState::Mode::blocking, send, recv, counts, root, options);
+  state_->start_rooted_parts(CommunicatorState::Mode::blocking, Op::gather, send, recv, counts, root, options);
 }
 Work Communicator::post_gather_v(ConstBuffer send, Buffer recv, std::span<const std::size_t> counts, int root,
                                  CallOptions options) {
-  return state_->start_gather(CommunicatorState::Mode::posted, send, recv, counts, root, options);
+  return state_->start_rooted_parts(CommunicatorState::Mode::posted, Op::gather, send, recv, counts, root, options);
 }
 void Communicator::scatter(ConstBuffer send, Buffer recv, int root, CallOptions options) {
-  state_->start_scatter(CommunicatorState::Mode::blocking, send, recv, {}, root, options);
+  state_->start_rooted_parts(CommunicatorState::Mode::blocking, Op::scatter, send, recv, {}, root, options);
 }
 Work Communicator::post_scatter(ConstBuffer send, Buffer recv, int root, CallOptions options) {
-  return state_->start_scatter(CommunicatorState::Mode::posted, send, recv, {}, root, options);
+  return state_->start_rooted_parts(CommunicatorState::Mode::posted, Op::scatter, send, recv, {}, root, options);
 }
 void Communicator::scatter_v(ConstBuffer send, std::span<const std::size_t> counts, Buffer recv, int root, CallOptions options) {
-  state_->start_scatter(CommunicatorState::Mode::blocking, send, recv, counts, root, options);
+  state_->start_rooted_parts(CommunicatorState::Mode::blocking, Op::scatter, send, recv, counts, root, options);
 }
 Work Communicator::post_scatter_v(ConstBuffer send, std::span<const std::size_t> counts, Buffer recv, int root,
                                   CallOptions options) {
-  return state_->start_scatter(CommunicatorState::Mode::posted, send, recv, counts, root, options);
+  return state_->start_rooted_parts(CommunicatorState::Mode::posted, Op::scatter, send, recv, counts, root, options);
 }
 
 void Communicator::barrier(CallOptions options) { state_->start_barrier(CommunicatorState::Mode::blocking, options); }

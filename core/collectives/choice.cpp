@@ -2,11 +2,11 @@
 #include "core/collectives/registry.h"
 
 #include "transport/cause.h"
+#include "transport/names.h"
 
 #include <fmt/format.h>
 
 #include <charconv>
-#include <iterator>
 
 namespace tsprun {
 
@@ -127,8 +127,7 @@ std::string_view name(Algorithm algorithm) {
       TSPRUN_ALGORITHMS(TSPRUN_X)
 #undef TSPRUN_X
   };
-  const auto index = static_cast<std::size_t>(algorithm);
-  return index < std::size(kNames) ? kNames[index] : "unknown";
+  return name_in(kNames, algorithm);
 }
 
 std::optional<Algorithm> algorithm_from_name(std::string_view text) {

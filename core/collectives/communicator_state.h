@@ -61,6 +61,8 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
     Reduction reduction = Reduction::sum;
   };
 
+  /// Counts of the chunks of a `_v` operation; none: it isn't one.
+  using Counts = std::optional<std::span<const std::size_t>>;
   /// Offsets of the chunks of a `_v` operation; none: one after another.
   using Placement = std::optional<std::span<const std::size_t>>;
 
@@ -119,25 +121,18 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
   /// Runs or posts an operation.
   Work start(Mode mode, Call&& call, Start* algorithm, Arguments&& arguments);
 
-  // Each checks the arguments of the call of its name and starts the operation.
+  // Each checks the arguments of a call and starts the operation.
   Work start_broadcast(Mode mode, const Buffer& buffer, int root, const CallOptions& options);
-  Work start_all_gather(Mode mode, const ConstBuffer& send, const Buffer& recv, const CallOptions& options);
-  Work start_all_gather_v(Mode mode, const ConstBuffer& send, const Buffer& recv, std::span<const std::size_t> counts,
-                          const Placement& placement, const CallOptions& options);
-  Work start_reduce_scatter(Mode mode, const ConstBuffer& send, const Buffer& recv, Reduction reduction,
-                            const CallOptions& options);
-  Work start_reduce_scatter_v(Mode mode, const ConstBuffer& send, const Buffer& recv, std::span<const std::size_t> counts,
-                              const Placement& placement, Reduction reduction, const CallOptions& options);
+  Work start_parts(Mode mode, Op op, const ConstBuffer& send, const Buffer& recv, Reduction reduction, const Counts& counts,
+                   const Placement& placement, const CallOptions& options);  // all_gather, reduce_scatter and their `_v`
   Work start_all_reduce(Mode mode, const ConstBuffer& send, const Buffer& recv, Reduction reduction, const CallOptions& options);
   Work start_reduce(Mode mode, const ConstBuffer& send, const Buffer& recv, Reduction reduction, int root,
                     const CallOptions& options);
   Work start_all_to_all(Mode mode, const ConstBuffer& send, const Buffer& recv, const CallOptions& options);
   Work start_all_to_all_v(Mode mode, const ConstBuffer& send, std::span<const std::size_t> send_counts, const Buffer& recv,
                           std::span<const std::size_t> recv_counts, const CallOptions& options);
-  Work start_gather(Mode mode, const ConstBuffer& send, const Buffer& recv,
-                    const std::optional<std::span<const std::size_t>>& counts, int root, const CallOptions& options);
-  Work start_scatter(Mode mode, const ConstBuffer& send, const Buffer& recv,
-                     const std::optional<std::span<const std::size_t>>& counts, int root, const CallOptions& options);
+  Work start_rooted_parts(Mode mode, Op op, const ConstBuffer& send, const Buffer& recv, const Counts& counts, int root,
+                          const CallOptions& options);  // gather, scatter and their `_v`
   Work start_send(Mode mode, const ConstBuffer& buffer, int to, const CallOptions& options);
   Work start_recv(Mode mode, const Buffer& buffer, int from, const CallOptions& options);
   Work start_send_recv(Mode mode, const ConstBuffer& send, int to, const Buffer& recv, int from, const CallOptions& options);

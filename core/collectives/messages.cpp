@@ -8,7 +8,6 @@
 #include "core/collectives/arguments.h"
 #include "core/collectives/communicator_state.h"
 #include "core/streams/tag.h"
-#include "transport/cause.h"
 
 #include <fmt/format.h>
 #define XXH_INLINE_ALL
@@ -28,16 +27,12 @@ namespace {
 
 void check_other(std::string_view operation, std::string_view argument, int other, const Group& group) {
   check_member(operation, argument, other, group.size());
-  if (other == group.rank) {
-    throw Error(Cause::refused,
-                fmt::format("{}: {} = {} is this rank itself; copy the buffer instead", operation, argument, other), -1,
-                std::string(operation));
-  }
+  if (other == group.rank)
+    refuse(operation, fmt::format("{} = {} is this rank itself; copy the buffer instead", argument, other));
 }
 
 void check_tag(std::string_view operation, std::int32_t tag, std::int32_t least) {
-  if (tag >= least) return;
-  throw Error(Cause::refused, fmt::format("{}: tag = {}: a tag is 0 or larger", operation, tag), -1, std::string(operation));
+  if (tag < least) refuse(operation, fmt::format("tag = {}: a tag is 0 or larger", tag));
 }
 
 /// Returns true for messages that are copied into the lane and out of it on all transports of the group.
@@ -132,12 +127,10 @@ Work CommunicatorState::start_send(Mode mode, const ConstBuffer& buffer, int to,
 
 Work CommunicatorState::start_recv(Mode mode, const Buffer& buffer, int from, const CallOptions& options) {
   const bool tagged = options.tag != kNoTag;
-  if (!tagged && from == kAnySource) {
-    throw Error(Cause::refused, "recv: only messages with a tag can be received from any source; kAnyTag takes any of those", -1,
-                "recv");
-  }
+  if (!tagged && from == kAnySource)
+    refuse("recv", "only messages with a tag can be received from any source; kAnyTag takes any of those");
   if (from != kAnySource) check_other("recv", "from", from, group);
-  else if (group.size() == 1) throw Error(Cause::refused, "recv: a group of one rank has no other that could send", -1, "recv");
+  else if (group.size() == 1) refuse("recv", "a group of one rank has no other that could send");
   check_memory("recv", "buffer", buffer);
   if (options.algorithm != Algorithm::automatic) choose(Op::recv, buffer.bytes(), options);
   if (tagged) {
@@ -177,17 +170,11 @@ Work CommunicatorState::start_send_recv(Mode mode, const ConstBuffer& send, int 
   check_memory("send_recv", "recv", recv);
   check_disjoint("send_recv", send, recv);
   if (options.algorithm != Algorithm::automatic) choose(Op::send_recv, 0, options);
-  if (options.tag != kNoTag) {
-    throw Error(Cause::refused, "send_recv: its messages have no tags; post a send and a recv with a tag instead", -1,
-                "send_recv");
-  }
+  if (options.tag != kNoTag) refuse("send_recv", "its messages have no tags; post a send and a recv with a tag instead");
   if ((to == rank()) != (from == rank())) {
-    throw Error(
-        Cause::refused,
-        fmt::format("send_recv: to = {}, from = {}, and this is rank {}: what a rank sends to itself only it can receive; "
-                    "give its own rank for both or for neither",
-                    to, from, rank()),
-        -1, "send_recv");
+    refuse("send_recv", fmt::format("to = {}, from = {}, and this is rank {}: what a rank sends to itself only it can receive; "
+                                    "give its own rank for both or for neither",
+                                    to, from, rank()));
   }
   if (to == rank()) {
     check_same_dtype("send_recv", send, recv);

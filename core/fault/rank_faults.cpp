@@ -14,7 +14,6 @@
 #include <iterator>
 #include <string>
 #include <string_view>
-#include <time.h>
 #include <unistd.h>
 #include <utility>
 
@@ -133,12 +132,9 @@ void RankFaults::strike(const Fault& fault) {
 
 /// Sleeps without a sign of life. Ends early if the job fails meanwhile.
 void RankFaults::stall(double seconds) {
-  constexpr long kLookNs = 10'000'000;
+  constexpr std::uint64_t kLookNs = 10'000'000;
   const std::uint64_t end = posix::now_ns() + static_cast<std::uint64_t>(seconds * 1e9);
-  while (posix::now_ns() < end && !board_.aborted()) {
-    const timespec pause{0, kLookNs};
-    ::nanosleep(&pause, nullptr);
-  }
+  while (posix::now_ns() < end && !board_.aborted()) posix::sleep_ns(kLookNs);
 }
 
 }  // namespace tsprun::detail

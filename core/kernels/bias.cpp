@@ -3,8 +3,6 @@
 
 #include "core/kernels/check.h"
 
-#include <algorithm>
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/bias.cpp"
 #include <hwy/foreach_target.h>
@@ -41,9 +39,6 @@ HWY_EXPORT(add_stretch);
 
 namespace {
 
-/// Columns per task: few enough that their sums stay in the L1 cache while the rows are read.
-constexpr std::size_t kTaskColumns = 256;
-
 void check_vector(const char* kernel, const ConstTensor& vector, const ConstTensor& rows) {
   require(dense_rows(rows) && computes(rows.dtype()), kernel, "the rows must be dense and of a float type", rows);
   require(vector.dims() == 1 && dense_rows(vector) && vector.size(0) == rows.size(rows.dims() - 1) &&
@@ -68,9 +63,7 @@ void bias_backward(const Compute& on, const Tensor& dbias, const ConstTensor& dy
   if (dy.empty()) return;
   const std::size_t width = dbias.size(0);
   const std::size_t rows = row_count(dy);
-  on.run((width + kTaskColumns - 1) / kTaskColumns, [&](std::size_t task, std::size_t) {
-    const std::size_t first = task * kTaskColumns;
-    const std::size_t count = std::min(kTaskColumns, width - first);
+  for_columns(on, width, [&](std::size_t first, std::size_t count) {
     for (std::size_t r = 0; r < rows; ++r)
       HWY_DYNAMIC_DISPATCH(add_stretch)(row_of(dbias, 0), first, row_of(dy, r), first, count);
   });

@@ -71,6 +71,15 @@ T element(const ConstRow& row, std::size_t i) {
   }
 }
 
+/// Writes element `i` of a row of a float type, rounded to it.
+inline void set_element(const Row& row, std::size_t i, double value) {
+  switch (row.dtype) {
+    case DType::f64: reinterpret_cast<double*>(row.data)[i] = value; break;
+    case DType::bf16: reinterpret_cast<bf16*>(row.data)[i] = bf16(static_cast<float>(value)); break;
+    default: reinterpret_cast<float*>(row.data)[i] = static_cast<float>(value); break;
+  }
+}
+
 /// Returns whether one operation may combine the two dtypes: bf16 and f32 with each other, f64 only with f64.
 inline bool mixes(DType a, DType b) { return computes(a) && computes(b) && (a == DType::f64) == (b == DType::f64); }
 

@@ -78,14 +78,6 @@ HWY_EXPORT(row_probabilities);
 
 namespace {
 
-void write_at(const Row& row, std::size_t i, double value) {
-  switch (row.dtype) {
-    case DType::f64: reinterpret_cast<double*>(row.data)[i] = value; break;
-    case DType::bf16: reinterpret_cast<bf16*>(row.data)[i] = bf16(static_cast<float>(value)); break;
-    default: reinterpret_cast<float*>(row.data)[i] = static_cast<float>(value); break;
-  }
-}
-
 void check_vector(const char* kernel, const ConstTensor& vector, std::size_t tokens, DType dtype) {
   require(vector.dims() == 1 && dense_rows(vector) && vector.size(0) == tokens && vector.dtype() == dtype, kernel,
           "the state of tokens must be [T] of the type of sums", vector);
@@ -226,7 +218,7 @@ void cross_entropy_backward(const Compute& on, const Tensor& dlogits, const Cons
       // Read this first: dlogits may be the same memory as logits.
       const double at_label = place < width ? std::exp(element<double>(row, place) - lse_t) : 0;
       HWY_DYNAMIC_DISPATCH(row_probabilities)(out, row, width, lse_t, weight);
-      if (place < width) write_at(out, place, weight * (at_label - 1));
+      if (place < width) set_element(out, place, weight * (at_label - 1));
     }
   });
 }

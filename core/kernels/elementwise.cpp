@@ -18,43 +18,38 @@ HWY_BEFORE_NAMESPACE();
 namespace tsprun::detail::kernels {
 namespace HWY_NAMESPACE {
 
-/// Computes a row of out = a + b if `b` isn't null, otherwise out = factor·a. A factor of one only converts.
+/// Computes a row of out = a + b if `b` isn't null, otherwise out = a.
 template <class Out, class A, class B>
-void combine_row(Out* out, const A* a, const B* b, double factor, std::size_t count) {
+void combine_row(Out* out, const A* a, const B* b, std::size_t count) {
   const Tag<A> d;
-  using T = hn::TFromD<decltype(d)>;
   if (b != nullptr) {
     for_lanes(d, count, [&](std::size_t i, std::size_t n) HWY_ATTR {
       store(d, hn::Add(load(d, a + i, n), load(d, b + i, n)), out + i, n);
     });
-  } else if (factor == 1) {
-    for_lanes(d, count, [&](std::size_t i, std::size_t n) HWY_ATTR { store(d, load(d, a + i, n), out + i, n); });
   } else {
-    const auto by = hn::Set(d, static_cast<T>(factor));
-    for_lanes(d, count, [&](std::size_t i, std::size_t n) HWY_ATTR { store(d, hn::Mul(by, load(d, a + i, n)), out + i, n); });
+    for_lanes(d, count, [&](std::size_t i, std::size_t n) HWY_ATTR { store(d, load(d, a + i, n), out + i, n); });
   }
 }
 
 template <class Out, class A>
-void combine_any_term(void* out, const void* a, const void* b, DType b_type, double factor, std::size_t count) {
+void combine_any_term(void* out, const void* a, const void* b, DType b_type, std::size_t count) {
   if constexpr (std::is_same_v<A, double>) {
-    combine_row(static_cast<Out*>(out), static_cast<const A*>(a), static_cast<const double*>(b), factor, count);
+    combine_row(static_cast<Out*>(out), static_cast<const A*>(a), static_cast<const double*>(b), count);
   } else if (b_type == DType::bf16) {
-    combine_row(static_cast<Out*>(out), static_cast<const A*>(a), static_cast<const bf16*>(b), factor, count);
+    combine_row(static_cast<Out*>(out), static_cast<const A*>(a), static_cast<const bf16*>(b), count);
   } else {
-    combine_row(static_cast<Out*>(out), static_cast<const A*>(a), static_cast<const float*>(b), factor, count);
+    combine_row(static_cast<Out*>(out), static_cast<const A*>(a), static_cast<const float*>(b), count);
   }
 }
 
-void combine(DType out_type, void* out, DType a_type, const void* a, DType b_type, const void* b, double factor,
-             std::size_t count) {
-  if (out_type == DType::f64) return combine_any_term<double, double>(out, a, b, b_type, factor, count);
+void combine(DType out_type, void* out, DType a_type, const void* a, DType b_type, const void* b, std::size_t count) {
+  if (out_type == DType::f64) return combine_any_term<double, double>(out, a, b, b_type, count);
   if (out_type == DType::f32) {
-    if (a_type == DType::f32) return combine_any_term<float, float>(out, a, b, b_type, factor, count);
-    return combine_any_term<float, bf16>(out, a, b, b_type, factor, count);
+    if (a_type == DType::f32) return combine_any_term<float, float>(out, a, b, b_type, count);
+    return combine_any_term<float, bf16>(out, a, b, b_type, count);
   }
-  if (a_type == DType::f32) return combine_any_term<bf16, float>(out, a, b, b_type, factor, count);
-  return combine_any_term<bf16, bf16>(out, a, b, b_type, factor, count);
+  if (a_type == DType::f32) return combine_any_term<bf16, float>(out, a, b, b_type, count);
+  return combine_any_term<bf16, bf16>(out, a, b, b_type, count);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -75,7 +70,7 @@ void for_pieces(const Compute& on, const Tensor& out, const ConstTensor& a, cons
   const std::size_t elements = out.elements();
   if (elements == 0) return;
   if (out.contiguous() && a.contiguous() && b.contiguous()) {
-    on.run((elements + kTaskElements - 1) / kTaskElements, [&](std::size_t task, std::size_t) {
+    on.run(pieces(elements, kTaskElements), [&](std::size_t task, std::size_t) {
       const std::size_t first = task * kTaskElements;
       body(first, first, first, std::min(kTaskElements, elements - first));
     });
@@ -87,8 +82,7 @@ void for_pieces(const Compute& on, const Tensor& out, const ConstTensor& a, cons
   });
 }
 
-void combine_views(const Compute& on, const char* kernel, const Tensor& out, const ConstTensor& a, const ConstTensor* b,
-                   double factor) {
+void combine_views(const Compute& on, const char* kernel, const Tensor& out, const ConstTensor& a, const ConstTensor* b) {
   const ConstTensor& term = b == nullptr ? a : *b;
   for (const ConstTensor* view : {&a, &term}) {
     require(same_shape(out, *view), kernel, "the operands need the output's shape", *view);
@@ -99,20 +93,16 @@ void combine_views(const Compute& on, const char* kernel, const Tensor& out, con
   for_pieces(on, out, a, term, [&](std::size_t out_at, std::size_t a_at, std::size_t b_at, std::size_t count) {
     HWY_DYNAMIC_DISPATCH(combine)
     (out.dtype(), out.data() + out_at * size_of(out.dtype()), a.dtype(), a.data() + a_at * size_of(a.dtype()), term.dtype(),
-     b == nullptr ? nullptr : term.data() + b_at * size_of(term.dtype()), factor, count);
+     b == nullptr ? nullptr : term.data() + b_at * size_of(term.dtype()), count);
   });
 }
 
 }  // namespace
 
-void convert(const Compute& on, const Tensor& to, const ConstTensor& from) { combine_views(on, "convert", to, from, nullptr, 1); }
+void convert(const Compute& on, const Tensor& to, const ConstTensor& from) { combine_views(on, "convert", to, from, nullptr); }
 
 void add(const Compute& on, const Tensor& out, const ConstTensor& a, const ConstTensor& b) {
-  combine_views(on, "add", out, a, &b, 1);
-}
-
-void scale(const Compute& on, const Tensor& out, const ConstTensor& a, double factor) {
-  combine_views(on, "scale", out, a, nullptr, factor);
+  combine_views(on, "add", out, a, &b);
 }
 
 void fill_zero(const Compute& on, const Tensor& out) {

@@ -1,4 +1,4 @@
-// Elementwise operations on strided views: copies with conversion, sums, scaling and zeroing.
+// Elementwise operations on strided views: copies with conversion, sums and zeroing.
 //
 // bf16 and f32 may be mixed: arithmetic is in f32 and each result is rounded once. f64 goes only with f64.
 #pragma once
@@ -13,9 +13,6 @@ void convert(const Compute& on, const Tensor& to, const ConstTensor& from);
 
 /// Computes out = a + b. All have the same shape and dense rows. `out` may be `a` or `b`: add(on, sum, sum, term) accumulates.
 void add(const Compute& on, const Tensor& out, const ConstTensor& a, const ConstTensor& b);
-
-/// Computes out = factor·a. The factor is rounded to the dtype of the arithmetic before it is used. `out` may be `a`.
-void scale(const Compute& on, const Tensor& out, const ConstTensor& a, double factor);
 
 /// Writes zeros to `out`, which may have any dtype.
 void fill_zero(const Compute& on, const Tensor& out);

@@ -5,14 +5,11 @@
 #include "core/kernels/check.h"
 #include "core/kernels/elementwise.h"
 
-#include <algorithm>
 #include <string>
 
 namespace tsprun::detail::kernels {
 
 namespace {
-
-constexpr std::size_t kTaskColumns = 256;
 
 void check_rows(const char* kernel, const ConstTensor& table, const ConstTensor& values, std::span<const std::uint32_t> rows) {
   require(table.dims() == 2 && dense_rows(table), kernel, "the table must be [V, h] with dense rows", table);
@@ -39,10 +36,7 @@ void gather_rows(const Compute& on, const Tensor& out, const ConstTensor& table,
 void scatter_add_rows(const Compute& on, const Tensor& table, const ConstTensor& values, std::span<const std::uint32_t> rows) {
   check_rows("scatter_add_rows", table, values, rows);
   require(table.dtype() == summed_in(table.dtype()), "scatter_add_rows", "the table must be of a type of sums", table);
-  const std::size_t width = table.size(1);
-  on.run((width + kTaskColumns - 1) / kTaskColumns, [&](std::size_t task, std::size_t) {
-    const std::size_t first = task * kTaskColumns;
-    const std::size_t columns = std::min(kTaskColumns, width - first);
+  for_columns(on, table.size(1), [&](std::size_t first, std::size_t columns) {
     const Tensor sums = table.slice(1, first, columns);
     const ConstTensor terms = values.slice(1, first, columns);
     for (std::size_t t = 0; t < rows.size(); ++t) {

@@ -46,7 +46,7 @@ struct Scratch {
   T* ds;
   T* factors;  // dropout factors
 
-  Scratch(Carver carver, std::size_t head_dim)
+  Scratch(Carver& carver, std::size_t head_dim)
       : panels(carver, kQueries, kKeys, head_dim),
         dk(carver.take<T>(kKeys * flash::most_padded<T>(head_dim))),
         dv(carver.take<T>(kKeys * flash::most_padded<T>(head_dim))),
@@ -56,18 +56,13 @@ struct Scratch {
         p(carver.take<T>(kQueries * flash::kMostTileWidth<T>)),
         ds(carver.take<T>(kQueries * flash::kMostTileWidth<T>)),
         factors(carver.take<T>(kQueries * flash::kMostTileWidth<T>)) {}
-  static std::size_t bytes(std::size_t head_dim) {
-    const std::size_t d = flash::most_padded<T>(head_dim);
-    return Panels::bytes(kQueries, kKeys, head_dim) + 2 * flash::array_bytes<T>(kKeys * d) + flash::array_bytes<T>(kQueries * d) +
-           2 * flash::array_bytes<T>(kQueries) + 3 * flash::array_bytes<T>(kQueries * flash::kMostTileWidth<T>);
-  }
 };
 
 /// Returns the bytes of one thread. In bf16 they serve either kind of panels: a forecast doesn't know the ranks' level.
 std::size_t thread_bytes(DType dtype, std::size_t head_dim) {
-  if (dtype == DType::f64) return Scratch<flash::WideGradients<double>>::bytes(head_dim);
-  const std::size_t wide = Scratch<flash::WideGradients<float>>::bytes(head_dim);
-  return dtype == DType::bf16 ? std::max(wide, Scratch<flash::PairGradients>::bytes(head_dim)) : wide;
+  if (dtype == DType::f64) return carved_bytes<Scratch<flash::WideGradients<double>>>(head_dim);
+  const std::size_t wide = carved_bytes<Scratch<flash::WideGradients<float>>>(head_dim);
+  return dtype == DType::bf16 ? std::max(wide, carved_bytes<Scratch<flash::PairGradients>>(head_dim)) : wide;
 }
 
 /// Views and parameters of one call.
@@ -249,7 +244,8 @@ void run(const Compute& on, const Operands& all) {
   const std::size_t kv_heads = all.k.size(2);
   const std::size_t units = all.q.size(0) * kv_heads;
   const auto scratch_of = [&](std::size_t thread) {
-    return Scratch<Panels>(Carver(workspace_part(on.workspace, bytes, thread)), all.q.size(3));
+    Carver carver(workspace_part(on.workspace, bytes, thread));
+    return Scratch<Panels>(carver, all.q.size(3));
   };
   const auto heads_of = [&](std::size_t unit) { return HeadRange(all.attention.heads, unit % kv_heads, all.q.size(2)); };
   const auto key_tile = [&](std::size_t unit, std::size_t i, Scratch<Panels>& scratch) {

@@ -52,7 +52,7 @@ struct Scratch {
   T* sum;
   T* factor;
 
-  Scratch(Carver carver, std::size_t queries, std::size_t head_dim)
+  Scratch(Carver& carver, std::size_t queries, std::size_t head_dim)
       : panels(carver, queries, kKeys, head_dim),
         scores(carver.take<T>(kKeys * flash::kMostTileWidth<T>)),
         factors(carver.take<T>(kKeys * flash::kMostTileWidth<T>)),
@@ -60,18 +60,14 @@ struct Scratch {
         maximum(carver.take<T>(queries)),
         sum(carver.take<T>(queries)),
         factor(carver.take<T>(queries)) {}
-  static std::size_t bytes(std::size_t queries, std::size_t head_dim) {
-    return Panels::bytes(queries, kKeys, head_dim) + 2 * flash::array_bytes<T>(kKeys * flash::kMostTileWidth<T>) +
-           flash::array_bytes<T>(queries * flash::most_padded<T>(head_dim)) + 3 * flash::array_bytes<T>(queries);
-  }
 };
 
 /// Returns the bytes of one thread. In bf16 they serve either kind of panels: a forecast doesn't know the ranks' level.
 std::size_t thread_bytes(DType dtype, std::size_t head_dim) {
   const std::size_t queries = most_queries(dtype, head_dim);
-  std::size_t blocks = dtype == DType::f64 ? Scratch<flash::WidePanels<double>>::bytes(queries, head_dim)
-                                           : Scratch<flash::WidePanels<float>>::bytes(queries, head_dim);
-  if (dtype == DType::bf16) blocks = std::max(blocks, Scratch<flash::PairPanels>::bytes(queries, head_dim));
+  std::size_t blocks = dtype == DType::f64 ? carved_bytes<Scratch<flash::WidePanels<double>>>(queries, head_dim)
+                                           : carved_bytes<Scratch<flash::WidePanels<float>>>(queries, head_dim);
+  if (dtype == DType::bf16) blocks = std::max(blocks, carved_bytes<Scratch<flash::PairPanels>>(queries, head_dim));
   return std::max(blocks, flash::single_workspace(kMostSingles, head_dim, summed_in(dtype)));
 }
 
@@ -204,7 +200,8 @@ void run(const Compute& on, const Attention& attention, const Tensor& o, const T
     const std::size_t first = block * queries;
     const std::size_t count = std::min(queries, q.size(1) - first);
     const std::size_t kv = (attention.heads.first_query + number) / attention.heads.group - attention.heads.first_kv;
-    Scratch<Panels> scratch(Carver(workspace_part(on.workspace, bytes, thread)), queries, d);
+    Carver carver(workspace_part(on.workspace, bytes, thread));
+    Scratch<Panels> scratch(carver, queries, d);
     flash::TileDropout dropout(attention.dropout, batch, number);
     forward_block(attention, dropout, head(q, batch, number), head(k, batch, kv), head(v, batch, kv), first, count, scratch,
                   thread == 0 ? on.tick : Tick());

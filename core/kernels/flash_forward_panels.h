@@ -25,11 +25,6 @@ class WidePanels {
         q_(carver.take<T>(queries * most_padded<T>(head_dim))),
         k_(carver.take<T>(keys * most_padded<T>(head_dim))),
         v_(carver.take<T>(keys * most_padded<T>(head_dim))) {}
-  /// Returns the bytes of workspace that the constructor takes.
-  static std::size_t bytes(std::size_t queries, std::size_t keys, std::size_t head_dim) {
-    const std::size_t d = most_padded<T>(head_dim);
-    return array_bytes<T>(queries * d) + 2 * array_bytes<T>(keys * d);
-  }
 
   /// Returns the head dim rounded up to the width in which outputs are stored.
   std::size_t padded_d() const { return padded_d_; }
@@ -98,11 +93,6 @@ class PairPanels {
         k_(carver.take<bf16>(keys * head_dim)),
         v_(carver.take<bf16>(pairs::packed_elements(head_dim, keys, pairs::kWideColumns))),
         p_(carver.take<bf16>(pairs::packed_elements(pairs::kPairColumns, keys, pairs::kPairRows))) {}
-  static std::size_t bytes(std::size_t queries, std::size_t keys, std::size_t head_dim) {
-    return array_bytes<bf16>(pairs::packed_elements(queries, head_dim, pairs::kPairColumns)) +
-           array_bytes<bf16>(keys * head_dim) + array_bytes<bf16>(pairs::packed_elements(head_dim, keys, pairs::kWideColumns)) +
-           array_bytes<bf16>(pairs::packed_elements(pairs::kPairColumns, keys, pairs::kPairRows));
-  }
 
   std::size_t padded_d() const { return round_up(d_, pairs::kPairRows); }
   void pack_queries(const ConstTensor& q) { pairs::pack(q_, pairs::kPairColumns, q.transposed(0, 1)); }

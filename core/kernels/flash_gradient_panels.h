@@ -37,11 +37,6 @@ class WideGradients {
         k_(carver.take<T>(keys * most_padded<T>(head_dim))),
         q_(carver.take<T>(queries * most_padded<T>(head_dim))),
         d_o_(carver.take<T>(queries * most_padded<T>(head_dim))) {}
-  /// Returns the bytes of workspace that the constructor takes.
-  static std::size_t bytes(std::size_t queries, std::size_t keys, std::size_t head_dim) {
-    const std::size_t d = most_padded<T>(head_dim);
-    return 3 * array_bytes<T>(keys * d) + 2 * array_bytes<T>(queries * d);
-  }
 
   /// Returns the head dim rounded up to the width in which gradients are stored, and the width of its panels.
   std::size_t padded_d() const { return round_up(d_, width_.head); }
@@ -159,12 +154,6 @@ class PairGradients {
         p_turned_(carver.take<bf16>(pairs::packed_elements(kTile, queries, pairs::kPairRows))),
         ds_turned_(carver.take<bf16>(pairs::packed_elements(kTile, queries, pairs::kPairRows))),
         ds_rows_(carver.take<bf16>(queries * kTile)) {}
-  static std::size_t bytes(std::size_t queries, std::size_t keys, std::size_t head_dim) {
-    return 2 * array_bytes<bf16>(pairs::packed_elements(keys, head_dim, kTile)) +
-           array_bytes<bf16>(pairs::packed_elements(head_dim, keys, kHead)) + 2 * array_bytes<bf16>(queries * head_dim) +
-           2 * array_bytes<bf16>(pairs::packed_elements(head_dim, queries, kHead)) +
-           2 * array_bytes<bf16>(pairs::packed_elements(kTile, queries, pairs::kPairRows)) + array_bytes<bf16>(queries * kTile);
-  }
 
   std::size_t padded_d() const { return round_up(d_, pairs::kPairRows); }
   std::size_t head_width() const { return kHead; }

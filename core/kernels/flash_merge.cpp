@@ -149,12 +149,7 @@ void flash_delta(const Compute& on, const Tensor& delta, const ConstTensor& d_o,
     for (std::size_t row = first; row < end; ++row) {
       const double value = HWY_DYNAMIC_DISPATCH(dot)(d_o.dtype(), d_o.data() + row_offset(d_o, row) * size_of(d_o.dtype()),
                                                      o.dtype(), o.data() + row_offset(o, row) * size_of(o.dtype()), o.size(3));
-      const std::size_t at = value_offset(delta, o, row);
-      if (delta.dtype() == DType::f64) {
-        delta.as<double>()[at] = value;
-      } else {
-        delta.as<float>()[at] = static_cast<float>(value);
-      }
+      set_element(row_of(delta, 0), value_offset(delta, o, row), value);
     }
   });
 }

@@ -25,18 +25,12 @@ struct PanelWidths {
   std::size_t tile = 3 * lanes;  ///< of a panel whose columns are queries or keys
 };
 /// Largest `tile` width, in elements, at any level; workspaces are sized with it.
-/// Returns `head_dim` rounded up to whole panels of the widest level; workspaces are sized with it.
 template <class T>
 inline constexpr std::size_t kMostTileWidth = 3 * 64 / sizeof(T);
+/// Returns `head_dim` rounded up to whole panels of the widest level; workspaces are sized with it.
 template <class T>
 constexpr std::size_t most_padded(std::size_t head_dim) {
   return round_up(head_dim, 2 * 64 / sizeof(T));
-}
-
-/// Returns the bytes that Carver takes for `count` elements of T.
-template <class T>
-constexpr std::size_t array_bytes(std::size_t count) {
-  return round_up(count * sizeof(T), kLine);
 }
 
 /// Operands of one product C = A·B, or C += A·B if `add` is true, where B and C are one panel each; the struct owns nothing.

@@ -34,8 +34,7 @@ struct Single {
   T* maximum = nullptr;
   T* sum = nullptr;
 
-  Single(std::span<std::byte> space, std::size_t count, std::size_t d) : queries(count), head_dim(d) {
-    Carver carver(space);
+  Single(Carver& carver, std::size_t count, std::size_t d) : queries(count), head_dim(d) {
     q = carver.take<T>(count * d);
     scores = carver.take<T>(count * kSingleKeys);
     o = carver.take<T>(count * d);
@@ -209,21 +208,21 @@ void attend(const Single<T>& of, const Tensor& o, const Tensor& lse, const Const
 }  // namespace
 
 std::size_t single_workspace(std::size_t queries, std::size_t head_dim, DType sums) {
-  const auto array = [&](std::size_t count) { return round_up(count * size_of(sums), kLine); };
-  return 2 * array(queries * head_dim) + array(queries * kSingleKeys) + 2 * array(queries);
+  return sums == DType::f64 ? carved_bytes<Single<double>>(queries, head_dim) : carved_bytes<Single<float>>(queries, head_dim);
 }
 
 void attend_single(std::span<std::byte> workspace, double scale, const Tensor& o, const Tensor& lse, const ConstTensor& q,
                    const ConstTensor& k, const ConstTensor& v) {
+  Carver carver(workspace);
   if (q.dtype() == DType::f64) {
-    Single<double> of(workspace, q.size(0), q.size(1));
+    Single<double> of(carver, q.size(0), q.size(1));
     of.scale = scale;
     attend(of, o, lse, q, k, v, [](const auto& single, const SingleTile& tile) {
       HWY_DYNAMIC_DISPATCH(attend_f64)(single, tile);
     });
     return;
   }
-  Single<float> of(workspace, q.size(0), q.size(1));
+  Single<float> of(carver, q.size(0), q.size(1));
   of.scale = scale;
   attend(of, o, lse, q, k, v, [&](const auto& single, const SingleTile& tile) {
     if (k.dtype() == DType::bf16) HWY_DYNAMIC_DISPATCH(attend_bf16)(single, tile);

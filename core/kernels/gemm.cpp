@@ -54,7 +54,6 @@ constexpr std::size_t kSmallestArea = 128 * 128;
 /// Tile sizes are multiples of this, itself a multiple of the register tiles of all BLAS kernels.
 constexpr std::size_t kGrain = 32;
 
-constexpr std::size_t pieces(std::size_t total, std::size_t size) { return total == 0 ? 0 : (total + size - 1) / size; }
 /// Cuts `total` into equal pieces of at most about `limit`.
 constexpr std::size_t even(std::size_t total, std::size_t limit) {
   if (total <= limit) return std::max<std::size_t>(total, 1);
@@ -82,18 +81,15 @@ Tiling plan(std::size_t m, std::size_t n, std::size_t k, DType dtype) {
 /// Widened tiles of one thread, in its workspace.
 template <class T>
 struct Scratch {
-  T* a = nullptr;
-  T* b = nullptr;
-  T* c = nullptr;
-};
+  T* a;
+  T* b;
+  T* c;
 
-std::size_t scratch_bytes(const Tiling& tile, DType a, DType b, DType c) {
-  std::size_t bytes = 0;
-  if (a == DType::bf16) bytes += round_up(tile.rows * tile.depth * sizeof(float), kLine);
-  if (b == DType::bf16) bytes += round_up(tile.depth * tile.columns * sizeof(float), kLine);
-  if (c == DType::bf16) bytes += round_up(tile.area() * sizeof(float), kLine);
-  return bytes;
-}
+  Scratch(Carver& carver, const Tiling& tile, DType a_type, DType b_type, DType c_type)
+      : a(a_type == DType::bf16 ? carver.take<T>(tile.rows * tile.depth) : nullptr),
+        b(b_type == DType::bf16 ? carver.take<T>(tile.depth * tile.columns) : nullptr),
+        c(c_type == DType::bf16 ? carver.take<T>(tile.area()) : nullptr) {}
+};
 
 /// Returns the view itself if `scratch` is null, otherwise a copy widened to T at `scratch`.
 template <class T>
@@ -147,17 +143,12 @@ void run(const Compute& on, const Tensor& c, const ConstTensor& a_view, const Co
   const Operand a = Operand::of(a_view);
   const Operand b = Operand::of(b_view);
   const Tiling tile = plan(c.size(0), c.size(1), a_view.size(1), c.dtype());
-  const std::size_t bytes = scratch_bytes(tile, a_view.dtype(), b_view.dtype(), c.dtype());
+  const std::size_t bytes = carved_bytes<Scratch<T>>(tile, a_view.dtype(), b_view.dtype(), c.dtype());
   check_workspace(on, "gemm", workspace_bytes(bytes, on.threads()));
   const std::size_t across = pieces(c.size(1), tile.columns);
   on.run(pieces(c.size(0), tile.rows) * across, [&](std::size_t task, std::size_t thread) {
-    Scratch<T> scratch;
-    if (bytes != 0) {
-      Carver carver(workspace_part(on.workspace, bytes, thread));
-      if (a_view.dtype() == DType::bf16) scratch.a = carver.take<T>(tile.rows * tile.depth);
-      if (b_view.dtype() == DType::bf16) scratch.b = carver.take<T>(tile.depth * tile.columns);
-      if (c.dtype() == DType::bf16) scratch.c = carver.take<T>(tile.area());
-    }
+    Carver carver = bytes == 0 ? Carver() : Carver(workspace_part(on.workspace, bytes, thread));
+    const Scratch<T> scratch(carver, tile, a_view.dtype(), b_view.dtype(), c.dtype());
     multiply_tile(c, a, b, tile, task / across * tile.rows, task % across * tile.columns, write, scratch,
                   thread == 0 ? on.tick : Tick());
   });
@@ -202,7 +193,7 @@ std::size_t gemm_workspace(const ConstTensor& c, const ConstTensor& a, const Con
   if (c.empty()) return 0;
   if (thin(a, b)) return thin_product_workspace(c, a, b);
   const Tiling tile = plan(c.size(0), c.size(1), a.size(1), c.dtype());
-  const std::size_t widened = workspace_bytes(scratch_bytes(tile, a.dtype(), b.dtype(), c.dtype()), threads);
+  const std::size_t widened = workspace_bytes(carved_bytes<Scratch<float>>(tile, a.dtype(), b.dtype(), c.dtype()), threads);
   // The same at every level: a forecast doesn't know that of the ranks.
   return in_pairs(a, b) ? std::max(widened, pairs::workspace_of(c, a, b, threads)) : widened;
 }

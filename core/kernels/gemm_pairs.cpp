@@ -27,15 +27,14 @@ struct Tile {
 
 /// Cuts `total` into equal pieces of at most `limit`, rounded up to `grain`.
 constexpr std::size_t even(std::size_t total, std::size_t limit, std::size_t grain) {
-  const std::size_t count = (total + limit - 1) / limit;
-  return std::min(round_up((total + count - 1) / count, grain), round_up(total, grain));
+  return std::min(round_up(pieces(total, pieces(total, limit)), grain), round_up(total, grain));
 }
 
 Tile tile_of(const ConstTensor& c, std::size_t threads) {
   const std::size_t m = c.size(0);
   const std::size_t n = c.size(1);
   Tile tile{.rows = even(m, kMostRows, kPairRows), .columns = even(n, kMostColumns, kPairColumns)};
-  const auto tiles = [&] { return ((m + tile.rows - 1) / tile.rows) * ((n + tile.columns - 1) / tile.columns); };
+  const auto tiles = [&] { return pieces(m, tile.rows) * pieces(n, tile.columns); };
   while (threads > 1 && tiles() < kTilesPerThread * threads && std::max(tile.rows, tile.columns) >= 2 * kLeastSide) {
     if (tile.rows >= tile.columns) {
       tile.rows = even(m, tile.rows / 2, kPairRows);
@@ -49,22 +48,19 @@ Tile tile_of(const ConstTensor& c, std::size_t threads) {
 /// Packed operands of a stretch, an operand in f32 as it is rounded and, for a C in bf16, the tile's sums: one thread's
 /// workspace.
 struct Scratch {
-  bf16* a = nullptr;
-  bf16* b = nullptr;
-  bf16* rounded = nullptr;
-  float* c = nullptr;
-};
+  bf16* a;  // null: A's rows are read in place
+  bf16* b;
+  bf16* rounded;
+  float* c;  // null: C is in f32
 
-std::size_t elements_of_b(const Tile& tile) { return packed_elements(tile.columns, kDepth, kPairColumns); }
-std::size_t elements_of_a(const Tile& tile) { return packed_elements(tile.rows, kDepth, kPairRows); }
-std::size_t rounded_elements(const Tile& tile, const ConstTensor& a, const ConstTensor& b) {
-  return a.dtype() == DType::f32 ? tile.rows * kDepth : b.dtype() == DType::f32 ? tile.columns * kDepth : 0;
-}
-std::size_t scratch_bytes(const Tile& tile, DType c, const ConstTensor& a, const ConstTensor& b) {
-  return (dense_rows(a) ? 0 : round_up(elements_of_a(tile) * sizeof(bf16), kLine)) +
-         round_up(elements_of_b(tile) * sizeof(bf16), kLine) + round_up(rounded_elements(tile, a, b) * sizeof(bf16), kLine) +
-         (c == DType::bf16 ? round_up(tile.rows * tile.columns * sizeof(float), kLine) : 0);
-}
+  Scratch(Carver& carver, const Tile& tile, DType c_type, const ConstTensor& a_view, const ConstTensor& b_view)
+      : a(dense_rows(a_view) ? nullptr : carver.take<bf16>(packed_elements(tile.rows, kDepth, kPairRows))),
+        b(carver.take<bf16>(packed_elements(tile.columns, kDepth, kPairColumns))),
+        rounded(carver.take<bf16>(a_view.dtype() == DType::f32   ? tile.rows * kDepth
+                                  : b_view.dtype() == DType::f32 ? tile.columns * kDepth
+                                                                 : 0)),
+        c(c_type == DType::bf16 ? carver.take<float>(tile.rows * tile.columns) : nullptr) {}
+};
 
 /// Returns the part itself if it is in bf16, else a rounded copy at `to`, dense along the same dim.
 ConstTensor in_bf16(const ConstTensor& part, bf16* to) {
@@ -119,16 +115,11 @@ void multiply_tile(const Tensor& out, const ConstTensor& a, const ConstTensor& b
 
 void gemm(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTensor& b, Write write) {
   const Tile tile = tile_of(c, on.threads());
-  const std::size_t bytes = scratch_bytes(tile, c.dtype(), a, b);
-  const std::size_t across = (c.size(1) + tile.columns - 1) / tile.columns;
-  const std::size_t down = (c.size(0) + tile.rows - 1) / tile.rows;
-  on.run(down * across, [&](std::size_t task, std::size_t thread) {
+  const std::size_t bytes = carved_bytes<Scratch>(tile, c.dtype(), a, b);
+  const std::size_t across = pieces(c.size(1), tile.columns);
+  on.run(pieces(c.size(0), tile.rows) * across, [&](std::size_t task, std::size_t thread) {
     Carver carver(workspace_part(on.workspace, bytes, thread));
-    Scratch scratch;
-    scratch.b = carver.take<bf16>(elements_of_b(tile));
-    if (!dense_rows(a)) scratch.a = carver.take<bf16>(elements_of_a(tile));
-    scratch.rounded = carver.take<bf16>(rounded_elements(tile, a, b));
-    if (c.dtype() == DType::bf16) scratch.c = carver.take<float>(tile.rows * tile.columns);
+    const Scratch scratch(carver, tile, c.dtype(), a, b);
     const std::size_t row = task / across * tile.rows;
     const std::size_t column = task % across * tile.columns;
     const std::size_t rows = std::min(tile.rows, c.size(0) - row);
@@ -139,7 +130,7 @@ void gemm(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstT
 }
 
 std::size_t workspace_of(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b, std::size_t threads) {
-  return workspace_bytes(scratch_bytes(tile_of(c, threads), c.dtype(), a, b), threads);
+  return workspace_bytes(carved_bytes<Scratch>(tile_of(c, threads), c.dtype(), a, b), threads);
 }
 
 }  // namespace tsprun::detail::kernels::pairs

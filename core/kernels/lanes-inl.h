@@ -11,21 +11,14 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #ifndef TSP_KERNELS_LANES_TYPES
 #define TSP_KERNELS_LANES_TYPES
 namespace tsprun::detail::kernels {
-template <class T>
-struct AccumulatorOf {
-  using Type = T;
-};
-template <>
-struct AccumulatorOf<bf16> {
-  using Type = float;
-};
 /// Type in which elements of type T are computed and summed.
 template <class T>
-using Accumulator = typename AccumulatorOf<T>::Type;
+using Accumulator = std::conditional_t<std::is_same_v<T, bf16>, float, T>;
 }  // namespace tsprun::detail::kernels
 #endif
 

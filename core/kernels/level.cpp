@@ -3,6 +3,7 @@
 
 #include "core/kernels/blas.h"
 #include "core/kernels/pair_panels.h"
+#include "transport/names.h"
 
 #include <hwy/targets.h>
 
@@ -32,14 +33,8 @@ Level detect() {
 }
 }  // namespace
 
-std::string_view name(Level level) { return kNames[static_cast<std::size_t>(level)]; }
-
-std::optional<Level> level_from_name(std::string_view text) {
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
-    if (text == kNames[i]) return static_cast<Level>(i);
-  }
-  return std::nullopt;
-}
+std::string_view name(Level level) { return name_in(kNames, level); }
+std::optional<Level> level_from_name(std::string_view text) { return value_in<Level>(kNames, text); }
 
 Level best_level() {
   static const Level best = detect();

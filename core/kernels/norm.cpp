@@ -160,8 +160,6 @@ HWY_EXPORT(norm_columns);
 namespace {
 
 constexpr std::size_t kBlockRows = 1024;
-/// Columns per task: few enough that their sums stay in the L1 cache while the rows are read.
-constexpr std::size_t kTaskColumns = 256;
 
 void check_parameter(const char* kernel, const ConstTensor& parameter, const ConstTensor& x) {
   require(parameter.dims() == 1 && parameter.size(0) == x.size(x.dims() - 1) && dense_rows(parameter) &&
@@ -227,9 +225,8 @@ void backward(const Compute& on, const char* kernel, const Tensor& dx, const Ten
       }
     });
     const ColumnSums sums{&dgain, dbias, &dy, &x, statistics, block, count};
-    on.run((width + kTaskColumns - 1) / kTaskColumns, [&](std::size_t task, std::size_t) {
-      const std::size_t first = task * kTaskColumns;
-      HWY_DYNAMIC_DISPATCH(norm_columns)(sums, first, std::min(width, first + kTaskColumns));
+    for_columns(on, width, [&](std::size_t first, std::size_t columns) {
+      HWY_DYNAMIC_DISPATCH(norm_columns)(sums, first, first + columns);
     });
     for_rows(on, count, width, [&](std::size_t first, std::size_t end) {
       NormRow row = blank;

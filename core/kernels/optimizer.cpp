@@ -112,7 +112,7 @@ HWY_EXPORT(squares);
 
 namespace {
 
-std::size_t blocks_of(std::size_t elements) { return (elements + kTaskElements - 1) / kTaskElements; }
+std::size_t blocks_of(std::size_t elements) { return pieces(elements, kTaskElements); }
 
 }  // namespace
 

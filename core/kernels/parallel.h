@@ -122,23 +122,34 @@ inline constexpr std::size_t kLine = 64;
 /// Returns the smallest multiple of `multiple` that isn't below `value`.
 constexpr std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-/// Cuts a workspace into arrays, each aligned to a cache line.
+/// Cuts a workspace into arrays, each aligned to a cache line. Without a workspace it only measures: its arrays are null.
 class Carver {
  public:
-  explicit Carver(std::span<std::byte> space) : space_(space) {}
+  Carver() = default;
+  explicit Carver(std::span<std::byte> space)
+      : begin_(space.data() + (kLine - reinterpret_cast<std::uintptr_t>(space.data()) % kLine) % kLine) {}
   /// Returns the next `count` elements, uninitialised. The caller has checked that they fit (check_workspace()).
   template <class T>
   T* take(std::size_t count) {
-    const std::size_t misplaced = reinterpret_cast<std::uintptr_t>(space_.data()) % kLine;
-    space_ = space_.subspan(misplaced == 0 ? 0 : kLine - misplaced);
-    T* first = reinterpret_cast<T*>(space_.data());
-    space_ = space_.subspan(round_up(count * sizeof(T), kLine));
+    T* const first = begin_ == nullptr ? nullptr : reinterpret_cast<T*>(begin_ + taken_);
+    taken_ += round_up(count * sizeof(T), kLine);
     return first;
   }
+  /// Returns the bytes that were taken.
+  std::size_t taken() const { return taken_; }
 
  private:
-  std::span<std::byte> space_;
+  std::byte* begin_ = nullptr;
+  std::size_t taken_ = 0;
 };
+
+/// Returns the bytes that T(carver, sizes…) takes of a workspace.
+template <class T, class... Sizes>
+std::size_t carved_bytes(const Sizes&... sizes) {
+  Carver measure;
+  [[maybe_unused]] const T made(measure, sizes...);
+  return measure.taken();
+}
 
 /// Returns the size of a workspace with `threads` parts of `bytes` each, including what aligning its begin may cost.
 constexpr std::size_t workspace_bytes(std::size_t bytes, std::size_t threads) {
@@ -148,6 +159,9 @@ constexpr std::size_t workspace_bytes(std::size_t bytes, std::size_t threads) {
 std::span<std::byte> workspace_part(std::span<std::byte> workspace, std::size_t bytes, std::size_t thread);
 /// Throws std::invalid_argument, naming the kernel, if the workspace is smaller than `bytes`.
 void check_workspace(const Compute& on, const char* kernel, std::size_t bytes);
+
+/// Returns the number of pieces of at most `size` that `total` takes.
+constexpr std::size_t pieces(std::size_t total, std::size_t size) { return (total + size - 1) / size; }
 
 /// Elements per task of elementwise kernels, counted over all its rows: some 50 µs of work.
 inline constexpr std::size_t kTaskElements = 65536;
@@ -160,9 +174,20 @@ constexpr std::size_t rows_per_task(std::size_t width) {
 template <class Body>
 void for_rows(const Compute& on, std::size_t rows, std::size_t width, Body&& body) {
   const std::size_t step = rows_per_task(width);
-  on.run((rows + step - 1) / step, [&](std::size_t task, std::size_t) {
+  on.run(pieces(rows, step), [&](std::size_t task, std::size_t) {
     const std::size_t first = task * step;
     body(first, rows - first < step ? rows : first + step);
+  });
+}
+
+/// Calls body(first column, columns) for all `width` columns of a matrix whose rows are summed. A task has so few columns that
+/// their sums stay in the L1 cache while the rows are read.
+template <class Body>
+void for_columns(const Compute& on, std::size_t width, Body&& body) {
+  constexpr std::size_t kTaskColumns = 256;
+  on.run(pieces(width, kTaskColumns), [&](std::size_t task, std::size_t) {
+    const std::size_t first = task * kTaskColumns;
+    body(first, width - first < kTaskColumns ? width - first : kTaskColumns);
   });
 }
 

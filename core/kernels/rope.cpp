@@ -51,18 +51,12 @@ void rope_table(const Compute& on, const Tensor& table, std::span<const std::int
   const std::size_t half = table.size(1) / 2;
   for_rows(on, table.size(0), 64 * table.size(1), [&](std::size_t first, std::size_t end) {
     for (std::size_t row = first; row < end; ++row) {
+      const Row out = row_of(table, row);
       for (std::size_t i = 0; i < half; ++i) {
         const double frequency = std::pow(theta, -2 * static_cast<double>(i) / static_cast<double>(table.size(1)));
         const double angle = static_cast<double>(positions[row]) * frequency;
-        if (table.dtype() == DType::f64) {
-          double* out = table.as<double>() + row * table.stride(0);
-          out[i] = std::cos(angle);
-          out[half + i] = std::sin(angle);
-        } else {
-          float* out = table.as<float>() + row * table.stride(0);
-          out[i] = static_cast<float>(std::cos(angle));
-          out[half + i] = static_cast<float>(std::sin(angle));
-        }
+        set_element(out, i, std::cos(angle));
+        set_element(out, half + i, std::sin(angle));
       }
     }
   });

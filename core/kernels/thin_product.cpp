@@ -175,8 +175,6 @@ constexpr std::size_t kColumns = 4096;
 /// Most partial sums of an output.
 constexpr std::size_t kPartialSums = 32;
 
-constexpr std::size_t pieces(std::size_t total, std::size_t size) { return (total + size - 1) / size; }
-
 /// How a product is cut into tasks. By dots a task is a stretch of B's stored rows [N, K], otherwise a stretch of its stored rows
 /// [K, N] by a stretch of columns.
 struct Cut {
@@ -201,8 +199,6 @@ struct Cut {
   }
 };
 
-DType sums_of(const ConstTensor& c) { return c.dtype() == DType::f64 ? DType::f64 : DType::f32; }
-
 }  // namespace
 
 bool thin(const ConstTensor& a, const ConstTensor& b) {
@@ -210,7 +206,7 @@ bool thin(const ConstTensor& a, const ConstTensor& b) {
 }
 
 std::size_t thin_product_workspace(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b) {
-  const DType sums = sums_of(c);
+  const DType sums = summed_in(c.dtype());
   const Cut cut(b);
   std::size_t bytes = kLine;
   if (a.dtype() != sums) bytes += round_up(a.elements() * size_of(sums), kLine);
@@ -221,7 +217,7 @@ std::size_t thin_product_workspace(const ConstTensor& c, const ConstTensor& a, c
 
 void thin_product(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTensor& b, Write write) {
   check_workspace(on, "gemm", thin_product_workspace(c, a, b));
-  const DType sums = sums_of(c);
+  const DType sums = summed_in(c.dtype());
   const std::size_t size = size_of(sums);
   const Cut cut(b);
   const std::size_t m = c.size(0);

@@ -51,7 +51,7 @@ HeapBlock Heap::allocate(std::size_t bytes, std::string_view what, Category cate
   if (bytes == 0) return {};
   if (!fail_next_.empty()) {
     throw Error(Cause::out_of_memory, fmt::format("{}: {} bytes of {} are refused by {}: {} are in use{}", what, bytes,
-                                                  name(category), std::exchange(fail_next_, {}), in_use_, breakdown()));
+                                                  name(category), std::exchange(fail_next_, {}), use_.total, breakdown()));
   }
   if (bytes > budget_ - std::min<std::uint64_t>(use_.total, budget_)) {
     throw Error(Cause::out_of_memory,
@@ -73,8 +73,6 @@ HeapBlock Heap::allocate(std::size_t bytes, std::string_view what, Category cate
       give_to_free(offset, needed);
       throw;
     }
-    in_use_ += needed;
-    peak_ = std::max(peak_, in_use_);
     count(category, bytes);
     return HeapBlock(this, reservation_.subspan(offset, bytes), category);
   }
@@ -151,7 +149,6 @@ void Heap::free(std::span<std::byte> bytes, Category category) {
   use_[category] -= bytes.size();
   use_.total -= bytes.size();
   const std::size_t length = round_up(bytes.size(), kLine);
-  in_use_ -= length;
   give_to_free(static_cast<std::size_t>(bytes.data() - reservation_.data()), length);
 }
 

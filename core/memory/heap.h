@@ -10,7 +10,7 @@
 // budget by the unused parts of pages that blocks fill partly.
 //
 // Every block has a category. use(), peaks() and the budget count the bytes that were asked for, so that they can be compared
-// with formulas; in_use() and peak() count the bytes that blocks occupy, alignment included.
+// with formulas.
 #pragma once
 
 #include "core/memory/page_runs.h"
@@ -55,12 +55,6 @@ class Heap {
   /// Allocates a block; 0 bytes give an empty one. The memory isn't zeroed. `what` names the buffer in errors. Throws
   /// Error(out_of_memory) naming buffer, size, budget and the bytes in use by category.
   HeapBlock allocate(std::size_t bytes, std::string_view what, Category category = Category::communication);
-  /// Allocates room for `count` elements of T, in category `communication`.
-  template <Element T>
-  HeapBlock allocate_elements(std::size_t count, std::string_view what) {
-    constexpr std::size_t kMost = static_cast<std::size_t>(-1) / 2;  // more than any heap has
-    return allocate(count < kMost / sizeof(T) ? count * sizeof(T) : kMost, what);
-  }
 
   /// Tells a recorder of each block that is given back from now on; null: none. Borrowed.
   void record(Recorder* recorder) { recorder_ = recorder; }
@@ -69,10 +63,6 @@ class Heap {
 
   /// Returns true if `memory` lies within the reservation.
   bool contains(std::span<const std::byte> memory) const;
-  /// Returns the bytes that blocks occupy now, alignment included.
-  std::uint64_t in_use() const { return in_use_; }
-  /// Returns the largest value of in_use() so far.
-  std::uint64_t peak() const { return peak_; }
   /// Returns the limit of bytes in use: the budget, or the reservation's size if that is smaller or no budget was given.
   std::uint64_t budget() const { return budget_; }
   /// Returns the bytes of all pages that may hold memory: those with blocks, and those that had blocks and were not given back.
@@ -102,8 +92,6 @@ class Heap {
   std::map<std::size_t, std::size_t> free_;  // offset -> bytes, coalesced
   std::size_t committed_ = 0;                // everything below is committed; without a budget
   PageRuns resident_;                        // under a budget: the pages that are committed
-  std::uint64_t in_use_ = 0;
-  std::uint64_t peak_ = 0;
   CategoryBytes use_;
   CategoryBytes peaks_;
   Recorder* recorder_ = nullptr;

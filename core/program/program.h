@@ -44,18 +44,8 @@ struct KernelCost {
   friend bool operator==(const KernelCost&, const KernelCost&) = default;
 };
 
-/// A call of a communicator.
-struct ProgramCall {
-  Op op = Op::barrier;
-  DType dtype = DType::byte;
-  Reduction reduction = Reduction::sum;
-  Purpose purpose = Purpose::other;
-  std::int32_t root = -1;       ///< as in OperationInfo
-  std::int32_t source = -1;     ///< as in OperationInfo
-  std::uint64_t bytes = 0;      ///< size of this rank's own part
-  std::uint64_t group = 0;      ///< the group's number
-  std::uint64_t signature = 0;  ///< hash over all arguments that the ranks have in common, counts among them
-  bool relayed = false;         ///< as in OperationInfo
+/// A call of a communicator. Its group_sequence is 0: players number operations themselves.
+struct ProgramCall : OperationInfo {
   Start* algorithm = nullptr;
   Arguments arguments{};                 ///< counts and ranks, without addresses
   std::uint64_t sent_from = kElsewhere;  ///< where in `recv` the bytes of `send` lie; kElsewhere: not there
@@ -64,12 +54,11 @@ struct ProgramCall {
 
   friend bool operator==(const ProgramCall& one, const ProgramCall& other) {
     const auto all = [](const ProgramCall& call) {
-      return std::tuple(call.op, call.dtype, call.reduction, call.purpose, call.root, call.source, call.bytes, call.group,
-                        call.signature, call.relayed, call.algorithm, call.arguments.send.count, call.arguments.recv.count,
-                        call.sent_from, call.arguments.expected.signature);
+      return std::tuple(call.algorithm, call.arguments.send.count, call.arguments.recv.count, call.sent_from,
+                        call.arguments.expected.signature);
     };
-    return all(one) == all(other) && one.arguments.chunks == other.arguments.chunks &&
-           one.arguments.send_chunks == other.arguments.send_chunks;
+    return static_cast<const OperationInfo&>(one) == other && all(one) == all(other) &&
+           one.arguments.chunks == other.arguments.chunks && one.arguments.send_chunks == other.arguments.send_chunks;
   }
 };
 

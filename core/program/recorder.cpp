@@ -79,19 +79,11 @@ void Recorder::add(ItemKind kind, Stream stream, const Operation& operation, std
   const auto* collective = dynamic_cast<const Collective*>(&operation);  // all but tests' own operations are
   if (!recording_ || collective == nullptr) return;
   const OperationInfo& info = operation.info();
-  const ProgramCall call{.op = info.op,
-                         .dtype = info.dtype,
-                         .reduction = info.reduction,
-                         .purpose = info.purpose,
-                         .root = info.root,
-                         .source = info.source,
-                         .bytes = info.bytes,
-                         .group = info.group,
-                         .signature = info.signature,
-                         .relayed = info.relayed,
-                         .algorithm = collective->algorithm(),
-                         .arguments = without_memory(collective->arguments()),
-                         .sent_from = sent_from(collective->arguments())};
+  ProgramCall call{info};
+  call.group_sequence = 0;
+  call.algorithm = collective->algorithm();
+  call.arguments = without_memory(collective->arguments());
+  call.sent_from = sent_from(collective->arguments());
   const auto [group, is_new] = program_.groups.try_emplace(info.group);
   if (is_new) group->second = collective->group().ranks;
   const std::size_t known = program_.calls.size();

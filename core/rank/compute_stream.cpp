@@ -256,11 +256,6 @@ void ComputeStream::add(const Tensor& out, const ConstTensor& a, const ConstTens
       [&](const kernels::Compute& on) { kernels::add(on, out, a, b); });
 }
 
-void ComputeStream::scale(const Tensor& out, const ConstTensor& a, double factor) {
-  run(touches("scale", a, out, out, bytes_of(a), bytes_of(out)), 0,
-      [&](const kernels::Compute& on) { kernels::scale(on, out, a, factor); });
-}
-
 void ComputeStream::fill_zero(const Tensor& out) {
   run(touches("zero", out, out, out, 0, bytes_of(out)), 0, [&](const kernels::Compute& on) { kernels::fill_zero(on, out); });
 }

@@ -82,7 +82,6 @@ class ComputeStream {
   // --- elements
   void convert(const Tensor& to, const ConstTensor& from);
   void add(const Tensor& out, const ConstTensor& a, const ConstTensor& b);
-  void scale(const Tensor& out, const ConstTensor& a, double factor);
   void fill_zero(const Tensor& out);
 
   // --- loss

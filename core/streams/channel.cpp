@@ -17,7 +17,7 @@ Mail::Seal seal_of(const Envelope& envelope) {
 
 }  // namespace
 
-/// The way to one member and back.
+/// The way to one member and back. It has no progress of its own: the engine makes that of the real transport.
 class OwnChannel::Way final : public Transport {
  public:
   Way(OwnChannel& channel, int world)
@@ -31,16 +31,8 @@ class OwnChannel::Way final : public Transport {
   Outcome test_send(LaneId lane, Ticket ticket) override;
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
   bool can_receive_into(std::span<const std::byte> memory) const override { return real_->can_receive_into(memory); }
-  Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
   Outcome test_receive(LaneId lane, Ticket ticket) override;
-  bool can_view(int) const override { return false; }
-  std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) override;
-  void release(LaneId, Ticket) override {}
   Found found(LaneId) const override { return found_; }
-  bool progress() override { return false; }  // of the real transport, by the engine
-  std::uint64_t arm() override { return kNoDeadline; }
-  void disarm() override {}
-  int descriptor() const override { return -1; }
 
   void advance();
   bool unsent() const { return !sends_.empty(); }
@@ -179,14 +171,6 @@ Outcome OwnChannel::Way::test_receive(LaneId, Ticket ticket) {
             .bytes = at->request.header().bytes,
             .detail = {}};
   return Outcome::mismatch;
-}
-
-Ticket OwnChannel::Way::view(LaneId, const Envelope&, std::size_t) {
-  throw Error(Cause::refused, "a channel of a communicator's own has no views");
-}
-
-std::span<const std::byte> OwnChannel::Way::access(LaneId, Ticket, std::size_t, std::size_t) {
-  throw Error(Cause::refused, "a channel of a communicator's own has no views");
 }
 
 void OwnChannel::Way::advance() {

@@ -66,18 +66,27 @@ struct OperationInfo {
   Purpose purpose = Purpose::other;
   bool relayed = false;   ///< a rank's data may reach another one through a third, or summed with others' data
   std::int32_t tag = -1;  ///< of a message with a tag, kAnyTag included; else kNoTag
+
+  friend bool operator==(const OperationInfo&, const OperationInfo&) = default;
 };
 
-/// Interface for tracing: completed() is called for every operation that completes, with the times at which the operation came to
-/// the head of its stream and at which it completed (by the engine's clock). Called on the engine's thread; must not throw or
-/// post.
+/// Interface for tracing: observes operations that complete, and waits: those of blocking calls, and those for posted operations.
+/// Times are by the engine's clock. All are called on the engine's thread; they must not throw or post.
 class OperationObserver {
  public:
   OperationObserver() = default;
   OperationObserver(const OperationObserver&) = delete;
   OperationObserver& operator=(const OperationObserver&) = delete;
   virtual ~OperationObserver() = default;
+  /// Called for every operation that completes, with the times at which it came to the head of its stream and at which it
+  /// completed.
   virtual void completed(Stream stream, const OperationInfo& info, std::uint64_t begin_ns, std::uint64_t end_ns) = 0;
+  /// Called when a wait begins whose operation isn't complete yet.
+  virtual void wait_begins() = 0;
+  /// Called when that wait has ended well.
+  virtual void wait_ended(std::uint64_t begin_ns, std::uint64_t end_ns) = 0;
+  /// Called at every poll of a wait that found nothing to do: operation `info` lacks the part of world rank `rank`.
+  virtual void missing(int rank, const OperationInfo& info) = 0;
 };
 
 /// Order of the operations of a channel in the queue kTagged: each begins when the one before it is complete.
@@ -269,7 +278,7 @@ class Engine {
   bool idle() const;
   /// Returns the operation at the head of a stream, which the engine owns; null: there is none.
   const Operation* running(Stream stream) const;
-  /// Sets the observer of operations (a WaitObserver is told of waits, too); null: none, which costs nothing. Borrowed.
+  /// Sets the observer of operations and waits; null: none, which costs nothing. Borrowed.
   /// Precondition: idle(), or null.
   void observe(OperationObserver* observer) { observer_ = observer; }
   /// Sets what records the operations and waits of this rank; null: nothing. Borrowed. Precondition: idle(), or null.
@@ -337,7 +346,6 @@ class Engine {
   void wait(Stream stream, std::uint64_t number);
   void wait_for(Stream stream, std::uint64_t number);
   bool look(Stream stream);
-  void learn(const WaitState& state);
   /// Returns true for a rank of this node.
   bool is_near(int world_rank) const { return world_rank >= 0 && route(world_rank).node == route(world_rank_).node; }
   Queue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream)]; }

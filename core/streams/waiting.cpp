@@ -3,7 +3,6 @@
 #include "core/board/peer_watch.h"
 #include "core/streams/engine.h"
 #include "core/streams/mail.h"
-#include "core/streams/wait_observer.h"
 #include "core/streams/wait_state.h"
 #include "transport/fault/delay_transport.h"
 #include "transport/posix.h"
@@ -13,7 +12,6 @@
 #include <algorithm>
 #include <new>
 #include <sched.h>
-#include <time.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -67,7 +65,7 @@ void Engine::wait_for(Stream stream, std::uint64_t number) {
   WaitState state(stream);
   state.number = number;
   Queue& q = queue(stream);
-  auto* const observer = observer_ == nullptr || is_over(stream, number) ? nullptr : dynamic_cast<WaitObserver*>(observer_);
+  OperationObserver* const observer = is_over(stream, number) ? nullptr : observer_;
   const std::uint64_t begin_ns = observer == nullptr ? 0 : clock().now_ns();
   if (observer != nullptr) observer->wait_begins();
   while (!is_over(stream, number)) {
@@ -416,8 +414,7 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
         throw blamed(Cause::stalled, carrier,
                      fmt::format("rank {} is stopped, and with it the news of other nodes; {}", carrier, detail));
     }
-    const timespec pause{0, 2'000'000};
-    ::nanosleep(&pause, nullptr);
+    posix::sleep_ns(2'000'000);
   }
   if (board_.life(world_peer) == Life::finished) throw_gone(world_peer, op, sequence);
   // The connection failed, not the peer, so the error names this rank's operation; throw_gone() is for peers that ended.

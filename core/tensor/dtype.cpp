@@ -1,8 +1,9 @@
-// Names of element types, and conversions of bf16 and f16 from and to f32.
+// Names of element types, operations and reductions, and conversions of bf16 and f16 from and to f32.
+#include "transport/names.h"
 #include "tsprun/types.h"
 
+#include <array>
 #include <bit>
-#include <iterator>
 
 namespace tsprun {
 
@@ -12,19 +13,22 @@ constexpr std::string_view kDTypeNames[] = {
     TSPRUN_DTYPES(TSPRUN_X)
 #undef TSPRUN_X
 };
+constexpr std::array<std::string_view, kOps> kOpNames = {"send",       "recv",           "send_recv",  "broadcast",
+                                                         "all_gather", "reduce_scatter", "all_reduce", "reduce",
+                                                         "all_to_all", "gather",         "scatter",    "barrier"};
+constexpr std::array<std::string_view, kReductionCount> kReductionNames = {
+#define TSPRUN_X(reduction, text) text,
+    TSPRUN_REDUCTIONS(TSPRUN_X)
+#undef TSPRUN_X
+};
 }  // namespace
 
-std::string_view name(DType dtype) {
-  const auto index = static_cast<std::size_t>(dtype);
-  return index < std::size(kDTypeNames) ? kDTypeNames[index] : "unknown";
-}
-
-std::optional<DType> dtype_from_name(std::string_view text) {
-  for (std::size_t i = 0; i < std::size(kDTypeNames); ++i) {
-    if (text == kDTypeNames[i]) return static_cast<DType>(i);
-  }
-  return std::nullopt;
-}
+std::string_view name(DType dtype) { return detail::name_in(kDTypeNames, dtype); }
+std::optional<DType> dtype_from_name(std::string_view text) { return detail::value_in<DType>(kDTypeNames, text); }
+std::string_view name(Op op) { return detail::name_in(kOpNames, op); }
+std::optional<Op> op_from_name(std::string_view text) { return detail::value_in<Op>(kOpNames, text); }
+std::string_view name(Reduction reduction) { return detail::name_in(kReductionNames, reduction); }
+std::optional<Reduction> reduction_from_name(std::string_view text) { return detail::value_in<Reduction>(kReductionNames, text); }
 
 bf16::bf16(float value) {
   const auto wide = std::bit_cast<std::uint32_t>(value);

@@ -33,15 +33,12 @@ class DescriptorText final : public TraceText {
 std::string ProgramTracePlace::text() const { return fmt::format("{}:{}:{}", descriptor, zero_ns, flows); }
 
 ProgramTracePlace ProgramTracePlace::parse(std::string_view text) {
-  const std::size_t first = text.find(':');
-  const std::size_t second = first == std::string_view::npos ? first : text.find(':', first + 1);
-  if (second != std::string_view::npos) {
-    const auto descriptor = number_from<int>(text.substr(0, first));
-    const auto zero_ns = number_from<std::uint64_t>(text.substr(first + 1, second - first - 1));
-    const auto flows = number_from<int>(text.substr(second + 1));
-    if (descriptor && zero_ns && flows && *flows >= 0 && *flows <= static_cast<int>(TraceFlows::none))
-      return {*descriptor, *zero_ns, *flows};
-  }
+  std::string_view rest = text;
+  const auto descriptor = number_from<int>(take_word(rest, ':'));
+  const auto zero_ns = number_from<std::uint64_t>(take_word(rest, ':'));
+  const auto flows = number_from<int>(rest);
+  if (descriptor && zero_ns && flows && *flows >= 0 && *flows <= static_cast<int>(TraceFlows::none))
+    return {*descriptor, *zero_ns, *flows};
   throw Error(Cause::refused, fmt::format("{}={}: it isn't what tsprun sets; unset it", kVariable, text));
 }
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/memory/heap.h"
-#include "core/streams/wait_observer.h"
+#include "core/streams/engine.h"
 #include "transport/clock.h"
 #include "transport/message.h"
 #include "tsprun/trace.h"
@@ -26,7 +26,7 @@ struct TraceMemory {
 /// The events of one rank, in private memory; used by one thread, the rank's. It observes the engine to record operations
 /// and waits; the compute stream adds kernels, and TraceSpan adds steps, passes and layers. With every event it samples the
 /// heap: the bytes in use, and the peaks if they rose since the last sample, so that the largest sample is the exact peak.
-class TraceRecorder final : public WaitObserver {
+class TraceRecorder final : public OperationObserver {
  public:
   /// Largest number of events (some 100 MB); later events are only counted.
   static constexpr std::size_t kMostEvents = Trace::kMostEvents;

@@ -72,16 +72,7 @@ void PlayedRank::post(const ProgramItem& item) {
                 fmt::format("a {} with a tag can't be played: what it takes depends on what comes first", name(call.op)));
   }
   Member& member = member_of(call.group);
-  OperationInfo info{.op = call.op,
-                     .dtype = call.dtype,
-                     .reduction = call.reduction,
-                     .root = call.root,
-                     .source = call.source,
-                     .bytes = call.bytes,
-                     .group = call.group,
-                     .signature = call.signature,
-                     .purpose = call.purpose,
-                     .relayed = call.relayed};
+  OperationInfo info = call;
   Arguments arguments = call.arguments;
   // All buffers overlap, since nobody looks at them; but what is in place stays there.
   arguments.recv.data = imagined_.bytes().data();

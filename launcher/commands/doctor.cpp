@@ -1,5 +1,6 @@
 // `tsprun doctor`: reports what this machine can do, and why each transport can or can't be used.
 #include "core/collectives/choice.h"
+#include "core/kernels/level.h"
 #include "launcher/blas_trial.h"
 #include "launcher/commands/command.h"
 #include "launcher/standard_output.h"
@@ -173,11 +174,12 @@ class Doctor : public Command {
     const double quota = machine::cpu_quota();
     const std::string policy = machine::huge_page_policy_for_shared_memory();
     const int cores = machine::usable_cores();
+    const std::string level(kernels::name(kernels::best_level()));
 
     const auto row = [](std::string_view key, const std::string& value) { print("{:<22}{}\n", key, value); };
     row("cores", fmt::format("{} usable: {} by affinity, quota {}", cores, machine::allowed_cores(),
                              quota > 0 ? fmt::format("{:.2f}", quota) : "none"));
-    row("vector level", machine::vector_level());
+    row("vector level", level);
     row("OpenBLAS", fmt::format("{}: {}", blas.possible ? "yes" : "no", blas.why));
     row("memory", fmt::format("{} available of {}", text_in_mebibytes(machine::available_memory()),
                               text_in_mebibytes(machine::total_memory())));
@@ -209,7 +211,7 @@ class Doctor : public Command {
     json["cores"] = {{"usable", cores},
                      {"affinity", machine::allowed_cores()},
                      {"quota", quota > 0 ? ordered_json(quota) : ordered_json(nullptr)}};
-    json["vector_level"] = machine::vector_level();
+    json["vector_level"] = level;
     json["openblas"] = {{"possible", blas.possible}, {"why", blas.why}};
     json["memory"] = {{"available_bytes", machine::available_memory()}, {"total_bytes", machine::total_memory()}};
     json["dev_shm"] = {{"free_bytes", space.free}, {"total_bytes", space.total}};

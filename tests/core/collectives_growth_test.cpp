@@ -71,12 +71,12 @@ TEST_P(Growth, IsNoneOverAThousandCalls) {
     // Caches, free lists and the lists of staging's readers have their final size.
     rounds(kCalls);
     // Rank 0 measures while the others wait: the measuring itself opens files.
-    const std::uint64_t heap = heap_of(context).in_use();
+    const std::uint64_t heap = heap_of(context).use().total;
     std::optional<Holdings> before;
     if (context.rank() == 0) before.emplace();
     context.world().barrier();
     rounds(kCalls);
-    EXPECT_EQ(heap_of(context).in_use(), heap);
+    EXPECT_EQ(heap_of(context).use().total, heap);
     context.world().barrier();
     if (context.rank() == 0) {
       const Holdings after;
@@ -93,13 +93,13 @@ INSTANTIATE_TEST_SUITE_P(All, Growth, testing::ValuesIn(kCallable),
 
 TEST(Growth, IsNoneOverAThousandGroups) {
   run_ranks(2, [](Context& context) {
-    const std::uint64_t heap = heap_of(context).in_use();
+    const std::uint64_t heap = heap_of(context).use().total;
     for (int i = 0; i < 1000; ++i) {
       const std::vector<int> both = {i % 2, 1 - i % 2};
       Communicator group = context.world().subgroup(both);
       group.barrier();
     }
-    EXPECT_EQ(heap_of(context).in_use(), heap);
+    EXPECT_EQ(heap_of(context).use().total, heap);
   });
 }
 
@@ -129,7 +129,7 @@ TEST_P(FullHeap, WaitsForReadersInsteadOfFailing) {
                   }
                   for (const auto& each : started) each->finish();
                 }
-                EXPECT_LE(heap_of(context).peak(), kHeap);
+                EXPECT_LE(heap_of(context).peaks().total, kHeap);
               },
               {.heap_bytes = kHeap});
   }

@@ -89,7 +89,7 @@ std::vector<float> all_operations(Rank& rank, std::size_t count, Algorithm algor
   std::vector<float> plain;
   std::span<float> input;
   if (in_heap) {
-    block = rank.heap.allocate_elements<float>(n * count, "input");
+    block = rank.heap.allocate(n * count * sizeof(float), "input");
     input = block.as<float>();
   } else {
     plain.resize(n * count);

@@ -52,8 +52,8 @@ TEST(Heap, BlocksDontOverlapAndAreAligned) {
     }
   }
   held.clear();
-  EXPECT_EQ(heap.in_use(), 0U);
-  EXPECT_GT(heap.peak(), 0U);
+  EXPECT_EQ(heap.use().total, 0U);
+  EXPECT_GT(heap.peaks().total, 0U);
   // Everything is one free piece again.
   EXPECT_EQ(heap.allocate(kReservation, "all").bytes().size(), kReservation);
 }
@@ -72,7 +72,7 @@ TEST(Heap, RefusesMoreThanItsBudgetWithFigures) {
       EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in: " << text;
     }
   }
-  EXPECT_EQ(heap.in_use(), 614400U);
+  EXPECT_EQ(heap.use().total, 614400U);
   EXPECT_NO_THROW(heap.allocate(400 * 1024, "third"));
 }
 
@@ -124,7 +124,7 @@ TEST(Heap, AFailedCommitChangesNothing) {
     if (fail) throw Error(Cause::out_of_memory, "no memory");
   });
   EXPECT_THROW(heap.allocate(5000, "first"), Error);
-  EXPECT_EQ(heap.in_use(), 0U);
+  EXPECT_EQ(heap.use().total, 0U);
   fail = false;
   EXPECT_EQ(heap.allocate(kReservation, "all").bytes().size(), kReservation);
 }
@@ -149,7 +149,7 @@ TEST(HeapBlock, ZeroBytesAreEmptyAndMovesLeaveNothingBehind) {
   HeapBlock b = std::move(a);
   EXPECT_EQ(b.bytes().size(), 100U);
   b = heap.allocate(200, "b");
-  EXPECT_EQ(heap.in_use(), 256U);
+  EXPECT_EQ(heap.use().total, 200U);
   EXPECT_EQ(b.as<double>().size(), 25U);
 }
 

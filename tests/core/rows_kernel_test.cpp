@@ -79,16 +79,13 @@ TEST(Elementwise, RoundsAsTheScalarTypeDoes) {
   }
 }
 
-TEST(Elementwise, AddsAndScalesMixedTypes) {
+TEST(Elementwise, AddsMixedTypes) {
   const Array a = Array::normal(DType::bf16, {1000}, 1);
   const Array b = Array::normal(DType::f32, {1000}, 2);
   Array sum(DType::f32, {1000});
   kernels::add({}, sum.view(), a.view(), b.view());
-  Array scaled(DType::f32, {1000});
-  kernels::scale({}, scaled.view(), b.view(), 0.25);
   for (std::size_t i = 0; i < 1000; ++i) {
     EXPECT_EQ(sum[i], static_cast<double>(static_cast<float>(a[i]) + static_cast<float>(b[i])));
-    EXPECT_EQ(scaled[i], b[i] / 4);
   }
   kernels::add({}, sum.view(), sum.view(), b.view());
   EXPECT_NEAR(sum[3], a[3] + 2 * b[3], 1e-6);

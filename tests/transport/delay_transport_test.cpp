@@ -32,7 +32,7 @@ class Pair {
       : memory_(shm::NodeMemory::create_memfd({.local_ranks = 2, .heap_bytes = 64 << 20, .world_size = 2})),
         zero_(memory_, 0),
         one_(memory_, 1),
-        late_(hesitant_, {}, links(bytes_per_ns), &strikes_, {kPeersRank}) {}
+        late_(hesitant_, 0, links(bytes_per_ns), &strikes_, {kPeersRank}) {}
 
   /// A message of `bytes` bytes is sent and asked for; the ticket of the receive.
   Ticket pass(Stream stream, std::size_t bytes, Purpose purpose = Purpose::kv) { return pass_to(late_, stream, bytes, purpose); }

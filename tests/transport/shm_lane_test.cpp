@@ -46,15 +46,7 @@ bool holds(std::span<const std::byte> bytes, std::uint64_t seed) {
 class ShmLane : public testing::Test {
  protected:
   ShmLane() {
-    for (int rank : {0, 1}) {
-      Endpoint& me = transport(rank);
-      const std::vector<std::byte> blob = transport(1 - rank).address(rank);
-      EXPECT_TRUE(me.can_reach(1 - rank, blob).possible) << me.can_reach(1 - rank, blob).why;
-      me.connect(1 - rank, blob);
-      me.register_memory(memory_.heap(rank));
-    }
-    EXPECT_TRUE(transport(0).connected(1));
-    EXPECT_TRUE(transport(1).connected(0));
+    for (int rank : {0, 1}) transport(rank).register_memory(memory_.heap(rank));
   }
 
   Endpoint& transport(int rank) { return rank == 0 ? *zero_ : *one_; }
@@ -244,8 +236,6 @@ TEST_F(ShmLane, AnotherMessageIsAMismatchBeforeAnyByteArrives) {
         NodeMemory memory = make_memory(2);
         shm::ShmTransport sender(memory, 0);
         shm::ShmTransport receiver(memory, 1);
-        sender.connect(1, receiver.address(0));
-        receiver.connect(0, sender.address(1));
         sender.register_memory(memory.heap(0));
         ASSERT_NE(sender.send(kToOne, sent, memory.heap(0).first(bytes), Delivery::copy_if_small), kNotNow);
         // The last of the list matches but for its size.
@@ -293,17 +283,6 @@ TEST_F(ShmLane, RefusesToRegisterMemoryOutsideOfTheHeap) {
   EXPECT_THROW(zero_->register_memory(heap(1, 0, 100)), Error);
 }
 
-TEST_F(ShmLane, RefusesPeersThatDoNotExist) {
-  EXPECT_FALSE(zero_->can_reach(2, one_->address(0)).possible);
-  EXPECT_FALSE(zero_->can_reach(-1, one_->address(0)).possible);
-  const std::string nonsense = "nonsense";
-  const Reach reach = zero_->can_reach(1, std::as_bytes(std::span(nonsense)));
-  EXPECT_FALSE(reach.possible);
-  EXPECT_NE(reach.why, "");
-  EXPECT_THROW(zero_->connect(1, std::as_bytes(std::span(nonsense))), Error);
-  EXPECT_THROW(zero_->connect(1, {}), Error);
-}
-
 // A peer whose slots hold nonsense: an error, never an access outside of what it may touch.
 TEST_F(ShmLane, WildSlotsAreCorrupt) {
   struct Wild {
@@ -332,8 +311,6 @@ TEST_F(ShmLane, WildSlotsAreCorrupt) {
       NodeMemory memory = make_memory(2);
       shm::ShmTransport sender(memory, 0);
       shm::ShmTransport receiver(memory, 1);
-      sender.connect(1, receiver.address(0));
-      receiver.connect(0, sender.address(1));
       auto* lane = reinterpret_cast<shm::LaneMemory*>(memory.lane(1, 0, Stream::kv));
       // Message 1 may lie in any slot that the layout says; all bear the same nonsense.
       for (shm::Slot& slot : lane->slots) {

@@ -42,7 +42,7 @@ UniqueFd reach_host(const Identity& identity, std::uint64_t timeout_ns) {
                       identity.local_size, seconds(timeout_ns), identity.job_id, identity.starter),
           identity.rank - identity.local_rank);
     }
-    sleep_ns(kRetryNs);
+    posix::sleep_ns(kRetryNs);
   }
 }
 

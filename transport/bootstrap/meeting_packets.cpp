@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <time.h>
 #include <unistd.h>
 
 namespace tsprun::detail::bootstrap::meeting {
@@ -43,11 +42,6 @@ ucred credentials(const UniqueFd& fd) {
 int milliseconds_until(std::uint64_t deadline) {
   const std::uint64_t now = posix::now_ns();
   return now >= deadline ? 0 : static_cast<int>(std::min<std::uint64_t>((deadline - now) / 1'000'000 + 1, 60'000));
-}
-
-void sleep_ns(std::uint64_t nanoseconds) {
-  const timespec duration{0, static_cast<long>(nanoseconds)};
-  ::nanosleep(&duration, nullptr);
 }
 
 std::string seconds(std::uint64_t nanoseconds) { return fmt::format("{:g} s", static_cast<double>(nanoseconds) * 1e-9); }

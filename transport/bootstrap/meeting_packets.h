@@ -61,8 +61,6 @@ UniqueFd make_socket();
 ucred credentials(const UniqueFd& fd);
 /// Returns the time until the deadline in milliseconds, for poll(2): rounded up, at most a minute, 0 if it has passed.
 int milliseconds_until(std::uint64_t deadline);
-/// Sleeps for less than a second.
-void sleep_ns(std::uint64_t nanoseconds);
 /// Returns a duration as text: "30 s".
 std::string seconds(std::uint64_t nanoseconds);
 /// Returns numbers as text: "1, 3, 4". After 20 of them the rest is counted ("and 7 more"), so that an error keeps to one line.

@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
 #include <poll.h>
@@ -24,10 +23,8 @@ constexpr int kPoll_ms = 100;
 /// Returns the value of a word "name=value" of a line; empty if there is none.
 std::string_view word(std::string_view line, std::string_view name) {
   while (!line.empty()) {
-    const std::size_t end = std::min(line.find(' '), line.size());
-    const std::string_view each = line.substr(0, end);
+    const std::string_view each = take_word(line, ' ');
     if (each.starts_with(name) && each.substr(name.size()).starts_with('=')) return each.substr(name.size() + 1);
-    line.remove_prefix(std::min(end + 1, line.size()));
   }
   return {};
 }

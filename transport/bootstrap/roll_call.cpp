@@ -107,12 +107,9 @@ int nodes_of(const std::vector<std::string>& names) {
 void throw_refusal(std::string_view text) {
   if (!text.starts_with(kNo)) return;
   text.remove_prefix(kNo.size());
-  const std::size_t cause_end = std::min(text.find(' '), text.size());
-  const std::size_t rank_end = std::min(text.find(' ', cause_end + 1), text.size());
-  const auto cause = number_from<std::uint8_t>(text.substr(0, cause_end));
-  const auto rank = number_from<int>(text.substr(std::min(cause_end + 1, text.size()), rank_end - cause_end - 1));
-  throw Error(cause && is_cause(*cause) ? static_cast<Cause>(*cause) : Cause::refused,
-              std::string(text.substr(std::min(rank_end + 1, text.size()))), rank.value_or(-1));
+  const auto cause = number_from<std::uint8_t>(take_word(text, ' '));
+  const auto rank = number_from<int>(take_word(text, ' '));
+  throw Error(cause && is_cause(*cause) ? static_cast<Cause>(*cause) : Cause::refused, std::string(text), rank.value_or(-1));
 }
 
 Plan answered_plan(int size, KeyValue& store, std::uint64_t timeout_ns, const std::function<void(Plan&)>& open) {
@@ -145,11 +142,7 @@ std::string Plan::text() const {
 
 Plan Plan::parse(std::string_view text) {
   std::vector<std::string> words;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find(' '), text.size());
-    words.emplace_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
+  while (!text.empty()) words.emplace_back(take_word(text, ' '));
   Plan plan;
   plan.nodes = words.size() < 4 ? 0 : number_from<int>(words[0]).value_or(0);
   const bool several = plan.nodes > 1;

@@ -55,9 +55,7 @@ StoreServer::StoreServer(const std::vector<tcp::SocketAddress>& addresses, const
   if (!epoll_) throw system_error(Cause::refused, "the store: epoll_create", errno);
   listeners_ = tcp::listen_on(addresses);
   for (const posix::UniqueFd& listener : listeners_) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = listener.get();
+    epoll_event event{.events = EPOLLIN, .data = {.fd = listener.get()}};
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener.get(), &event) != 0)
       throw system_error(Cause::refused, "the store: epoll_ctl", errno);
   }
@@ -113,9 +111,7 @@ void StoreServer::accept(int listener) {
     make_room(false);
     tcp::set_option(arrival.socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
     const int descriptor = arrival.socket.get();
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = descriptor;
+    epoll_event event{.events = EPOLLIN, .data = {.fd = descriptor}};
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) continue;
     try {
       clients_.emplace(descriptor,
@@ -184,9 +180,7 @@ void StoreServer::serve(int descriptor) {
 void StoreServer::arrange(Client& client) {
   if (client.link.wants_room() == client.room_wanted || client.link.over()) return;
   client.room_wanted = !client.room_wanted;
-  epoll_event event{};
-  event.events = EPOLLIN | (client.room_wanted ? EPOLLOUT : 0U);
-  event.data.fd = client.link.descriptor();
+  epoll_event event{.events = EPOLLIN | (client.room_wanted ? EPOLLOUT : 0U), .data = {.fd = client.link.descriptor()}};
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, client.link.descriptor(), &event);
 }
 

@@ -75,9 +75,7 @@ Outcome DamageTransport::take_lost(Lane& here, LaneId lane, Ticket ticket) {
 
 Outcome DamageTransport::test_receive(LaneId lane, Ticket ticket) {
   if (strikes_->why_cut(world(lane.peer)) != nullptr) return Outcome::disconnected;
-  const auto found = lanes_.find({lane.peer, lane.stream});
-  if (found == lanes_.end()) return inner().test_receive(lane, ticket);
-  Lane& here = found->second;
+  Lane& here = lanes_[{lane.peer, lane.stream}];
   if (const Outcome outcome = take_lost(here, lane, ticket); outcome != Outcome::done) return outcome;
   const Outcome outcome = inner().test_receive(lane, here.below(ticket));
   const auto damaged = here.damaged.find(ticket);
@@ -88,9 +86,7 @@ Outcome DamageTransport::test_receive(LaneId lane, Ticket ticket) {
 }
 
 std::span<const std::byte> DamageTransport::access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) {
-  const auto found = lanes_.find({lane.peer, lane.stream});
-  if (found == lanes_.end()) return inner().access(lane, ticket, offset, bytes);
-  Lane& here = found->second;
+  Lane& here = lanes_[{lane.peer, lane.stream}];
   const std::span<const std::byte> part = inner().access(lane, here.below(ticket), offset, bytes);
   const auto damaged = here.damaged.find(ticket);
   if (damaged == here.damaged.end()) return part;
@@ -101,10 +97,9 @@ std::span<const std::byte> DamageTransport::access(LaneId lane, Ticket ticket, s
 }
 
 void DamageTransport::release(LaneId lane, Ticket ticket) {
-  const auto found = lanes_.find({lane.peer, lane.stream});
-  if (found == lanes_.end()) return inner().release(lane, ticket);
-  inner().release(lane, found->second.below(ticket));
-  found->second.damaged.erase(ticket);
+  Lane& here = lanes_[{lane.peer, lane.stream}];
+  inner().release(lane, here.below(ticket));
+  here.damaged.erase(ticket);
 }
 
 Found DamageTransport::found(LaneId lane) const {

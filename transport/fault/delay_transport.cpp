@@ -12,7 +12,7 @@ namespace tsprun::detail::fault {
 
 /// Returns the speed of a link in bytes per nanosecond, 0: no limit. If several speeds apply, the lowest counts.
 double DelayTransport::speed_of(LaneId lane, std::size_t bytes) const {
-  double speed = speed_.bytes_per_ns;
+  double speed = bytes_per_ns_;
   for (const SlowLink& link : slow_) {
     if (link.peer != lane.peer) continue;
     if (speed <= 0 || link.bytes_per_ns < speed) speed = link.bytes_per_ns;
@@ -50,17 +50,16 @@ Outcome DelayTransport::see(Lane& lane, Expected& message) {
   const double speed = speed_of(lane.id, message.bytes);
   const auto travel = speed > 0 ? static_cast<std::uint64_t>(static_cast<double>(message.bytes) / speed) : 0;
   free = std::max(free, posix::now_ns()) + travel;
-  message.ready_ns = free + speed_.latency_ns + message.late_ns;
+  message.ready_ns = free + message.late_ns;
   return Outcome::done;
 }
 
 Outcome DelayTransport::test_receive(LaneId lane, Ticket ticket) {
-  const auto found = lanes_.find({lane.peer, lane.stream});
-  if (found == lanes_.end()) return inner().test_receive(lane, ticket);
-  std::deque<Expected>& expected = found->second.expected;
+  Lane& waiting = lanes_[{lane.peer, lane.stream}];
+  std::deque<Expected>& expected = waiting.expected;
   const auto message = std::ranges::find(expected, ticket, &Expected::ticket);
   if (message == expected.end()) return inner().test_receive(lane, ticket);
-  if (const Outcome outcome = see(found->second, *message); outcome != Outcome::done) return outcome;  // failures aren't delayed
+  if (const Outcome outcome = see(waiting, *message); outcome != Outcome::done) return outcome;  // failures aren't delayed
   if (posix::now_ns() < message->ready_ns) return Outcome::pending;
   expected.erase(message);
   return Outcome::done;

@@ -1,6 +1,6 @@
-// A decorator that makes any transport look like a slower link: every message arrives later by a latency and by its bytes over
-// a bandwidth. A delay costs no CPU time, so one can tell communication that a schedule hides behind computation from
-// communication that it waits for.
+// A decorator that makes any transport look like a slower link: every message arrives later by its bytes over a bandwidth. A
+// delay costs no CPU time, so one can tell communication that a schedule hides behind computation from communication that it
+// waits for.
 //
 // The link into this rank from each peer carries one message at a time, whatever its stream; a message's time on the link
 // begins when this end sees it. Only the receiving side delays, by its own clock. Single messages are delayed further if the
@@ -18,12 +18,6 @@
 
 namespace tsprun::detail::fault {
 
-/// Speed of a link.
-struct LinkSpeed {
-  double bytes_per_ns = 0;  ///< 0: no limit
-  std::uint64_t latency_ns = 0;
-};
-
 /// A fault `slow`: a lower speed of the link from one peer.
 struct SlowLink {
   int peer = -1;            ///< peer, as the transport numbers it
@@ -35,11 +29,15 @@ struct SlowLink {
 /// Delays the messages that arrive at this rank.
 class DelayTransport final : public ForwardingTransport {
  public:
-  /// Wraps `inner`. All links have this speed, those in `slow` the lower of both. `strikes` (null: none) says which messages
-  /// come later still; `worlds[p]` is the world's rank of peer p. `inner` and `strikes` must outlive this object.
-  DelayTransport(Transport& inner, const LinkSpeed& speed, std::vector<SlowLink> slow = {}, Strikes* strikes = nullptr,
+  /// Wraps `inner`. All links have this speed (0: no limit), those in `slow` the lower of both. `strikes` (null: none) says which
+  /// messages come later still; `worlds[p]` is the world's rank of peer p. `inner` and `strikes` must outlive this object.
+  DelayTransport(Transport& inner, double bytes_per_ns, std::vector<SlowLink> slow = {}, Strikes* strikes = nullptr,
                  std::vector<int> worlds = {})
-      : ForwardingTransport(inner), speed_(speed), slow_(std::move(slow)), strikes_(strikes), worlds_(std::move(worlds)) {}
+      : ForwardingTransport(inner),
+        bytes_per_ns_(bytes_per_ns),
+        slow_(std::move(slow)),
+        strikes_(strikes),
+        worlds_(std::move(worlds)) {}
 
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override {
     return expect(lane, envelope, inner().receive(lane, envelope, into), into.size());
@@ -72,7 +70,7 @@ class DelayTransport final : public ForwardingTransport {
   Outcome see(Lane& lane, Expected& message);
   double speed_of(LaneId lane, std::size_t bytes) const;
 
-  LinkSpeed speed_;
+  double bytes_per_ns_;
   std::vector<SlowLink> slow_;
   Strikes* strikes_;
   std::vector<int> worlds_;

@@ -1,6 +1,8 @@
 // Keys of each kind of fault, and the range of each key's value.
 #include "transport/fault/grammar.h"
 
+#include "transport/number.h"
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -83,8 +85,7 @@ Pairs split_pairs(std::string_view text) {
   Pairs pairs;
   std::string_view rest = text.substr(std::min(kind_of(text).size() + 1, text.size()));
   while (!rest.empty()) {
-    const std::string_view part = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(part.size() + 1, rest.size()));
+    const std::string_view part = take_word(rest, ',');
     const std::size_t equals = part.find('=');
     pairs.emplace_back(part.substr(0, equals), equals == part.npos ? std::string_view() : part.substr(equals + 1));
   }

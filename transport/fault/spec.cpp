@@ -126,8 +126,6 @@ class Parser {
 
 }  // namespace
 
-std::string_view name(Kind kind) { return forms()[static_cast<std::size_t>(kind)].name; }
-
 Spec parse(std::string_view text, int ranks) { return Parser(text, ranks).parse(); }
 
 }  // namespace tsprun::detail::fault

@@ -35,9 +35,6 @@ enum class Kind : std::uint8_t {
 #undef TSP_X
 };
 
-/// Returns the kind's name in the grammar.
-std::string_view name(Kind kind);
-
 /// A fault. Fields that the text doesn't set keep the values below.
 struct Spec {
   Kind kind = Kind::kill;

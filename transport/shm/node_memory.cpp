@@ -22,7 +22,7 @@ namespace tsprun::detail::shm {
 namespace {
 
 constexpr std::uint64_t kNodeMagic = 0x747370'6e6f6465;  // "tspnode"
-constexpr std::uint32_t kVersion = 6;
+constexpr std::uint32_t kVersion = 7;
 constexpr std::uint32_t kMostRanks = 65536;
 constexpr std::uint64_t kLargestHeap = 256ULL << 30;
 constexpr std::uint64_t kSmallestHeap = 1ULL << 20;
@@ -110,7 +110,6 @@ std::uint64_t default_heap_bytes() {
 
 NodeMemory NodeMemory::create_memfd(NodeLayout layout) {
   check(layout);
-  layout.id = random_id();
   posix::UniqueFd fd(::memfd_create("tsprun", MFD_CLOEXEC));
   if (!fd) throw system_error(Cause::refused, "memfd_create", errno);
   if (::ftruncate(fd.get(), static_cast<off_t>(layout.total_bytes())) != 0) {
@@ -122,8 +121,7 @@ NodeMemory NodeMemory::create_memfd(NodeLayout layout) {
 
 NodeMemory NodeMemory::create_posix(NodeLayout layout) {
   check(layout);
-  layout.id = random_id();
-  const std::string path = fmt::format("/tsp-{}-{:016x}", ::getpid(), layout.id);
+  const std::string path = fmt::format("/tsp-{}-{:016x}", ::getpid(), random_id());
   posix::UniqueFd fd(::shm_open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd) throw system_error(Cause::refused, fmt::format("shm_open {} (is /dev/shm mounted?)", path), errno);
   ::shm_unlink(path.c_str());

@@ -41,7 +41,6 @@ struct NodeLayout {
   std::uint32_t local_ranks = 1;
   std::uint64_t heap_bytes = 0;  ///< address space reserved for each rank's heap, a multiple of the page
   std::uint32_t world_size = 1;
-  std::uint64_t id = 0;  ///< random number that tells one job's memory from another's; the create functions set it
 
   /// Offsets and size of the parts drawn above, in bytes.
   std::size_t pages_offset() const { return kPage; }
@@ -58,10 +57,10 @@ std::uint64_t default_heap_bytes();
 /// A mapping of the node's memory. One process makes it; the others get its descriptor and attach.
 class NodeMemory {
  public:
-  /// Makes a memfd for ranks that the caller will start. Sets layout.id. Throws Error(out_of_memory | refused).
+  /// Makes a memfd for ranks that the caller will start. Throws Error(out_of_memory | refused).
   static NodeMemory create_memfd(NodeLayout layout);
-  /// Makes a POSIX object and unlinks it at once. Everything before the heaps is allocated now, heaps by commit(). Sets
-  /// layout.id. Throws Error(out_of_memory) naming /dev/shm, what was needed and what is free there; Error(refused) for an
+  /// Makes a POSIX object and unlinks it at once. Everything before the heaps is allocated now, heaps by commit().
+  /// Throws Error(out_of_memory) naming /dev/shm, what was needed and what is free there; Error(refused) for an
   /// impossible layout or without /dev/shm.
   static NodeMemory create_posix(NodeLayout layout);
   /// Maps an object that another process made by one of the functions above. Takes the descriptor and makes it CLOEXEC. The

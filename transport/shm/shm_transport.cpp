@@ -88,25 +88,6 @@ ShmTransport::~ShmTransport() = default;
 
 // --- peers and memory --------------------------------------------------------------------------------------------------------
 
-std::vector<std::byte> ShmTransport::address(int /*peer*/) {
-  const auto* id = reinterpret_cast<const std::byte*>(&memory_->layout().id);
-  return {id, id + sizeof(std::uint64_t)};
-}
-
-Reach ShmTransport::can_reach(int peer, std::span<const std::byte> address) const {
-  std::uint64_t id = 0;
-  if (address.size() == sizeof id) std::memcpy(&id, address.data(), sizeof id);
-  if (id != memory_->layout().id) return {false, "another node: its memory can't be mapped here"};
-  if (!can_view(peer)) return {false, fmt::format("node memory was made for {} ranks", memory_->layout().local_ranks)};
-  return {true, "same node"};
-}
-
-void ShmTransport::connect(int peer, std::span<const std::byte> address) {
-  if (const Reach reach = can_reach(peer, address); !reach.possible) throw Error(Cause::refused, "shm: " + reach.why, peer);
-}
-
-bool ShmTransport::connected(int peer) { return can_view(peer); }
-
 void ShmTransport::register_memory(std::span<std::byte> memory) {
   if (!is_registered(memory)) throw Error(Cause::refused, "shm: only memory of the rank's own heap can be registered");
 }

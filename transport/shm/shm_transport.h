@@ -2,7 +2,8 @@
 //
 // Payloads of up to 24 bytes travel in the slot of the message (lane.h), up to 8 KiB through the lane's ring. Larger ones, and
 // those sent by reference, stay in the sender's heap until the receiver has copied or viewed them: one copy, straight from heap
-// to heap. Nothing happens in the background: progress() has nothing to do.
+// to heap. Nothing happens in the background: progress() has nothing to do, and every send and every release rings the doorbell
+// of its peer.
 #pragma once
 
 #include "transport/endpoint.h"
@@ -20,12 +21,6 @@ class ShmTransport final : public Endpoint {
   ShmTransport(NodeMemory& memory, int local_rank);
   ~ShmTransport() override;
 
-  std::vector<std::byte> address(int peer) override;
-  Reach can_reach(int peer, std::span<const std::byte> address) const override;
-  void connect(int peer, std::span<const std::byte> address) override;
-  bool connected(int peer) override;
-  std::string broken(int) const override { return {}; }
-
   void register_memory(std::span<std::byte> memory) override;
   /// Returns true if `memory` lies in this rank's heap, so that payloads of any size can be sent from it.
   bool is_registered(std::span<const std::byte> memory) const;
@@ -42,10 +37,6 @@ class ShmTransport final : public Endpoint {
   void release(LaneId lane, Ticket ticket) override;
   Found found(LaneId lane) const override;
 
-  bool progress() override { return false; }
-  std::uint64_t arm() override { return kNoDeadline; }  // every send and every release rings the doorbell of its peer
-  void disarm() override {}
-  int descriptor() const override { return -1; }
   bool close(int) override { return true; }  // messages lie in node memory, which outlives this process
   const TrafficCounters& counters() const override { return counters_; }
 

@@ -64,10 +64,6 @@ class SimTransport final : public Transport {
   std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) override;
   void release(LaneId lane, Ticket ticket) override;
   Found found(LaneId lane) const override;
-  bool progress() override { return false; }
-  std::uint64_t arm() override { return kNoDeadline; }
-  void disarm() override {}
-  int descriptor() const override { return -1; }
 
   /// Returns a rank of the world that has sent this one a message which it hasn't asked for; -1: there is none.
   int unread() const;

@@ -135,9 +135,7 @@ void Connection::wrote(std::size_t bytes) {
 void Connection::wait_for_room(bool wanted) {
   if (wanted == room_wanted_ || !live()) return;
   room_wanted_ = wanted;
-  epoll_event event{};
-  event.events = EPOLLIN | (wanted ? EPOLLOUT : 0U);
-  event.data.u64 = token_;
+  epoll_event event{.events = EPOLLIN | (wanted ? EPOLLOUT : 0U), .data = {.u64 = token_}};
   ::epoll_ctl(epoll_, EPOLL_CTL_MOD, channel_.descriptor(), &event);
 }
 

@@ -71,9 +71,7 @@ TcpTransport::TcpTransport(const TcpOptions& options)
 TcpTransport::~TcpTransport() = default;
 
 void TcpTransport::watch(int descriptor, std::uint64_t token, bool for_room) const {
-  epoll_event event{};
-  event.events = EPOLLIN | (for_room ? EPOLLOUT : 0U);
-  event.data.u64 = token;
+  epoll_event event{.events = EPOLLIN | (for_room ? EPOLLOUT : 0U), .data = {.u64 = token}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0 &&
       (errno != EEXIST || ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, descriptor, &event) != 0)) {
     throw system_error(Cause::refused, "tcp: epoll_ctl", errno);
@@ -269,14 +267,6 @@ Ticket TcpTransport::receive(LaneId lane, const Envelope& envelope, std::span<st
 }
 
 Outcome TcpTransport::test_receive(LaneId lane, Ticket ticket) { return peer(lane.peer).test_receive(lane.stream, ticket); }
-
-namespace {
-[[noreturn]] void no_views() { throw Error(Cause::refused, "tcp: a peer's memory can't be viewed; receive instead"); }
-}  // namespace
-
-Ticket TcpTransport::view(LaneId, const Envelope&, std::size_t) { no_views(); }
-std::span<const std::byte> TcpTransport::access(LaneId, Ticket, std::size_t, std::size_t) { no_views(); }
-void TcpTransport::release(LaneId, Ticket) { no_views(); }
 
 Found TcpTransport::found(LaneId lane) const { return peer(lane.peer).found(lane.stream); }
 

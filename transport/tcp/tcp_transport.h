@@ -54,16 +54,11 @@ class TcpTransport final : public Endpoint {
   Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override;
   Outcome test_send(LaneId lane, Ticket ticket) override;
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
-  Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
   Outcome test_receive(LaneId lane, Ticket ticket) override;
-  bool can_view(int) const override { return false; }
-  std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) override;
-  void release(LaneId lane, Ticket ticket) override;
   Found found(LaneId lane) const override;
 
   bool progress() override;
   std::uint64_t arm() override;
-  void disarm() override {}
   int descriptor() const override { return epoll_.get(); }
   bool close(int peer) override;
   const TrafficCounters& counters() const override { return counters_; }

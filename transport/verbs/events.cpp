@@ -69,9 +69,7 @@ Events::Events(ibv_context* device, int entries) : device_(device), channel_(ibv
   if (!epoll_) throw system_error(Cause::refused, "verbs: epoll_create1", errno);
   for (const int fd : {channel_->fd, device->async_fd}) {
     set_nonblocking(fd);
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = fd;
+    epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw system_error(Cause::refused, "verbs: epoll_ctl", errno);
   }
 }

@@ -146,16 +146,4 @@ bool VerbsTransport::is_registered(std::span<const std::byte> memory) const {
 
 std::size_t VerbsTransport::plain_limit() const { return kEagerBytes; }
 
-// --- views: none -------------------------------------------------------------------------------------------------------------
-
-Ticket VerbsTransport::view(LaneId lane, const Envelope&, std::size_t) {
-  throw Error(Cause::refused, "verbs: no view of a peer's memory; ask can_view()", lane.peer);
-}
-std::span<const std::byte> VerbsTransport::access(LaneId lane, Ticket, std::size_t, std::size_t) {
-  throw Error(Cause::refused, "verbs: no view of a peer's memory; ask can_view()", lane.peer);
-}
-void VerbsTransport::release(LaneId lane, Ticket) {
-  throw Error(Cause::refused, "verbs: no view of a peer's memory; ask can_view()", lane.peer);
-}
-
 }  // namespace tsprun::detail::verbs

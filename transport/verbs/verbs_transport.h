@@ -65,11 +65,7 @@ class VerbsTransport final : public Endpoint {
   Outcome test_receive(LaneId lane, Ticket ticket) override;
   Found found(LaneId lane) const override;
 
-  bool can_view(int) const override { return false; }
   /// Throw Error(refused), all three: peers' memory isn't load/store-addressable.
-  Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
-  std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) override;
-  void release(LaneId lane, Ticket ticket) override;
 
   bool progress() override;
   std::uint64_t arm() override;
