@@ -1,6 +1,5 @@
 // What mpi_bench, gloo_bench and floor share: the command line of `tsprun bench`, memory, the loop over all cases, and their
-// JSON,
-// {"bench": [rows]} as in tsprun's report.
+// JSON, {"bench": [rows]} as in tsprun's report.
 #pragma once
 
 #include "launcher/bench/table.h"

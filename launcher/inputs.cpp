@@ -27,7 +27,9 @@ Agreement machine_facts(std::optional<kernels::Level> level) {
   if (!level) return facts;
   facts["kernels"] = std::string(kernels::name(*level));
   const Trial trial = try_blas(1, *level);
-  if (trial.library.empty()) throw Error(Cause::refused, fmt::format("OpenBLAS doesn't work here: {}", trial.why));
+  if (trial.library.empty())
+    throw Error(Cause::refused,
+                fmt::format("{}: {}", trial.possible ? "which OpenBLAS this node has" : "OpenBLAS doesn't work here", trial.why));
   facts["OpenBLAS"] = trial.library;
   return facts;
 }

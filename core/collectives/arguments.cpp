@@ -25,7 +25,9 @@ bool overlap(const ConstBuffer& a, const ConstBuffer& b) {
 }  // namespace
 
 void refuse(std::string_view operation, const std::string& why) {
-  throw Error(Cause::refused, fmt::format("{}: {}", operation, why), -1, std::string(operation));
+  // The board knows operations, not their calls with uneven counts.
+  const std::string_view op = operation.ends_with("_v") ? operation.substr(0, operation.size() - 2) : operation;
+  throw Error(Cause::refused, fmt::format("{}: {}", operation, why), -1, std::string(op));
 }
 
 void check_one_each(std::string_view operation, std::string_view list_name, std::span<const std::size_t> list, int ranks) {

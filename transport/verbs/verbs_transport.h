@@ -64,9 +64,6 @@ class VerbsTransport final : public Endpoint {
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
   Outcome test_receive(LaneId lane, Ticket ticket) override;
   Found found(LaneId lane) const override;
-
-  /// Throw Error(refused), all three: peers' memory isn't load/store-addressable.
-
   bool progress() override;
   std::uint64_t arm() override;
   void disarm() override;
