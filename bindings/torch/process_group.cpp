@@ -58,6 +58,10 @@ CallOptions TsprunGroup::call_options() const { return {.stream = stream_.value_
 WorkPtr TsprunGroup::start(Job job, std::function<void()> finish, const std::function<tsprun::Work(Communicator&)>& post) {
   auto work = c10::make_intrusive<TsprunWork>(member_, getRank(), job.type, name_ + ":" + job.call,
                                               c10::optional<Tensors>(job.inputs), std::move(job.outputs), timeout_);
+  // A program may post a receive long before it waits for it.
+  const bool is_message =
+      job.type == c10d::OpType::SEND || job.type == c10d::OpType::RECV || job.type == c10d::OpType::RECVANYSOURCE;
+  const std::chrono::milliseconds limit = is_message ? std::chrono::milliseconds(0) : timeout_;
   ++posted_;
   if (finish) {
     // Whichever thread finds the end writes what the caller may write: into a leaf that requires grad, as gloo does, and in
@@ -80,7 +84,7 @@ WorkPtr TsprunGroup::start(Job job, std::function<void()> finish, const std::fun
                                                 }
                                                 work->over(error);
                                               },
-                                              timeout_);
+                                              limit);
     work->looked_after(std::move(posted));
   } catch (const Error&) {
     std::rethrow_exception(as_torch_error(name_ + ":" + job.call, std::current_exception()));

@@ -350,7 +350,7 @@ bool Engine::progress() {
 bool Engine::test(Stream stream, std::uint64_t number) {
   if (!is_over(stream, number)) {
     if (broken_ || board_.aborted()) throw_first_cause();
-    progress();
+    look_once();
     if (!is_over(stream, number)) {
       watch_peers();
       return false;
@@ -363,9 +363,15 @@ bool Engine::test(Stream stream, std::uint64_t number) {
 void Engine::tick() {
   page_->last_sign_ns.store(clock().now_ns(), relaxed);
   sign_of_life();
-  watch_peers();
   if (broken_ || board_.aborted()) throw_first_cause();
-  progress();
+  watch_peers();
+  look_once();
+}
+
+/// Does one round; all that can be done if a rank seems to be gone, as its last messages may be in the kernel's buffers.
+void Engine::look_once() {
+  if (suspect_.number != 0) exhaust();
+  else progress();
 }
 
 std::vector<int> Engine::missing(const Work& work) const {

@@ -364,8 +364,11 @@ class Engine {
   void check_peer(WaitState& state, std::uint64_t now);
   void check_pending(std::uint64_t now);
   void watch_peers();
+  void look_once();
   std::string how_it_ended(int peer) const;
-  void check_carrier(const std::string& detail);
+  void check_carrier(int peer, Op op);
+  void check_stopped_carrier(const std::string& detail);
+  std::uint64_t ticked(int rank, std::uint64_t now);
   [[noreturn]] void throw_gone(int peer, Op op, std::uint64_t sequence);
   void check_arguments(const WaitState& state);
   void check_deadline(WaitState& state, std::uint64_t now);
@@ -409,6 +412,12 @@ class Engine {
     std::uint64_t since_ns = 0;  // when that was seen first
   };
   Suspect suspect_;
+  /// What this rank has seen of another for which a pending operation waits.
+  struct Heard {
+    std::uint64_t ticks = 0;
+    std::uint64_t since_ns = 0;  // when they were first seen so
+  };
+  std::vector<Heard> heard_;  // by rank; empty until there is any
   bool broken_ = false;
   bool moved_ = false;
   std::uint64_t blocked_ns_ = 0;

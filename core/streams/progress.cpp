@@ -53,8 +53,9 @@ struct PostedState {
   Progress::Done done;
   std::exception_ptr failure;
   std::uint32_t waiters = 0;
-  std::uint64_t posted_ns = 0;
   std::uint64_t ends_ns = kNoDeadline;  // when it must be over, as long as nobody has waited for it
+  std::uint64_t limit_ns = 0;           // counted from its post
+  bool is_late = false;                 // ends_ns was over once: the rank may have been stopped, so there is a little more time
   std::atomic<bool> over{false};
 };
 
@@ -87,7 +88,9 @@ struct ProgressState {
   std::exception_ptr drive(WaitState& state, std::uint64_t number, std::uint64_t deadline_ns);
   std::exception_ptr tick();
   std::exception_ptr end_for(const PostedState& late);
-  const PostedState* first_to_end() const;
+  PostedState* first_to_end() const;
+  std::uint64_t limit() const;
+  std::exception_ptr end_late();
   void let_others_in(std::unique_lock<std::mutex>& lock);
   void collect(std::unique_lock<std::mutex>& lock, const std::exception_ptr& failure, bool* driver = nullptr);
   void step_down(bool& driver);
@@ -172,7 +175,7 @@ std::exception_ptr ProgressState::end_for(const PostedState& late) {
   try {
     engine->break_down(Error(Cause::stalled,
                              fmt::format("rank {}: an operation isn't over within {:g} s of its call{}", engine->world_rank(),
-                                         static_cast<double>(late.ends_ns - late.posted_ns) * 1e-9, whom),
+                                         static_cast<double>(late.limit_ns) * 1e-9, whom),
                              missing.empty() ? engine->world_rank() : missing.front()));
   } catch (...) {
     return std::current_exception();
@@ -180,9 +183,29 @@ std::exception_ptr ProgressState::end_for(const PostedState& late) {
 }
 
 /// Returns the pending operation whose time is up first; null: none has a limit.
-const PostedState* ProgressState::first_to_end() const {
+PostedState* ProgressState::first_to_end() const {
   const auto first = std::ranges::min_element(pending, {}, [](const auto& each) { return each->ends_ns; });
   return first == pending.end() || (*first)->ends_ns == kNoDeadline ? nullptr : first->get();
+}
+
+/// Returns when the time of a pending operation is up first; kNoDeadline: none has a limit.
+std::uint64_t ProgressState::limit() const {
+  const PostedState* const first = first_to_end();
+  return first == nullptr ? kNoDeadline : first->ends_ns;
+}
+
+/// Ends the job if the time of a pending operation is up, and was so before it got a tenth more; returns the job's failure then.
+/// Precondition: the caller holds the lock.
+std::exception_ptr ProgressState::end_late() {
+  constexpr std::uint64_t kLongestGrace_ns = 1'000'000'000;
+  const std::uint64_t now = posix::now_ns();
+  if (now < limit()) return nullptr;
+  PostedState& late = *first_to_end();
+  if (engine->is_complete(late.work)) return nullptr;
+  if (late.is_late) return end_for(late);
+  late.is_late = true;
+  late.ends_ns = now + std::min(late.limit_ns / 10, kLongestGrace_ns);
+  return nullptr;
 }
 
 void ProgressState::let_others_in(std::unique_lock<std::mutex>& lock) {
@@ -244,7 +267,9 @@ bool ProgressState::wait(PostedState& posted, std::uint64_t deadline_ns) {
       const bool queued = is_pending(posted);  // no more while another thread is in its `done`
       if (queued && !driving) driver = driving = true;
       if (driver && queued) {
-        collect(turn.lock(), drive(state, Engine::number_of(posted.work), deadline_ns), &driver);
+        std::exception_ptr failure = drive(state, Engine::number_of(posted.work), std::min(deadline_ns, limit()));
+        if (!failure) failure = end_late();
+        collect(turn.lock(), failure, &driver);
         let_others_in(turn.lock());
       } else {
         if (driver) step_down(driver);
@@ -264,16 +289,12 @@ void ProgressState::attend() {
   std::unique_lock<std::mutex> lock(mutex);
   std::uint64_t last_sign_ns = 0;
   while (!stopping) {
-    const PostedState* const first = first_to_end();
-    if (first != nullptr && posix::now_ns() >= first->ends_ns) {
-      collect(lock, end_for(*first));
-      continue;
-    }
+    if (const std::exception_ptr failure = end_late()) collect(lock, failure);
     if (!driving && !pending.empty() && !awaited()) {
       WaitState state(Stream::control);
       state.blocked = false;
       driving = true;
-      const std::exception_ptr failure = drive(state, 0, first == nullptr ? kNoDeadline : first->ends_ns);
+      const std::exception_ptr failure = drive(state, 0, limit());
       driving = false;
       collect(lock, failure);
       let_others_in(lock);
@@ -344,9 +365,12 @@ Posted Progress::post(const std::function<Work(Context&)>& call, Done done, std:
   auto posted = std::make_shared<PostedState>(state_, std::move(done));
   ProgressState::Turn turn(*state_);
   posted->work = call(*state_->context);
-  state_->last_post_ns = posted->posted_ns = posix::now_ns();
-  if (at_most.count() > 0)
-    posted->ends_ns = posted->posted_ns + static_cast<std::uint64_t>(std::chrono::nanoseconds(at_most).count());
+  state_->last_post_ns = posix::now_ns();
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);  // beyond, nanoseconds could overflow
+  if (at_most.count() > 0 && at_most < kLongest) {
+    posted->limit_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(at_most).count());
+    posted->ends_ns = state_->last_post_ns + posted->limit_ns;
+  }
   state_->pending.push_back(posted);
   if (state_->engine->is_complete(posted->work)) {
     state_->collect(turn.lock(), nullptr);

@@ -8,6 +8,9 @@
 
 namespace tsprun::detail {
 
+/// Time between two looks beyond which this rank must have been stopped or starved itself, as sleeps are far shorter.
+constexpr std::uint64_t kClockJumpNs = 2'000'000'000;
+
 /// State of one wait: of a call of Engine::wait_for(), or of several of drive().
 struct WaitState {
   explicit WaitState(Stream waited_for) : stream(waited_for) {}

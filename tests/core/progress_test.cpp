@@ -215,6 +215,30 @@ TEST(Progress, ASilentRankIsNamedThoughNobodyWaits) {
   EXPECT_EQ(outcomes[1].culprit, 1) << describe(outcomes);
 }
 
+/// A rank that is always the last to come never sleeps, and so gives no other sign of life than what it completes.
+TEST(Progress, ARankThatWorksIsNoSilentOne) {
+  run_ranks(2,
+            [](Context& context) {
+              std::int64_t value = 1;
+              constexpr int kRounds = 40;
+              if (context.rank() == 1) {
+                for (int i = 0; i < kRounds; ++i) {
+                  std::this_thread::sleep_for(50ms);
+                  const Buffer buffer(&value, 1, DType::i64);
+                  context.world().all_reduce(buffer, buffer, Reduction::sum);
+                }
+                return;
+              }
+              Progress progress(context);
+              for (int i = 0; i < kRounds; ++i) {
+                const Posted posted = sum(progress, value);
+                look_for_end([&] { return posted.over(); });
+                EXPECT_TRUE(posted.over());
+              }
+            },
+            {.timeout_ns = 500'000'000});
+}
+
 TEST(Progress, AnOperationThatNobodyWaitsForEndsTheJobAtItsLimit) {
   const std::vector<RankOutcome> outcomes = try_ranks(2, [](Context& context) {
     Progress progress(context);

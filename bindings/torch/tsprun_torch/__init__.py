@@ -60,17 +60,27 @@ def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
     pg.monitored_barrier(wait_all_ranks=wait_all_ranks, **limit)
 
 
+_uncaught = None
+
+
+def _note_uncaught(kind, error, trace, show=sys.excepthook):
+    """Notes the exception that ends the program."""
+    global _uncaught
+    _uncaught = error
+    show(kind, error, trace)
+
+
 def _leave():
     """Leaves the job at the process's end; after an uncaught exception, ends it with the exception's words."""
-    error = getattr(sys, "last_value", None)
-    if error is not None and not hasattr(sys, "ps1"):
-        try:
-            fail(f"uncaught {type(error).__name__}: {error}")
-        except RuntimeError:
-            pass  # which says what the job failed of, or that there is none
+    try:
+        if _uncaught is not None and not hasattr(sys, "ps1"):
+            fail(f"uncaught {type(_uncaught).__name__}: {_uncaught}")
+    except Exception:
+        pass  # the job has failed of something else, or there is none, or the exception has no words
     _tsprun.leave()
 
 
 if "TSPRUN" not in dist.Backend._plugins:
     dist.Backend.register_backend("tsprun", _make_group, extended_api=True)
+    sys.excepthook = _note_uncaught
     atexit.register(_leave)
