@@ -135,7 +135,7 @@ void Links::connect() {
     if (candidates.empty()) continue;
     if (!factory->to_tell.empty() && !client) {
       if (store.empty()) return;
-      if (rank() != 0) note_wait(0);  // whose process serves it, if no launcher does
+      if (rank() != 0 && job_.supervised == 0) note_wait(0);  // whose process serves it
       client = std::make_unique<bootstrap::StoreClient>(store, tls::Credentials{bootstrap::secret_of(*memory_), job_.tls != 0},
                                                         rank(), options_.timeout_ns, [this] {
                                                           // While this rank waits for others, it accepts connections, so that

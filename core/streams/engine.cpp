@@ -1,4 +1,4 @@
-// The engine's queues. How it waits is in waiting.cpp, how it fails in failures.cpp.
+// The engine's queues. How it waits is in waiting.cpp, what it looks for meanwhile in looks.cpp, how it fails in failures.cpp.
 #include "core/streams/engine.h"
 
 #include "core/board/peer_watch.h"
@@ -364,8 +364,8 @@ void Engine::tick() {
   page_->last_sign_ns.store(clock().now_ns(), relaxed);
   sign_of_life();
   if (broken_ || board_.aborted()) throw_first_cause();
-  watch_peers();
   look_once();
+  watch_peers();
 }
 
 /// Does one round; all that can be done if a rank seems to be gone, as its last messages may be in the kernel's buffers.

@@ -331,7 +331,7 @@ class Engine {
   bool step_queue(Stream stream) { return stream == kTagged ? step_tagged() : step_head(stream); }
   void complete(Stream stream, Operation* operation);
   bool is_over(Stream stream, std::uint64_t number) const {
-    return stream == kTagged ? find_tagged(number) == nullptr : queue(stream).completed >= number;
+    return stream == kTagged ? !broken_ && find_tagged(number) == nullptr : queue(stream).completed >= number;
   }
   const Operation* find_tagged(std::uint64_t number) const;
   static bool has_turn(const Operation& operation) {
@@ -356,7 +356,7 @@ class Engine {
   void abandon();
   [[noreturn]] void throw_first_cause();
 
-  // waiting.cpp
+  // waiting.cpp and looks.cpp
   void pause(WaitState& state);
   void yield();
   void sleep(WaitState& state);

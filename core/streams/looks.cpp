@@ -92,8 +92,8 @@ void Engine::check_pending(std::uint64_t now) {
           throw_gone(peer, each->info().op, each->sequence_);
         return;
       }
-      if (life != Life::alive) continue;
       check_carrier(peer, each->info().op);
+      if (life != Life::alive) continue;
       // The rank that carries another node's news may be the silent one: its node is given time to notice that.
       const bool by_news = options_.watch != nullptr && !is_near(peer);
       const std::uint64_t heard = std::max({board_.page(peer).last_sign_ns.load(relaxed), listening_ns_, ticked(peer, now)});
@@ -117,7 +117,7 @@ void Engine::check_peer(WaitState& state, std::uint64_t now) {
   const int peer = head == nullptr ? -1 : head->waiting_for();
   if (peer < 0 || peer == world_rank_ || peer >= board_.ranks()) return;
   const Life life = board_.life(peer);
-  if (life == Life::alive) check_carrier(peer, head->info().op);
+  if (life <= Life::alive) check_carrier(peer, head->info().op);
   if (life == Life::alive || life == Life::unborn) {
     state.suspect = -1;
     state.left_since_ns = 0;

@@ -199,12 +199,11 @@ std::uint64_t ProgressState::limit() const {
 std::exception_ptr ProgressState::end_late() {
   constexpr std::uint64_t kLongestGrace_ns = 1'000'000'000;
   const std::uint64_t now = posix::now_ns();
-  if (now < limit()) return nullptr;
-  PostedState& late = *first_to_end();
-  if (engine->is_complete(late.work)) return nullptr;
-  if (late.is_late) return end_for(late);
-  late.is_late = true;
-  late.ends_ns = now + std::min(late.limit_ns / 10, kLongestGrace_ns);
+  PostedState* const late = first_to_end();
+  if (late == nullptr || now < late->ends_ns || engine->is_complete(late->work)) return nullptr;
+  if (late->is_late) return end_for(*late);
+  late->is_late = true;
+  late->ends_ns = now + std::min(late->limit_ns / 10, kLongestGrace_ns);
   return nullptr;
 }
 

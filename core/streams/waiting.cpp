@@ -5,9 +5,6 @@
 #include "core/streams/mail.h"
 #include "core/streams/wait_state.h"
 #include "transport/fault/delay_transport.h"
-#include "transport/posix.h"
-
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <new>
@@ -88,6 +85,7 @@ bool Engine::drive(WaitState& state, std::uint64_t number, const std::atomic<std
     ~Wanted() { at = nullptr; }
     const std::atomic<std::uint32_t>*& at;
   } interruptible(wanted_, wanted);
+  if (broken_) throw_first_cause();  // of which a call may have told one thread alone
   state.number = number;
   const auto all_done = [&] { return state.blocked ? is_over(state.stream, number) : busy_ == 0; };
   bool completed = false;

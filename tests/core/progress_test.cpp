@@ -220,7 +220,7 @@ TEST(Progress, ARankThatWorksIsNoSilentOne) {
   run_ranks(2,
             [](Context& context) {
               std::int64_t value = 1;
-              constexpr int kRounds = 40;
+              constexpr int kRounds = 60;
               if (context.rank() == 1) {
                 for (int i = 0; i < kRounds; ++i) {
                   std::this_thread::sleep_for(50ms);
@@ -236,7 +236,7 @@ TEST(Progress, ARankThatWorksIsNoSilentOne) {
                 EXPECT_TRUE(posted.over());
               }
             },
-            {.timeout_ns = 500'000'000});
+            {.timeout_ns = 1'000'000'000});
 }
 
 TEST(Progress, AnOperationThatNobodyWaitsForEndsTheJobAtItsLimit) {
@@ -263,6 +263,36 @@ TEST(Progress, AnOperationThatNobodyWaitsForEndsTheJobAtItsLimit) {
     EXPECT_EQ(outcome.culprit, 1) << describe(outcomes);
     EXPECT_NE(outcome.message.find("isn't over within 0.4 s of its call: it waits for rank 1"), std::string::npos)
         << describe(outcomes);
+  }
+}
+
+/// A failure that a call has told ends a pending receive, too, whether somebody waits for it or not.
+TEST(Progress, AFailureThatACallToldEndsAPendingReceive) {
+  for (const bool waits : {false, true}) {
+    const std::vector<RankOutcome> outcomes = try_ranks(2, [&](Context& context) {
+      if (context.rank() == 1) {
+        std::this_thread::sleep_for(50ms);
+        context.fail("as planned");
+      }
+      Progress progress(context);
+      std::int64_t value = 0;
+      std::atomic<int> told = 0;
+      const Buffer buffer(&value, 1, DType::i64);
+      Posted posted = progress.post([&](Context& rank) { return rank.world().post_recv(buffer, 1, {.tag = 3}); },
+                                    [&](const std::exception_ptr& failure) { told = failure ? 2 : 1; });
+      for (bool failed = false; !failed;) {
+        try {
+          progress.use([](Context& rank) { rank.tick(); });
+        } catch (const Error&) {
+          failed = true;
+        }
+      }
+      if (!waits) look_for_end([&] { return posted.over(); });
+      EXPECT_THROW(posted.wait(), Error);
+      EXPECT_TRUE(posted.over());
+      EXPECT_EQ(told, 2);
+    });
+    EXPECT_TRUE(outcomes[1].failed) << describe(outcomes);
   }
 }
 

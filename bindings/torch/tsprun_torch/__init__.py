@@ -72,9 +72,11 @@ def _note_uncaught(kind, error, trace, show=sys.excepthook):
 
 def _leave():
     """Leaves the job at the process's end; after an uncaught exception, ends it with the exception's words."""
+    # A program may have put a hook of its own in the place of _note_uncaught.
+    error = _uncaught if sys.excepthook is _note_uncaught else _uncaught or getattr(sys, "last_value", None)
     try:
-        if _uncaught is not None and not hasattr(sys, "ps1"):
-            fail(f"uncaught {type(_uncaught).__name__}: {_uncaught}")
+        if error is not None and not hasattr(sys, "ps1"):
+            fail(f"uncaught {type(error).__name__}: {error}")
     except Exception:
         pass  # the job has failed of something else, or there is none, or the exception has no words
     _tsprun.leave()
