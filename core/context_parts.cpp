@@ -155,10 +155,10 @@ std::vector<Route> ContextParts::with_phantoms(std::vector<Route> routes, const 
 
 /// Gives a sign of life. Throws the job's failure, or that a rank of this node has ended.
 void ContextParts::look_while_connecting() {
-  constexpr std::uint64_t kBetweenLooks_ns = 20'000'000;
+  constexpr std::uint64_t kBetweenPolls_ns = 20'000'000;
   const std::uint64_t now = posix::now_ns();
   board.page(world_rank()).last_sign_ns.store(now, relaxed);
-  const bool looks = watch && now - watched_ns >= kBetweenLooks_ns;
+  const bool looks = watch && now - watched_ns >= kBetweenPolls_ns;
   if (looks) watch->look();
   throw_if_aborted();
   if (!looks) return;
