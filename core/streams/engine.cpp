@@ -374,10 +374,15 @@ void Engine::look_once() {
   else progress();
 }
 
-std::vector<int> Engine::missing(const Work& work) const {
-  if (is_complete(work)) return {};
+const Operation* Engine::pending(const Work& work) const {
+  if (is_complete(work)) return nullptr;
   const Operation* operation = queue(work.stream_).head;
   while (operation != nullptr && operation->number_ != work.number_) operation = operation->next_;
+  return operation;
+}
+
+std::vector<int> Engine::missing(const Work& work) const {
+  const Operation* const operation = pending(work);
   if (operation == nullptr) return {};
   const OperationInfo& mine = operation->info();
   std::vector<int> ranks;

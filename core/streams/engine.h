@@ -276,6 +276,8 @@ class Engine {
   const TrafficCounters& imagined_traffic() const { return imagined_; }
   /// Returns true if no operation is pending on any stream.
   bool idle() const;
+  /// Returns a pending operation, which the engine owns; null: it is complete.
+  const Operation* pending(const Work& work) const;
   /// Returns the operation at the head of a stream, which the engine owns; null: there is none.
   const Operation* running(Stream stream) const;
   /// Sets the observer of operations and waits; null: none, which costs nothing. Borrowed.

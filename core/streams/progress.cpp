@@ -168,13 +168,17 @@ std::exception_ptr ProgressState::tick() {
 
 /// Ends the job because of an operation that takes too long; returns the job's failure. Precondition: the caller holds the lock.
 std::exception_ptr ProgressState::end_for(const PostedState& late) {
+  const Operation* const operation = engine->pending(late.work);
+  const std::string what = operation == nullptr ? std::string("an operation")
+                                                : fmt::format("{} (operation {} of its group)", name(operation->info().op),
+                                                              operation->info().group_sequence);
   const std::vector<int> missing = engine->missing(late.work);
   const std::string whom = missing.empty() ? ""
                                            : fmt::format(": it waits for rank{} {}, still computing, or elsewhere",
                                                          missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
   try {
     engine->break_down(Error(Cause::stalled,
-                             fmt::format("rank {}: an operation isn't over within {:g} s of its call{}", engine->world_rank(),
+                             fmt::format("rank {}: {} isn't over within {:g} s of its call{}", engine->world_rank(), what,
                                          static_cast<double>(late.limit_ns) * 1e-9, whom),
                              missing.empty() ? engine->world_rank() : missing.front()));
   } catch (...) {

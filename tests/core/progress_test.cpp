@@ -261,7 +261,9 @@ TEST(Progress, AnOperationThatNobodyWaitsForEndsTheJobAtItsLimit) {
   for (const RankOutcome& outcome : outcomes) {
     EXPECT_EQ(outcome.cause, Cause::stalled) << describe(outcomes);
     EXPECT_EQ(outcome.culprit, 1) << describe(outcomes);
-    EXPECT_NE(outcome.message.find("isn't over within 0.4 s of its call: it waits for rank 1"), std::string::npos)
+    EXPECT_NE(outcome.message.find(
+                  "rank 0: all_reduce (operation 1 of its group) isn't over within 0.4 s of its call: it waits for rank 1"),
+              std::string::npos)
         << describe(outcomes);
   }
 }
