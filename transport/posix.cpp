@@ -27,6 +27,17 @@ class MappableFd {
  private:
   int fd_;
 };
+
+/// Reserves address space at a multiple of `alignment`. Returns null if there is none.
+std::byte* reserve(std::size_t bytes, std::size_t alignment) {
+  void* const room = ::mmap(nullptr, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(room);
+  const std::size_t before = (alignment - reinterpret_cast<std::uintptr_t>(begin) % alignment) % alignment;
+  if (before > 0) ::munmap(begin, before);
+  ::munmap(begin + before + bytes, alignment - before);
+  return begin + before;
+}
 }  // namespace
 
 void UniqueFd::reset() {
@@ -42,11 +53,14 @@ void UniqueFd::set_close_on_exec(bool on) const {
   }
 }
 
-Mapping::Mapping(const UniqueFd& file, std::size_t bytes) {
+Mapping::Mapping(const UniqueFd& file, std::size_t bytes, std::size_t alignment) {
+  std::byte* const place = reserve(bytes, alignment);
   try {
-    region_ = boost::interprocess::mapped_region(MappableFd(file.get()), boost::interprocess::read_write, 0, bytes, nullptr,
-                                                 MAP_NORESERVE);
+    // MAP_FIXED replaces the reservation.
+    region_ = boost::interprocess::mapped_region(MappableFd(file.get()), boost::interprocess::read_write, 0, bytes, place,
+                                                 MAP_NORESERVE | (place == nullptr ? 0 : MAP_FIXED));
   } catch (const boost::interprocess::interprocess_exception& failure) {
+    if (place != nullptr) ::munmap(place, bytes);
     throw Error(Cause::out_of_memory,
                 fmt::format("mapping {} bytes of node memory: {} (is `ulimit -v` set?)", bytes, failure.what()));
   }

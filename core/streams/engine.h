@@ -353,7 +353,7 @@ class Engine {
   Queue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream)]; }
   const Queue& queue(Stream stream) const { return queues_[static_cast<std::size_t>(stream)]; }
   ActivityLine& line(Stream stream) const { return page_->activity[static_cast<std::size_t>(stream)]; }
-  void sign_of_life() { page_->ticks.store(++ticks_, std::memory_order_relaxed); }
+  void sign_of_life() { page_->count_sign(); }
   void note_finished(Stream stream, const OperationInfo& info);
   void abandon();
   [[noreturn]] void throw_first_cause();
@@ -391,7 +391,6 @@ class Engine {
   LinkTimes link_times_;
   std::shared_ptr<Mail> mail_;
   FinishedLine* finished_[kQueues] = {};  // by stream: the line of the group whose collective was the last to end
-  std::uint64_t ticks_ = 0;
   /// Communicators with the same members, which share the list of them: a program may make one in each step.
   struct Alike {
     std::vector<int> members;

@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
+#include <cstdio>
 #include <fcntl.h>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <sys/mman.h>
@@ -106,6 +109,46 @@ TEST(NodeMemory, OfAPosixObjectHasNoNameAndIsAllocatedBeforeUse) {
   const std::uint64_t without_heap = committed_bytes(memory);
   memory.commit(1, 1 << 20, 3 << 20);
   EXPECT_EQ(committed_bytes(memory), without_heap + (3 << 20));
+}
+
+/// Bytes of large pages by which this process sees memory objects.
+std::uint64_t in_large_pages() {
+  std::ifstream file("/proc/self/smaps");
+  std::uint64_t sum = 0;
+  for (std::string line; std::getline(file, line);) {
+    unsigned long kib = 0;
+    if (std::sscanf(line.c_str(), "ShmemPmdMapped: %lu kB", &kib) == 1) sum += kib * 1024;
+  }
+  return sum;
+}
+
+TEST(NodeMemory, LaysLargePagesUnderWhatIsCommitted) {
+  constexpr std::size_t kLarge = std::size_t{2} << 20;
+  bool gave = false;
+  for (const bool posix_object : {false, true}) {
+    NodeMemory memory = posix_object ? NodeMemory::create_posix(layout_of(2)) : NodeMemory::create_memfd(layout_of(2));
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.base()) % kLarge, 0U);
+    const std::uint64_t before = committed_bytes(memory);
+    memory.commit(1, 0, kLarge / 2);  // spans no large page
+    const std::uint64_t small = committed_bytes(memory) - before;
+    EXPECT_EQ(small, posix_object ? kLarge / 2 : 0);
+    memory.commit(1, kLarge / 2, 7 * kLarge);
+    const std::uint64_t all = committed_bytes(memory) - before - small;
+    EXPECT_LE(all, 7 * kLarge);
+    for (std::byte& byte : memory.heap(1)) ASSERT_EQ(byte, std::byte{0});
+    const std::span<std::byte> used = memory.heap(1).subspan(kLarge / 2, 7 * kLarge);
+    std::fill(used.begin(), used.end(), std::byte{9});
+    const NodeMemory peer = NodeMemory::attach(duplicate(memory));
+    for (const std::byte byte : peer.heap(1).subspan(kLarge / 2, 7 * kLarge)) ASSERT_EQ(byte, std::byte{9});
+    EXPECT_EQ(memory.heap(1)[kLarge / 2 + 7 * kLarge], std::byte{0});
+    if (!posix_object && all >= 6 * kLarge) {
+      gave = true;
+      EXPECT_GE(in_large_pages(), 6 * kLarge) << "they were made, but aren't mapped as such";
+    }
+    ASSERT_TRUE(memory.release(1, kLarge / 2, 7 * kLarge));
+    EXPECT_EQ(peer.heap(1)[kLarge], std::byte{0});
+  }
+  if (!gave) GTEST_SKIP() << "small pages were right, but this system gave no large ones (they need Linux 6.1)";
 }
 
 TEST(NodeMemory, OfAPosixObjectThatDoesNotFitSaysSo) {

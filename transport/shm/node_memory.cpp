@@ -37,6 +37,11 @@ struct Header {
 };
 static_assert(sizeof(Header) <= kPage - kJobBytes && std::is_trivially_copyable_v<Header>);
 
+constexpr std::size_t kLargePage = std::size_t{2} << 20;
+#ifndef MADV_COLLAPSE
+constexpr int MADV_COLLAPSE = 25;  // since Linux 6.1
+#endif
+
 std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
 /// Calls posix_fallocate(3) until no signal interrupts it. Returns an errno value.
@@ -162,7 +167,7 @@ NodeMemory NodeMemory::attach(posix::UniqueFd descriptor) {
 NodeMemory::NodeMemory(NodeLayout layout, posix::UniqueFd descriptor, bool must_allocate)
     : layout_(layout),
       descriptor_(std::move(descriptor)),
-      mapping_(descriptor_, layout_.total_bytes()),
+      mapping_(descriptor_, layout_.total_bytes(), kLargePage),
       base_(mapping_.bytes().data()),
       doorbells_(reinterpret_cast<Doorbell*>(base_ + layout_.doorbells_offset())),
       must_allocate_(must_allocate) {
@@ -208,9 +213,22 @@ std::vector<int> NodeMemory::inherited() const {
   return all;
 }
 
+/// Lays large pages under bytes [begin, end) of the object, both multiples of their size; where it can't, small ones will do.
+/// MADV_COLLAPSE makes one page of many, so the first of them is allocated before: holes alone are refused (madvise(2)).
+void NodeMemory::take_large_pages(std::size_t begin, std::size_t end) {
+  if (begin >= end) return;
+  for (std::size_t at = begin; at < end; at += kLargePage) {
+    if (allocate(descriptor_.get(), at, kPage) != 0) return;
+  }
+  // EAGAIN: not all of them this time. Anything else would come again.
+  if (::madvise(base_ + begin, end - begin, MADV_COLLAPSE) != 0 && errno != EAGAIN) large_pages_ = false;
+}
+
 void NodeMemory::commit(int local_rank, std::size_t offset, std::size_t bytes) {
-  if (!must_allocate_ || bytes == 0) return;
+  if (bytes == 0) return;
   const std::size_t start = layout_.heaps_offset() + static_cast<std::size_t>(local_rank) * layout_.heap_bytes + offset;
+  if (large_pages_) take_large_pages(round_up(start, kLargePage), (start + bytes) / kLargePage * kLargePage);
+  if (!must_allocate_) return;
   if (const int result = allocate(descriptor_.get(), start, bytes); result != 0) {
     throw full_shared_memory(bytes, fmt::format("the heap of local rank {}", local_rank), result);
   }
