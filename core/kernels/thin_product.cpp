@@ -10,7 +10,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/thin_product.cpp"
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 // After foreach_target.h, as Highway asks.
 #include "core/kernels/lanes-inl.h"
@@ -43,6 +42,16 @@ HWY_BEFORE_NAMESPACE();
 namespace tsprun::detail::kernels {
 namespace HWY_NAMESPACE {
 
+/// Asks for the lines of B's elements [from, from + count) that lie a page ahead, into the second cache: the processor itself
+/// doesn't look beyond a page, and the first cache's few fetches at a time are left for what is read next.
+template <class B>
+HWY_INLINE void fetch_ahead(const B* from, std::size_t count) {
+  constexpr int kIntoSecondCache = 2;
+  for (std::size_t at = 0; at < count; at += kLine / sizeof(B)) {
+    __builtin_prefetch(from + at + kPageBytes / sizeof(B), 0, kIntoSecondCache);
+  }
+}
+
 /// y[m, row] = Σ_i x[m, i]·w[row, i]. Four sums in turns hide the latency of an addition.
 template <std::size_t M, class B>
 void dot_rows(const Stretch& of) {
@@ -50,7 +59,6 @@ void dot_rows(const Stretch& of) {
   const Tag<B> d;
   const std::size_t lanes = hn::Lanes(d);
   constexpr std::size_t kSums = 4;
-  constexpr std::size_t kInLine = kLine / sizeof(B);
   const auto* x = static_cast<const T*>(of.x);
   auto* y = static_cast<T*>(of.y);
   for (std::size_t row = 0; row < of.rows; ++row) {
@@ -61,8 +69,7 @@ void dot_rows(const Stretch& of) {
     }
     std::size_t i = 0;
     for (; i + kSums * lanes <= of.columns; i += kSums * lanes) {
-      // The processor itself doesn't look beyond a page.
-      for (std::size_t at = 0; at < kSums * lanes; at += kInLine) hwy::Prefetch(w + i + at + kPageBytes / sizeof(B));
+      fetch_ahead(w + i, kSums * lanes);
       for (std::size_t s = 0; s < kSums; ++s) {
         const auto weights = load_full(d, w + i + s * lanes);
         for (std::size_t m = 0; m < M; ++m) {
@@ -84,36 +91,31 @@ void dot_rows(const Stretch& of) {
   }
 }
 
-/// y[m, :] = Σ_row x[m, row]·w[row, :], `R` rows from `first` on; added to y if `first` isn't 0.
-template <std::size_t M, std::size_t R, class B>
-HWY_INLINE void add_rows(const Stretch& of, std::size_t first) {
-  using T = Accumulator<B>;
-  const Tag<B> d;
-  const B* w = static_cast<const B*>(of.w) + first * of.w_step;
-  hn::Vec<decltype(d)> factors[M][R];
-  for (std::size_t m = 0; m < M; ++m) {
-    for (std::size_t r = 0; r < R; ++r) factors[m][r] = hn::Set(d, static_cast<const T*>(of.x)[m * of.x_step + first + r]);
-  }
-  for_lanes(d, of.columns, [&](std::size_t i, std::size_t count) HWY_ATTR {
-    hn::Vec<decltype(d)> weights[R];
-    // Rows are too short for the processor to foresee: without this, bf16 rows of 2 KiB are read at half the memory's speed.
-    for (std::size_t r = 0; r < R; ++r) hwy::Prefetch(w + (R + r) * of.w_step + i);
-    for (std::size_t r = 0; r < R; ++r) weights[r] = load(d, w + r * of.w_step + i, count);
-    for (std::size_t m = 0; m < M; ++m) {
-      T* y = static_cast<T*>(of.y) + m * of.y_step + i;
-      auto sum = first == 0 ? hn::Zero(d) : load(d, y, count);
-      for (std::size_t r = 0; r < R; ++r) sum = hn::MulAdd(weights[r], factors[m][r], sum);
-      store(d, sum, y, count);
-    }
-  });
-}
-
+/// y[m, :] = Σ_row x[m, row]·w[row, :], row by row: so B is read as one stream, while y stays in the first cache.
 template <std::size_t M, class B>
 void sum_rows(const Stretch& of) {
-  constexpr std::size_t kRows = 4;
-  std::size_t row = 0;
-  for (; row + kRows <= of.rows; row += kRows) add_rows<M, kRows, B>(of, row);
-  for (; row < of.rows; ++row) add_rows<M, 1, B>(of, row);
+  using T = Accumulator<B>;
+  const Tag<B> d;
+  const std::size_t lanes = hn::Lanes(d);
+  constexpr std::size_t kVectors = 4;
+  const auto* x = static_cast<const T*>(of.x);
+  for (std::size_t row = 0; row < of.rows; ++row) {
+    const B* w = static_cast<const B*>(of.w) + row * of.w_step;
+    const auto add = [&](std::size_t i, std::size_t count) HWY_ATTR {
+      const auto weights = load(d, w + i, count);
+      for (std::size_t m = 0; m < M; ++m) {
+        T* y = static_cast<T*>(of.y) + m * of.y_step + i;
+        const auto sum = row == 0 ? hn::Zero(d) : load(d, y, count);
+        store(d, hn::MulAdd(weights, hn::Set(d, x[m * of.x_step + row]), sum), y, count);
+      }
+    };
+    std::size_t i = 0;
+    for (; i + kVectors * lanes <= of.columns; i += kVectors * lanes) {
+      fetch_ahead(w + i, kVectors * lanes);
+      for (std::size_t vector = 0; vector < kVectors; ++vector) add(i + vector * lanes, lanes);
+    }
+    for (; i < of.columns; i += lanes) add(i, HWY_MIN(lanes, of.columns - i));
+  }
 }
 
 template <std::size_t M, class B>
@@ -169,7 +171,7 @@ namespace {
 
 constexpr std::size_t kThinRows = 4;
 /// Elements of B of a task by dots: few, so that threads finish together. (A task by sums has more, as each costs a partial sum.)
-constexpr std::size_t kDotElements = 32768;
+constexpr std::size_t kDotElements = 65536;
 /// Columns of a partial sum that stay in the first cache beside the rows that stream through it.
 constexpr std::size_t kColumns = 4096;
 /// Most partial sums of an output.

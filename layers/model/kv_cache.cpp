@@ -27,7 +27,7 @@ KvCache::KvCache(Rank& rank, Communicator& sequence, const ModelConfig& config, 
   }
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
     const auto room = [&](std::string_view what) {
-      return rank_.tensor(Category::activations, dtype_, {1, all, heads_, head_dim_}, what);
+      return rank_.tensor(Category::activations, dtype_, {1, heads_, all, head_dim_}, what);
     };
     layers_.push_back({.k = room("K cache"), .v = room("V cache")});
   }
@@ -37,12 +37,12 @@ KvCache::KvCache(Rank& rank, Communicator& sequence, const ModelConfig& config, 
 std::size_t KvCache::cached(std::size_t length) const { return length / ranks() + (me() < length % ranks() ? 1 : 0); }
 
 /// Sends rows of `from` [S_p, n_kv·d], this rank's tokens by zigzag, to the ranks that cache their positions, and receives `to`
-/// [cached, n_kv·d], ordered by position.
+/// [1, cached, n_kv, d], ordered by position.
 void KvCache::move_rows(const Tensor& to, const ConstTensor& from, const TokenLayout& tokens) {
   const std::size_t width = from.size(1);
   std::vector<std::uint32_t> leaving;  // my tokens by destination, then position
   std::vector<std::size_t> send_counts(ranks(), 0);
-  std::vector<std::uint32_t> where(to.size(0));  // row of `in` for each cached position
+  std::vector<std::uint32_t> where(to.size(1));  // row of `in` for each cached position
   std::vector<std::size_t> recv_counts(ranks(), 0);
   const std::vector<std::int64_t> mine = tokens.cut().positions(sequence_.rank());
   for (std::size_t q = 0; q < ranks(); ++q) {
@@ -61,17 +61,19 @@ void KvCache::move_rows(const Tensor& to, const ConstTensor& from, const TokenLa
     }
   }
   const OwnedTensor out = rank_.tensor(Category::communication, dtype_, {from.size(0), width}, "K/V for the cache");
-  const OwnedTensor in = rank_.tensor(Category::communication, dtype_, {to.size(0), width}, "K/V for the cache");
+  const OwnedTensor in = rank_.tensor(Category::communication, dtype_, {to.size(1), width}, "K/V for the cache");
   rank_.compute().gather_rows(out, from, leaving);
   rank_.wait(
       sequence_.post_all_to_all_v(buffer_of(ConstTensor(out.view())), send_counts, buffer_of(in.view()), recv_counts, kCache));
-  rank_.compute().gather_rows(to, in.view(), where);
+  for (std::size_t head = 0; head < heads_; ++head) {
+    rank_.compute().gather_rows(to.select(2, head).select(0, 0), in->slice(1, head * head_dim_, head_dim_), where);
+  }
 }
 
 void KvCache::fill(std::size_t layer, std::size_t text, const Tensor& k, const Tensor& v, const TokenLayout& tokens) {
   const auto matrix = [](const Tensor& heads) { return heads.merged(2).select(0, 0); };
-  move_rows(matrix(rows(layers_[layer].k, text, tokens.sequence())), matrix(k), tokens);
-  move_rows(matrix(rows(layers_[layer].v, text, tokens.sequence())), matrix(v), tokens);
+  move_rows(rows(layers_[layer].k, text, tokens.sequence()), matrix(k), tokens);
+  move_rows(rows(layers_[layer].v, text, tokens.sequence()), matrix(v), tokens);
 }
 
 /// Stores K and V of `heads` at a text's position `length`: `kv` [2·heads·d].
@@ -79,8 +81,8 @@ void KvCache::put(std::size_t layer, std::size_t text, std::size_t length, const
   const std::size_t width = heads.count * head_dim_;
   std::size_t at = 0;
   for (const OwnedTensor* cache : {&layers_[layer].k, &layers_[layer].v}) {
-    const Tensor position = (*cache)->slice(1, first_[text] + length / ranks(), 1);
-    const Tensor place = position.slice(2, heads.first, heads.count).select(0, 0).select(0, 0);
+    const Tensor position = (*cache)->select(2, first_[text] + length / ranks()).select(0, 0);
+    const Tensor place = position.slice(0, heads.first, heads.count);
     rank_.compute().convert(place, kv.slice(0, at, width).reshaped({heads.count, head_dim_}));
     at += width;
   }

@@ -28,7 +28,8 @@ class KvCache {
   /// `lengths`: tokens of each text that the cache holds already.
   void add(std::size_t layer, const ConstTensor& kv, std::span<const std::size_t> lengths);
 
-  /// Returns K or V of those of a text's first `length` positions that this rank caches, [1, positions, heads, d].
+  /// Returns K or V of those of a text's first `length` positions that this rank caches, [1, positions, heads, d]; the
+  /// positions of a head lie one after another.
   ConstTensor keys(std::size_t layer, std::size_t text, std::size_t length) const { return rows(layers_[layer].k, text, length); }
   ConstTensor values(std::size_t layer, std::size_t text, std::size_t length) const {
     return rows(layers_[layer].v, text, length);
@@ -36,7 +37,7 @@ class KvCache {
 
  private:
   struct Layer {
-    OwnedTensor k;  // [1, positions of this rank of all texts, heads of the slice, d]
+    OwnedTensor k;  // [1, heads of the slice, positions of this rank of all texts, d]: a head is read as one stream
     OwnedTensor v;
   };
 
@@ -44,7 +45,7 @@ class KvCache {
   std::size_t me() const { return static_cast<std::size_t>(sequence_.rank()); }
   std::size_t cached(std::size_t length) const;
   Tensor rows(const OwnedTensor& of, std::size_t text, std::size_t length) const {
-    return of->slice(1, first_[text], cached(length));
+    return of->slice(2, first_[text], cached(length)).transposed(1, 2);
   }
   void put(std::size_t layer, std::size_t text, std::size_t length, const HeadRange& heads, const ConstTensor& kv);
   void move_rows(const Tensor& to, const ConstTensor& from, const TokenLayout& tokens);
