@@ -217,6 +217,10 @@ std::vector<int> NodeMemory::inherited() const {
 /// MADV_COLLAPSE makes one page of many, so the first of them is allocated before: holes alone are refused (madvise(2)).
 void NodeMemory::take_large_pages(std::size_t begin, std::size_t end) {
   if (begin >= end) return;
+  // Where memory is short, pages come as they are touched, and a POSIX object is refused before it has taken what is left.
+  std::uint64_t free = machine::available_memory();
+  if (must_allocate_) free = std::min(free, machine::shared_memory_file_system().free);
+  if (end - begin > free / 2) return;
   for (std::size_t at = begin; at < end; at += kLargePage) {
     if (allocate(descriptor_.get(), at, kPage) != 0) return;
   }
