@@ -43,7 +43,7 @@ class WidePanels {
   /// a multiple of the tile's width.
   void scores(T* scores, std::size_t query, std::size_t keys, std::size_t vectors) const {
     multiply({.rows = keys,
-              .vectors = vectors,
+              .columns = vectors * width_.lanes,
               .depth = d_,
               .a = k_,
               .a_step = padded_d_,
@@ -59,7 +59,7 @@ class WidePanels {
   void add_values(T* output, std::size_t query, std::size_t rows, std::size_t keys) const {
     for (std::size_t column = 0; column < padded_d_; column += width_.head) {
       multiply({.rows = rows,
-                .vectors = 2,
+                .columns = width_.head,
                 .depth = keys,
                 .a = p_ + query,
                 .a_step = width_.tile,

@@ -64,7 +64,7 @@ class WideGradients {
   void scores(T* qk, T* dov, const GradientPanel& panel, std::size_t vectors) const {
     const auto multiply_rows = [&](const T* a, const T* b, T* c) {
       multiply({.rows = panel.queries,
-                .vectors = vectors,
+                .columns = vectors * width_.lanes,
                 .depth = d_,
                 .a = a + panel.query * width_.head,
                 .a_step = width_.head,
@@ -90,7 +90,7 @@ class WideGradients {
   void add_over_queries(T* dv, T* dk, std::size_t column, std::size_t key, std::size_t some, std::size_t seen_by) const {
     const auto add = [&](const T* a, const T* b, T* c) {
       multiply({.rows = some,
-                .vectors = 2,
+                .columns = width_.head,
                 .depth = panel_.queries - seen_by,
                 .a = a + seen_by * width_.tile + key,
                 .a_step = width_.tile,
@@ -108,7 +108,7 @@ class WideGradients {
   /// panel's queries from `query` on. The sum runs over the panel's first `seen` keys.
   void add_over_keys(T* dq, std::size_t column, std::size_t query, std::size_t some, std::size_t seen) const {
     multiply({.rows = some,
-              .vectors = 2,
+              .columns = width_.head,
               .depth = seen,
               .a = ds_ + query * width_.tile,
               .a_step = width_.tile,

@@ -1,7 +1,4 @@
 // Register tiles of the matrix products, and the packing of panels.
-//
-// On one Zen 3 core (AVX2), each product that flash attention makes of panels runs at least as fast as OpenBLAS multiplies
-// matrices of 512³.
 #include "core/kernels/flash_panels.h"
 
 #include <algorithm>
@@ -46,9 +43,10 @@ HWY_INLINE void multiply_rows(const PanelProduct<T>& product, std::size_t row) {
   const std::size_t c_step = product.c_step;
   T* c = product.c + row * c_step;
   Vector sums[kRows][kVectors];
+  const auto columns_of = [&](std::size_t v) { return v + 1 < kVectors ? kLanes : product.columns - v * kLanes; };
   for (std::size_t i = 0; i < kRows; ++i) {
     for (std::size_t v = 0; v < kVectors; ++v) {
-      sums[i][v] = product.add ? hn::LoadU(d, c + i * c_step + v * kLanes) : hn::Zero(d);
+      sums[i][v] = product.add ? load(d, c + i * c_step + v * kLanes, columns_of(v)) : hn::Zero(d);
     }
   }
   const T* panel = product.a + (kTransposed ? row : row * a_step);
@@ -69,24 +67,23 @@ HWY_INLINE void multiply_rows(const PanelProduct<T>& product, std::size_t row) {
     }
   }
   for (std::size_t i = 0; i < kRows; ++i) {
-    for (std::size_t v = 0; v < kVectors; ++v) hn::StoreU(sums[i][v], d, c + i * c_step + v * kLanes);
+    for (std::size_t v = 0; v < kVectors; ++v) store(d, sums[i][v], c + i * c_step + v * kLanes, columns_of(v));
   }
 }
 
-template <std::size_t kVectors, bool kTransposed, class T>
-void multiply_all_rows(const PanelProduct<T>& product) {
-  constexpr std::size_t kRows = kSums / kVectors;
-  std::size_t row = 0;
+/// Computes the rows of C from `row` on, kRows at a time, then the rest by half as many.
+template <std::size_t kRows, std::size_t kVectors, bool kTransposed, class T>
+void multiply_rows_from(const PanelProduct<T>& product, std::size_t row) {
   for (; row + kRows <= product.rows; row += kRows) multiply_rows<kRows, kVectors, kTransposed>(product, row);
-  for (; row < product.rows; ++row) multiply_rows<1, kVectors, kTransposed>(product, row);
+  if constexpr (kRows > 1) multiply_rows_from<kRows / 2, kVectors, kTransposed>(product, row);
 }
 
 template <bool kTransposed, class T>
 HWY_INLINE void multiply_panel(const PanelProduct<T>& product) {
-  switch (product.vectors) {
-    case 1: return multiply_all_rows<1, kTransposed>(product);
-    case 2: return multiply_all_rows<2, kTransposed>(product);
-    default: return multiply_all_rows<3, kTransposed>(product);
+  switch (pieces(product.columns, HWY_LANES(T))) {
+    case 1: return multiply_rows_from<kSums, 1, kTransposed>(product, 0);
+    case 2: return multiply_rows_from<kSums / 2, 2, kTransposed>(product, 0);
+    default: return multiply_rows_from<kSums / 3, 3, kTransposed>(product, 0);
   }
 }
 

@@ -1,5 +1,4 @@
-// Matrix products of flash attention, on operands packed into panels once per tile. OpenBLAS would pack both operands again in
-// every call, which with a head dim of 64 as inner dimension costs one element packed for 64 multiplications.
+// Matrix products of flash attention and of gemm(), on operands packed into panels once per tile.
 //
 // A matrix is stored in panels of w columns each: element (r, c) of a matrix of `rows` rows is at (c / w)·rows·w + r·w + c % w.
 // So a product reads consecutive memory, whatever the strides of the original view (rows 4 KB apart, as with 16 heads of 64 in
@@ -39,7 +38,7 @@ constexpr std::size_t most_padded(std::size_t head_dim) {
 template <class T>
 struct PanelProduct {
   std::size_t rows = 0;
-  std::size_t vectors = 1;  ///< number of columns of B and C, in vectors: 1, 2 or 3
+  std::size_t columns = 0;  ///< of B and C, at most three vectors; B has whole vectors of them
   std::size_t depth = 0;
   const T* a = nullptr;    ///< [rows, depth], or [depth, rows] with `a_transposed`
   std::size_t a_step = 0;  ///< elements from one stored row to the next; likewise b_step and c_step

@@ -1,136 +1,81 @@
-// Tiling of gemm() for OpenBLAS, and widening of bf16 tiles.
+// Tiling of gemm().
 #include "core/kernels/gemm.h"
 
-#include "core/kernels/blas.h"
-#include "core/kernels/check.h"
-#include "core/kernels/elementwise.h"
-#include "core/kernels/gemm_pairs.h"
+#include "core/kernels/gemm_operands.h"
 #include "core/kernels/level.h"
 #include "core/kernels/thin_product.h"
 
 #include <algorithm>
-#include <type_traits>
 
 namespace tsprun::detail::kernels {
 
 namespace {
 
-/// A matrix as BLAS takes it: stored rows of dense elements, transposed or not.
-struct Operand {
-  ConstTensor stored;  // [rows, columns] in memory
-  bool transposed;
+/// Summands of a stretch: a panel of B then has 48 KiB, in bf16 24.
+constexpr std::size_t kDepth = 256;
+/// A tile's sides at most: a stretch of A has 512 KiB in f32, one of B 528 KiB, and the tile's sums 1 MiB.
+constexpr std::size_t kMostRows = 512;
+constexpr std::size_t kMostColumns = 528;
+/// Tiles for each of several threads, so that they finish together, and the least side of such a tile.
+constexpr std::size_t kTilesPerThread = 4;
+constexpr std::size_t kLeastSide = 96;
+/// A tile's rows are a multiple of it, itself one of the rows of all register tiles but the narrowest.
+constexpr std::size_t kRowGrain = 16;
 
-  static Operand of(const ConstTensor& view) {
-    if (dense_rows(view)) return {view, false};
-    return {view.transposed(0, 1), true};
-  }
-  /// Returns rows [row, row + rows) and columns [column, column + columns) of the matrix, as stored.
-  ConstTensor tile(std::size_t row, std::size_t rows, std::size_t column, std::size_t columns) const {
-    if (transposed) return stored.slice(0, column, columns).slice(1, row, rows);
-    return stored.slice(0, row, rows).slice(1, column, columns);
-  }
-};
-
-/// Sizes of a tile.
-struct Tiling {
-  std::size_t rows;
-  std::size_t columns;
-  std::size_t depth;
-
-  std::size_t area() const { return rows * columns; }
-};
-
-/// Largest number of multiply-adds of one BLAS call: 1.5 ms of f32 at 105 GFLOP/s.
-constexpr std::size_t kTileProducts = 80'000'000;
-/// Depths that no OpenBLAS cuts again for the cores that levels choose, so that tiles alone decide the order of sums. 0.3.21 cuts
-/// K at 448 (f32) and 384 (f64) for SkylakeX, 320 and 256 for Haswell; later versions may take the host's where a core is forced.
-constexpr std::size_t kDepthF32 = 320;
-constexpr std::size_t kDepthF64 = 256;
-constexpr std::size_t kTileSide = 512;
-constexpr std::size_t kLongSide = 1536;
-/// Least number of tiles of a large enough product, so that threads finish together.
-constexpr std::size_t kTilesAtLeast = 8;
-constexpr std::size_t kSmallestArea = 128 * 128;
-/// Tile sizes are multiples of this, itself a multiple of the register tiles of all BLAS kernels.
-constexpr std::size_t kGrain = 32;
-
-/// Cuts `total` into equal pieces of at most about `limit`.
-constexpr std::size_t even(std::size_t total, std::size_t limit) {
-  if (total <= limit) return std::max<std::size_t>(total, 1);
-  const std::size_t count = pieces(total, limit);
-  return round_up(pieces(total, count), kGrain);
+/// Cuts `total` into equal pieces of at most `limit`, rounded up to `grain`.
+constexpr std::size_t even(std::size_t total, std::size_t limit, std::size_t grain) {
+  return std::min(round_up(pieces(total, pieces(total, limit)), grain), round_up(total, grain));
 }
 
-/// Returns the tile sizes for a product whose output isn't empty.
-Tiling plan(std::size_t m, std::size_t n, std::size_t k, DType dtype) {
-  const std::size_t products = dtype == DType::f64 ? kTileProducts / 2 : kTileProducts;
-  Tiling tile{.rows = 0, .columns = 0, .depth = even(k, dtype == DType::f64 ? kDepthF64 : kDepthF32)};
-  const std::size_t area = products / tile.depth;
-  // If the output is narrow, the longer side of a tile makes up for the shorter one.
-  tile.columns = even(n, std::clamp(area / (2 * m), kTileSide, kLongSide));
-  tile.rows = even(m, std::clamp(area / (2 * n), kTileSide, kLongSide));
-  while (tile.area() > area || (pieces(m, tile.rows) * pieces(n, tile.columns) < kTilesAtLeast && tile.area() > kSmallestArea)) {
-    const bool by_rows = tile.rows >= tile.columns;
-    std::size_t& side = by_rows ? tile.rows : tile.columns;
-    const std::size_t shorter = even(by_rows ? m : n, side - side / 4);
-    side = shorter < side ? shorter : side / 2;
+/// Returns the tiles of a product whose output isn't empty.
+GemmTile tile_of(const ConstTensor& c, const ConstTensor& a, std::size_t grain, std::size_t threads) {
+  const std::size_t m = c.size(0);
+  const std::size_t n = c.size(1);
+  GemmTile tile{
+      .rows = even(m, kMostRows, kRowGrain), .columns = even(n, kMostColumns, grain), .depth = std::min(kDepth, a.size(1))};
+  const auto tiles = [&] { return pieces(m, tile.rows) * pieces(n, tile.columns); };
+  while (threads > 1 && tiles() < kTilesPerThread * threads && std::max(tile.rows, tile.columns) >= 2 * kLeastSide) {
+    if (tile.rows >= tile.columns) {
+      tile.rows = even(m, tile.rows / 2, kRowGrain);
+    } else {
+      tile.columns = even(n, tile.columns / 2, grain);
+    }
   }
   return tile;
 }
 
-/// Widened tiles of one thread, in its workspace.
-template <class T>
+/// One thread's workspace: operands of a stretch and, for a C in bf16, the tile's sums.
+template <class Operands>
 struct Scratch {
-  T* a;
-  T* b;
-  T* c;
+  using Sum = typename Operands::Sum;
+  Operands operands;
+  Sum* c;  // null: C is of the type of sums
 
-  Scratch(Carver& carver, const Tiling& tile, DType a_type, DType b_type, DType c_type)
-      : a(a_type == DType::bf16 ? carver.take<T>(tile.rows * tile.depth) : nullptr),
-        b(b_type == DType::bf16 ? carver.take<T>(tile.depth * tile.columns) : nullptr),
-        c(c_type == DType::bf16 ? carver.take<T>(tile.area()) : nullptr) {}
+  Scratch(Carver& carver, const GemmTile& tile, const ConstTensor& c_view, const ConstTensor& a, const ConstTensor& b)
+      : operands(carver, tile, a, b),
+        c(c_view.dtype() == dtype_of<Sum>() ? nullptr : carver.take<Sum>(tile.rows * tile.columns)) {}
 };
 
-/// Returns the view itself if `scratch` is null, otherwise a copy widened to T at `scratch`.
-template <class T>
-ConstTensor widened(const ConstTensor& view, T* scratch) {
-  if (scratch == nullptr) return view;
-  const Tensor wide(reinterpret_cast<std::byte*>(scratch), dtype_of<T>(), {view.size(0), view.size(1)});
-  convert({}, wide, view);
-  return wide;
-}
-
-template <class T>
-void multiply_tile(const Tensor& c, const Operand& a, const Operand& b, const Tiling& tile, std::size_t row, std::size_t column,
-                   Write write, const Scratch<T>& scratch, const Tick& tick) {
-  const std::size_t k = a.transposed ? a.stored.size(0) : a.stored.size(1);
-  const std::size_t rows = std::min(tile.rows, c.size(0) - row);
-  const std::size_t columns = std::min(tile.columns, c.size(1) - column);
-  const Tensor out = c.slice(0, row, rows).slice(1, column, columns);
-  blas::Product<T> product;
-  product.m = rows;
-  product.n = columns;
-  product.a_transposed = a.transposed;
-  product.b_transposed = b.transposed;
-  product.c = scratch.c != nullptr ? scratch.c : out.template as<T>();
-  product.c_step = scratch.c != nullptr ? columns : out.stride(0);
-  product.add = write == Write::add && scratch.c == nullptr;
+/// Computes a tile `out` of C from A's rows and B's columns.
+template <class Operands>
+void multiply_tile(const Tensor& out, const ConstTensor& a, const ConstTensor& b, Write write, Scratch<Operands>& scratch,
+                   const Tick& tick) {
+  using Sum = typename Operands::Sum;
+  Sum* c = scratch.c != nullptr ? scratch.c : out.as<Sum>();
+  const std::size_t c_step = scratch.c != nullptr ? out.size(1) : out.stride(0);
+  bool add_to_c = write == Write::add && scratch.c == nullptr;
+  const std::size_t depth = a.size(1);
   std::size_t at = 0;
   do {
-    product.k = std::min(tile.depth, k - at);
-    const ConstTensor a_tile = widened(a.tile(row, rows, at, product.k), scratch.a);
-    const ConstTensor b_tile = widened(b.tile(at, product.k, column, columns), scratch.b);
-    product.a = a_tile.template as<T>();
-    product.a_step = a_tile.stride(0);
-    product.b = b_tile.template as<T>();
-    product.b_step = b_tile.stride(0);
-    blas::multiply(product);
-    product.add = true;
-    at += product.k;
-    if (at < k) tick();
-  } while (at < k);
+    const std::size_t summands = std::min(kDepth, depth - at);
+    scratch.operands.take(a.slice(1, at, summands), b.slice(0, at, summands));
+    scratch.operands.multiply(c, c_step, add_to_c);
+    add_to_c = true;
+    at += summands;
+    if (at < depth) tick();
+  } while (at < depth);
   if (scratch.c == nullptr) return;
-  const ConstTensor sum(reinterpret_cast<const std::byte*>(scratch.c), dtype_of<T>(), {rows, columns});
+  const ConstTensor sum(reinterpret_cast<const std::byte*>(c), dtype_of<Sum>(), {out.size(0), out.size(1)});
   if (write == Write::add) {
     add({}, out, out, sum);
   } else {
@@ -138,20 +83,27 @@ void multiply_tile(const Tensor& c, const Operand& a, const Operand& b, const Ti
   }
 }
 
-template <class T>
-void run(const Compute& on, const Tensor& c, const ConstTensor& a_view, const ConstTensor& b_view, Write write) {
-  const Operand a = Operand::of(a_view);
-  const Operand b = Operand::of(b_view);
-  const Tiling tile = plan(c.size(0), c.size(1), a_view.size(1), c.dtype());
-  const std::size_t bytes = carved_bytes<Scratch<T>>(tile, a_view.dtype(), b_view.dtype(), c.dtype());
+template <class Operands>
+void run(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTensor& b, Write write) {
+  const GemmTile tile = tile_of(c, a, Operands::kGrain, on.threads());
+  const std::size_t bytes = carved_bytes<Scratch<Operands>>(tile, c, a, b);
   check_workspace(on, "gemm", workspace_bytes(bytes, on.threads()));
   const std::size_t across = pieces(c.size(1), tile.columns);
   on.run(pieces(c.size(0), tile.rows) * across, [&](std::size_t task, std::size_t thread) {
-    Carver carver = bytes == 0 ? Carver() : Carver(workspace_part(on.workspace, bytes, thread));
-    const Scratch<T> scratch(carver, tile, a_view.dtype(), b_view.dtype(), c.dtype());
-    multiply_tile(c, a, b, tile, task / across * tile.rows, task % across * tile.columns, write, scratch,
-                  thread == 0 ? on.tick : Tick());
+    Carver carver(workspace_part(on.workspace, bytes, thread));
+    Scratch<Operands> scratch(carver, tile, c, a, b);
+    const std::size_t row = task / across * tile.rows;
+    const std::size_t column = task % across * tile.columns;
+    const std::size_t rows = std::min(tile.rows, c.size(0) - row);
+    const std::size_t columns = std::min(tile.columns, c.size(1) - column);
+    multiply_tile(c.slice(0, row, rows).slice(1, column, columns), a.slice(0, row, rows), b.slice(1, column, columns), write,
+                  scratch, thread == 0 ? on.tick : Tick());
   });
+}
+
+template <class Operands>
+std::size_t workspace_of(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b, std::size_t threads) {
+  return workspace_bytes(carved_bytes<Scratch<Operands>>(tile_of(c, a, Operands::kGrain, threads), c, a, b), threads);
 }
 
 void check(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b) {
@@ -168,34 +120,31 @@ void check(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b) {
 }
 
 /// Returns whether the product could be computed in bf16 units.
-bool in_pairs(const ConstTensor& a, const ConstTensor& b) {
-  return (a.dtype() == DType::bf16 || b.dtype() == DType::bf16) && a.size(1) > 0;
-}
+bool in_pairs(const ConstTensor& a, const ConstTensor& b) { return a.dtype() == DType::bf16 || b.dtype() == DType::bf16; }
 
 }  // namespace
 
 void gemm(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTensor& b, Write write) {
   check(c, a, b);
   if (c.empty()) return;
-  if (thin(a, b)) return thin_product(on, c, a, b, write);
-  if (in_pairs(a, b) && level() >= Level::avx512_bf16) {
-    check_workspace(on, "gemm", pairs::workspace_of(c, a, b, on.threads()));
-    pairs::gemm(on, c, a, b, write);
-  } else if (c.dtype() == DType::f64) {
-    run<double>(on, c, a, b, write);
-  } else {
-    run<float>(on, c, a, b, write);
+  if (a.size(1) == 0) {
+    if (write == Write::replace) fill_zero(on, c);
+    return;
   }
+  if (thin(a, b)) return thin_product(on, c, a, b, write);
+  if (c.dtype() == DType::f64) return run<WideOperands<double>>(on, c, a, b, write);
+  if (in_pairs(a, b) && level() >= Level::avx512_bf16) return run<PairOperands>(on, c, a, b, write);
+  run<WideOperands<float>>(on, c, a, b, write);
 }
 
 std::size_t gemm_workspace(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b, std::size_t threads) {
   check(c, a, b);
-  if (c.empty()) return 0;
+  if (c.empty() || a.size(1) == 0) return 0;
   if (thin(a, b)) return thin_product_workspace(c, a, b);
-  const Tiling tile = plan(c.size(0), c.size(1), a.size(1), c.dtype());
-  const std::size_t widened = workspace_bytes(carved_bytes<Scratch<float>>(tile, a.dtype(), b.dtype(), c.dtype()), threads);
+  if (c.dtype() == DType::f64) return workspace_of<WideOperands<double>>(c, a, b, threads);
+  const std::size_t wide = workspace_of<WideOperands<float>>(c, a, b, threads);
   // The same at every level: a forecast doesn't know that of the ranks.
-  return in_pairs(a, b) ? std::max(widened, pairs::workspace_of(c, a, b, threads)) : widened;
+  return in_pairs(a, b) ? std::max(wide, workspace_of<PairOperands>(c, a, b, threads)) : wide;
 }
 
 }  // namespace tsprun::detail::kernels

@@ -38,12 +38,12 @@ template <class T>
 void check_product(Dice& dice) {
   PanelProduct<T> product;
   product.rows = 1 + dice.below(60);
-  product.vectors = 1 + dice.below(3);
+  product.columns = 1 + dice.below(static_cast<std::uint32_t>(PanelWidths<T>().tile));
   product.depth = dice.below(90);
   product.add = dice.below(2) == 1;
   product.a_transposed = dice.below(2) == 1;
-  const std::size_t columns = product.vectors * PanelWidths<T>().lanes;
-  product.b_step = columns + dice.below(9);
+  const std::size_t columns = product.columns;
+  product.b_step = PanelWidths<T>().tile + dice.below(9);
   product.c_step = columns + dice.below(9);
   std::size_t a_count;
   if (product.a_transposed) {
@@ -59,7 +59,7 @@ void check_product(Dice& dice) {
     a_count = product.rows * product.a_step;
   }
   const std::vector<T> a = dice.numbers<T>(a_count + 1);
-  const std::vector<T> b = dice.numbers<T>(product.depth * product.b_step + 1);
+  const std::vector<T> b = dice.numbers<T>((product.depth + 1) * product.b_step);
   const std::vector<T> before = dice.numbers<T>(product.rows * product.c_step);
   std::vector<T> c = before;
   product.a = a.data();
@@ -115,7 +115,7 @@ TEST(FlashPanels, ProductsDontDependOnTheirNeighbours) {
   const std::vector<float> b = dice.numbers<float>(depth * width);
   std::vector<float> together(rows * width);
   std::vector<float> alone(rows * width);
-  PanelProduct<float> product{.rows = rows, .vectors = 3, .depth = depth, .a = a.data(), .a_step = depth, .b = b.data()};
+  PanelProduct<float> product{.rows = rows, .columns = width, .depth = depth, .a = a.data(), .a_step = depth, .b = b.data()};
   product.b_step = width;
   product.c = together.data();
   product.c_step = width;

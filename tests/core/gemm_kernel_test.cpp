@@ -1,6 +1,5 @@
 // gemm() against triple loops in f64.
 
-#include "core/kernels/blas.h"
 #include "core/kernels/gemm.h"
 #include "core/kernels/level.h"
 #include "core/kernels/thin_product.h"
@@ -77,6 +76,8 @@ TEST(Gemm, EqualsTripleLoopsWhereThereAreManyTiles) {
   check({300, 290, 910, false, true, DType::f64, DType::f64, DType::f64}, 2);
   check({700, 33, 1000, false, false, DType::f32, DType::f32, DType::f32}, 3);
   check({33, 700, 1000, true, false, DType::bf16, DType::bf16, DType::bf16}, 2);
+  check({530, 541, 600, true, true, DType::f32, DType::f32, DType::f32});
+  check({100, 1060, 300, true, false, DType::f64, DType::f64, DType::f64}, 2);
 }
 
 TEST(Gemm, EqualsTripleLoopsForAFewRows) {
@@ -142,8 +143,9 @@ TEST(Gemm, IgnoresWhatTheOutputHeldBefore) {
   Array c(DType::f32, {9, 9});
   Array poisoned(DType::f32, {9, 9});
   for (std::size_t i = 0; i < poisoned.count(); ++i) poisoned.set(i, std::nan(""));
-  kernels::gemm({}, c.view(), a.view(), a.view());
-  kernels::gemm({}, poisoned.view(), a.view(), a.view());
+  Bench bench;
+  kernels::gemm(bench.on(), c.view(), a.view(), a.view());
+  kernels::gemm(bench.on(), poisoned.view(), a.view(), a.view());
   EXPECT_TRUE(c == poisoned);
 }
 
@@ -151,7 +153,8 @@ TEST(Gemm, WorksOnSlicesAndLeavesTheRestAlone) {
   const Array a = Array::normal(DType::f64, {10, 20}, 1);
   const Array b = Array::normal(DType::f64, {20, 12}, 2);
   Array c(DType::f64, {10, 12});
-  kernels::gemm({}, c.view().slice(0, 2, 5).slice(1, 3, 4), a.view().slice(0, 1, 5).slice(1, 6, 7),
+  Bench bench;
+  kernels::gemm(bench.on(), c.view().slice(0, 2, 5).slice(1, 3, 4), a.view().slice(0, 1, 5).slice(1, 6, 7),
                 b.view().slice(0, 9, 7).slice(1, 8, 4));
   for (std::size_t i = 0; i < 10; ++i) {
     for (std::size_t j = 0; j < 12; ++j) {
@@ -180,16 +183,17 @@ TEST(Gemm, HasTheSameBitsForAnyNumberOfThreads) {
   }
 }
 
-TEST(Gemm, TicksBetweenTiles) {
+TEST(Gemm, TicksBetweenStretches) {
   const Array a = Array::normal(DType::f32, {600, 1000}, 1);
   const Array b = Array::normal(DType::f32, {1000, 600}, 2);
   Array c(DType::f32, {600, 600});
   int ticks = 0;
   const auto count = [&] { ++ticks; };
-  kernels::Compute on;
+  Bench bench(1, kernels::gemm_workspace(c.view(), a.view(), b.view(), 1));
+  kernels::Compute on = bench.on();
   on.tick = count;
   kernels::gemm(on, c.view(), a.view(), b.view());
-  // 3.6e8 products in tiles of at most 8e7.
+  // 3.6e8 products in tiles of at most 7e7.
   EXPECT_GE(ticks, 5);
 }
 
@@ -197,22 +201,14 @@ TEST(Gemm, RefusesViewsThatDontFit) {
   Array a(DType::f32, {4, 5});
   Array b(DType::f32, {6, 3});
   Array c(DType::f32, {4, 3});
-  EXPECT_THROW(kernels::gemm({}, c.view(), a.view(), b.view()), std::invalid_argument);
+  Bench bench;
+  EXPECT_THROW(kernels::gemm(bench.on(), c.view(), a.view(), b.view()), std::invalid_argument);
   Array wide(DType::f64, {5, 3});
-  EXPECT_THROW(kernels::gemm({}, c.view(), a.view(), wide.view()), std::invalid_argument);
-  Array narrow(DType::bf16, {5, 3});
-  EXPECT_THROW(kernels::gemm({}, c.view(), a.view(), narrow.view()), std::invalid_argument) << "no workspace";
-}
-
-TEST(Blas, IsLoadedForTheLevelOfTheKernels) {
-  using kernels::Level;
-  const Level level = kernels::level();
-  const std::string core = kernels::blas::core_name();
-  if (level != Level::baseline) {
-    EXPECT_EQ(core, level >= Level::avx512 ? "SkylakeX" : "Haswell");
-    EXPECT_THROW(kernels::set_level(Level::baseline), std::logic_error);
-  }
-  EXPECT_NO_THROW(kernels::set_level(level));
+  EXPECT_THROW(kernels::gemm(bench.on(), c.view(), a.view(), wide.view()), std::invalid_argument);
+  Array fitting(DType::f32, {5, 3});
+  Array more(DType::f32, {9, 5});
+  Array output(DType::f32, {9, 3});
+  EXPECT_THROW(kernels::gemm({}, output.view(), more.view(), fitting.view()), std::invalid_argument) << "no workspace";
 }
 
 }  // namespace

@@ -1,0 +1,166 @@
+// Operands of one stretch of a tile of gemm(): parts of A and B whose products are added to a tile of C. WideOperands multiplies
+// in the type of sums, T, into which bf16 is widened; PairOperands multiplies in bf16 units, for which f32 is rounded to bf16.
+// Both have the same functions. They live in workspace, and use one thread's part of it each.
+//
+// An element of C is a chain of multiply-adds over ascending k, in either class. So its bits depend neither on tiles nor
+// stretches.
+#pragma once
+
+#include "core/kernels/check.h"
+#include "core/kernels/elementwise.h"
+#include "core/kernels/flash_panels.h"
+#include "core/kernels/pair_panels.h"
+#include "core/kernels/parallel.h"
+#include "core/tensor/tensor.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace tsprun::detail::kernels {
+
+/// Sides of a tile of C, and the most summands of a stretch.
+struct GemmTile {
+  std::size_t rows;
+  std::size_t columns;
+  std::size_t depth;
+};
+
+/// Returns `view` itself if it is of type T, otherwise a copy of that type at `to`, dense along the same dim.
+template <class T>
+ConstTensor as_type(const ConstTensor& view, T* to) {
+  if (view.dtype() == dtype_of<T>()) return view;
+  const bool turned = !dense_rows(view);
+  const ConstTensor stored = turned ? view.transposed(0, 1) : view;
+  const Tensor copy(reinterpret_cast<std::byte*>(to), dtype_of<T>(), {stored.size(0), stored.size(1)});
+  convert({}, copy, stored);
+  return turned ? copy.transposed(0, 1) : copy;
+}
+
+/// Operands in f32 or f64.
+template <class T>
+class WideOperands {
+ public:
+  using Sum = T;
+  /// A tile's columns are a multiple of it: the width of a panel of B, or of several.
+  static constexpr std::size_t kGrain = flash::kMostTileWidth<T>;
+
+  /// Takes workspace for tiles of these views, which may be the whole matrices.
+  WideOperands(Carver& carver, const GemmTile& tile, const ConstTensor& a, const ConstTensor& b)
+      : a_(!dense_rows(a)               ? carver.take<T>(round_up(tile.rows, kGrain) * tile.depth)
+           : a.dtype() != dtype_of<T>() ? carver.take<T>(tile.rows * tile.depth)
+                                        : nullptr),
+        b_(carver.take<T>(round_up(tile.columns, kGrain) * tile.depth)) {
+    static_cast<void>(b);
+  }
+
+  /// Takes the parts A [rows, depth], which must stay where it is, and B [depth, columns].
+  void take(const ConstTensor& a, const ConstTensor& b) {
+    rows_ = a.size(0);
+    depth_ = a.size(1);
+    columns_ = b.size(1);
+    if (dense_rows(b)) {
+      flash::pack_panels(b_, width_, b);
+    } else {
+      flash::pack_transposed(b_, width_, b.transposed(0, 1));
+    }
+    turned_ = !dense_rows(a);
+    if (turned_) {
+      flash::pack_panels(a_, width_, a.transposed(0, 1));
+      return;
+    }
+    const ConstTensor rows = as_type<T>(a, a_);
+    in_place_ = rows.template as<T>();
+    step_ = rows.stride(0);
+  }
+
+  /// Computes C = A·B, or adds it to C if `add` is true, for the whole parts. C [rows, columns].
+  void multiply(T* c, std::size_t c_step, bool add) const {
+    for (std::size_t column = 0; column < columns_; column += width_) {
+      flash::PanelProduct<T> product{.rows = rows_,
+                                     .columns = std::min(width_, columns_ - column),
+                                     .depth = depth_,
+                                     .a = in_place_,
+                                     .a_step = step_,
+                                     .b = b_ + column * depth_,
+                                     .b_step = width_,
+                                     .c = c + column,
+                                     .c_step = c_step,
+                                     .add = add};
+      if (!turned_) {
+        flash::multiply(product);
+        continue;
+      }
+      product.a_transposed = true;
+      product.a_step = width_;
+      for (std::size_t row = 0; row < rows_; row += width_) {
+        product.rows = std::min(width_, rows_ - row);
+        product.a = a_ + row * depth_;
+        product.c = c + row * c_step + column;
+        flash::multiply(product);
+      }
+    }
+  }
+
+ private:
+  std::size_t width_ = flash::PanelWidths<T>().tile;
+  T* a_;  // A's panels if its rows aren't dense, or its widened rows
+  T* b_;  // panels
+  std::size_t rows_ = 0;
+  std::size_t depth_ = 0;
+  std::size_t columns_ = 0;
+  bool turned_ = false;
+  const T* in_place_ = nullptr;
+  std::size_t step_ = 0;
+};
+
+/// Operands in bf16 for bf16 units; sums in f32.
+class PairOperands {
+ public:
+  using Sum = float;
+  static constexpr std::size_t kGrain = pairs::kPairColumns;
+
+  PairOperands(Carver& carver, const GemmTile& tile, const ConstTensor& a, const ConstTensor& b)
+      : a_(dense_rows(a) ? nullptr : carver.take<bf16>(pairs::packed_elements(tile.rows, tile.depth, pairs::kPairRows))),
+        b_(carver.take<bf16>(pairs::packed_elements(tile.columns, tile.depth, pairs::kPairColumns))),
+        rounded_(carver.take<bf16>(a.dtype() == DType::f32   ? tile.rows * tile.depth
+                                   : b.dtype() == DType::f32 ? tile.columns * tile.depth
+                                                             : 0)) {}
+
+  void take(const ConstTensor& a, const ConstTensor& b) {
+    rows_ = a.size(0);
+    depth_ = a.size(1);
+    columns_ = b.size(1);
+    pairs::pack(b_, pairs::kPairColumns, as_type<bf16>(b, rounded_));
+    const ConstTensor rows = as_type<bf16>(a, rounded_);
+    if (a_ != nullptr) pairs::pack(a_, pairs::kPairRows, rows.transposed(0, 1));
+    in_place_ = rows.as<bf16>();
+    step_ = rows.stride(0);
+  }
+
+  void multiply(float* c, std::size_t c_step, bool add) const {
+    for (std::size_t column = 0; column < columns_; column += pairs::kPairColumns) {
+      pairs::multiply({.rows = rows_,
+                       .columns = std::min(pairs::kPairColumns, columns_ - column),
+                       .depth = depth_,
+                       .a = a_ != nullptr ? a_ : in_place_,
+                       .a_step = step_,
+                       .a_turned = a_ != nullptr,
+                       .b = b_ + pairs::packed_elements(column, depth_, pairs::kPairColumns),
+                       .c = c + column,
+                       .c_step = c_step,
+                       .add = add});
+    }
+  }
+
+ private:
+  bf16* a_;        // null: A's rows are read in place
+  bf16* b_;        // panels
+  bf16* rounded_;  // the operand that is in f32
+  std::size_t rows_ = 0;
+  std::size_t depth_ = 0;
+  std::size_t columns_ = 0;
+  const bf16* in_place_ = nullptr;
+  std::size_t step_ = 0;
+};
+
+}  // namespace tsprun::detail::kernels
