@@ -10,10 +10,8 @@ find_package(xxHash REQUIRED)
 # TLS 1.3 between machines; HMAC-SHA-256 of connections within one.
 find_package(OpenSSL 3.0 REQUIRED COMPONENTS SSL Crypto)
 find_package(Ibverbs REQUIRED)
-# Its headers only, too: the library is loaded where ranks that no tsprun started are on several nodes.
+# Its headers only: the library is loaded where ranks that no tsprun started are on several nodes.
 find_package(Pmix REQUIRED)
-# Its headers only: the library is loaded when the first matrix is multiplied (core/kernels/blas.h).
-find_package(OpenBLAS 0.3 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
 # The launcher's alone: traces whose names end in .gz; the cores to which ranks are pinned.
 find_package(ZLIB REQUIRED)

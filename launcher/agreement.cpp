@@ -34,7 +34,6 @@ std::string shown(const std::string& value) {
 std::string_view advice(std::string_view name) {
   if (name == "build") return " (start the same program on all nodes)";
   if (name == "kernels") return " (set TSP_KERNELS to the lower on all nodes)";
-  if (name == "OpenBLAS") return " (install the same on all nodes; TSP_KERNELS chooses its core)";
   return {};
 }
 

@@ -1,11 +1,9 @@
-// Asks a child process for OpenBLAS, and hashes files.
+// Hashes this program and files.
 #include "launcher/inputs.h"
 
-#include "launcher/blas_trial.h"
 #include "layers/io/digest.h"
 #include "layers/io/digest_files.h"
 #include "layers/io/file.h"
-#include "transport/cause.h"
 #include "transport/posix.h"
 
 #include <fmt/format.h>
@@ -24,13 +22,7 @@ Agreement machine_facts(std::optional<kernels::Level> level) {
   Agreement facts;
   facts["build"] =
       fmt::format("{} (program {})", TSP_VERSION, short_digest(digest_file(program, self, file::size(program, self))));
-  if (!level) return facts;
-  facts["kernels"] = std::string(kernels::name(*level));
-  const Trial trial = try_blas(1, *level);
-  if (trial.library.empty())
-    throw Error(Cause::refused,
-                fmt::format("{}: {}", trial.possible ? "which OpenBLAS this node has" : "OpenBLAS doesn't work here", trial.why));
-  facts["OpenBLAS"] = trial.library;
+  if (level) facts["kernels"] = std::string(kernels::name(*level));
   return facts;
 }
 

@@ -1,5 +1,5 @@
-// Inputs of a job besides its options: the program itself, the machine's kernels, OpenBLAS, and the bytes of all files that ranks
-// will read. They must be the same on all nodes, or the job would compute a mixture.
+// Inputs of a job besides its options: the program itself, the machine's kernels, and the bytes of all files that ranks will
+// read. They must be the same on all nodes, or the job would compute a mixture.
 #pragma once
 
 #include "core/kernels/level.h"
@@ -22,13 +22,12 @@ struct InputFile {
 
 /// Kernels and files that a command's ranks use.
 struct Inputs {
-  bool kernels = false;          ///< ranks multiply matrices, so the kernel level and OpenBLAS determine the results' bits
+  bool kernels = false;          ///< ranks compute with kernels, so their level determines the results' bits
   std::vector<InputFile> files;  ///< files whose bytes must be the same on all nodes
 };
 
-/// Returns facts that nodes must agree on. "build": version and digest of this program. For ranks that multiply matrices also
-/// their `level` of kernels, and OpenBLAS' version and core. A child process finds out the latter, so that this
-/// process doesn't load the library. The caller must have one thread. Throws Error(refused) if OpenBLAS doesn't work.
+/// Returns facts that nodes must agree on. "build": version and digest of this program. "kernels", for ranks that compute with
+/// kernels: their `level`. Throws Error(refused) if the program's file can't be read.
 Agreement machine_facts(std::optional<kernels::Level> level);
 
 /// Returns the digest of every file, by option: "--data" or "--model's config.json". All usable cores read, in blocks of 16 MiB,

@@ -2,7 +2,6 @@
 #include "launcher/supervisor.h"
 
 #include "core/memory/heap.h"
-#include "launcher/blas_trial.h"
 #include "launcher/cluster.h"
 #include "launcher/job.h"
 #include "launcher/link_report.h"
@@ -208,8 +207,7 @@ int run_job(const JobSpec& spec, Report& report) {
   const GlobalOptions& global = *spec.global;
   // Before any descriptor is opened for a rank.
   const RaisedOpenFiles open_files;
-  std::string trouble = spec.trouble.empty() ? transport_trouble(global) : spec.trouble;
-  if (trouble.empty() && spec.multiplies) trouble = blas_trouble(global.threads, global.kernel_level);
+  const std::string trouble = spec.trouble.empty() ? transport_trouble(global) : spec.trouble;
   JobNet net{LinkChoices(global), {}, {}};
   bootstrap::Secret secret;
   std::string store;
@@ -270,7 +268,6 @@ int run_job(const JobSpec& spec, Report& report) {
 int run_model_job(const GlobalOptions& global, Report& report, const std::function<void(Context&, ReportSink&)>& rank_main) {
   JobSpec spec;
   spec.global = &global;
-  spec.multiplies = true;
   spec.rank_main = [&](Context& context, ReportSink& sink) {
     rank_main(context, sink);
     return 0;

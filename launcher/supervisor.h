@@ -36,9 +36,6 @@ struct JobSpec {
   /// on one machine run_job() throws it.
   std::string trouble;
 
-  /// Set if the ranks multiply matrices; OpenBLAS is then tried before they start.
-  bool multiplies = false;
-
   /// Program of `run` and its arguments, used if rank_main is empty.
   std::vector<std::string> program;
 };

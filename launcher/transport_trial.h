@@ -11,8 +11,7 @@ namespace tsprun::detail::launcher {
 /// Result of a trial.
 struct Trial {
   bool possible = true;
-  std::string why;           ///< what was done and how long it took, or what went wrong
-  std::string library = {};  ///< of OpenBLAS, if it works: its version and core
+  std::string why;  ///< what was done and how long it took, or what went wrong
 };
 
 /// Tries a kind of transport. `device`: as typed for its option; empty: the first usable device. Opens devices and closes them

@@ -1,7 +1,6 @@
 // Maps levels to Highway's targets. The level is a property of the process, like the instruction set of its machine.
 #include "core/kernels/level.h"
 
-#include "core/kernels/blas.h"
 #include "core/kernels/pair_panels.h"
 #include "transport/names.h"
 
@@ -46,10 +45,6 @@ void set_level(Level wanted) {
   if (wanted > best) {
     throw std::invalid_argument("kernel level " + std::string(name(wanted)) + ": this machine offers " + std::string(name(best)) +
                                 " at most");
-  }
-  if (blas::loaded() && wanted != level()) {
-    throw std::logic_error("kernel level " + std::string(name(wanted)) + ": kernels already run at " +
-                           std::string(name(level())));
   }
   held().store(static_cast<int>(wanted));
   std::int64_t disabled = 0;

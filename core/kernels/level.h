@@ -1,5 +1,5 @@
-// Level of vector instructions that the kernels use. Machines that compute at the same level get bit-identical results, but for
-// matrix products at `baseline`. Another level gives other bits, within rounding.
+// Level of vector instructions that the kernels use. Machines of one architecture that compute at the same level get
+// bit-identical results. Another level gives other bits, within rounding.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,10 @@
 
 namespace tsprun::detail::kernels {
 
-/// Levels from slow to fast. `baseline` is whatever the machine has below AVX2; OpenBLAS then chooses its kernels by the machine,
-/// so matrix products may differ between machines.
-/// `avx512_bf16` is avx512 with products of bf16 matrices and flash attention of bf16 operands in bf16 units (pair_panels.h). An
-/// f32 matrix beside a bf16 one is rounded to bf16, and so are attention's probabilities and their gradients (flash.h). Where all
-/// is f32 or f64, the bits are avx512's.
+/// Levels from slow to fast. `baseline` is whatever the machine has below AVX2. Its bits are alike on all x86 machines, too: each
+/// of these instruction sets multiplies and adds with two roundings. `avx512_bf16` is avx512 with products of bf16 matrices and
+/// flash attention of bf16 operands in bf16 units (pair_panels.h). An f32 matrix beside a bf16 one is rounded to bf16, and so are
+/// attention's probabilities and their gradients (flash.h). Where all is f32 or f64, the bits are avx512's.
 enum class Level : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 
 std::string_view name(Level level);  ///< returns "baseline", "avx2", "avx512" or "avx512_bf16"
@@ -21,8 +20,8 @@ std::optional<Level> level_from_name(std::string_view text);
 
 /// Returns the best level that this machine offers.
 Level best_level();
-/// Fixes the level of this process. Call it once, before the first kernel runs. Throws std::invalid_argument if the machine
-/// doesn't offer the level, and std::logic_error if OpenBLAS is already loaded for another one.
+/// Fixes the level of this process. Must be called before the first kernel runs, or results would be of two levels. Throws
+/// std::invalid_argument if the machine doesn't offer the level.
 void set_level(Level level);
 /// Returns the level given to set_level(), or the best one if set_level() wasn't called.
 Level level();

@@ -1,7 +1,6 @@
 // `tsprun doctor`: reports what this machine can do, and why each transport can or can't be used.
 #include "core/collectives/choice.h"
 #include "core/kernels/level.h"
-#include "launcher/blas_trial.h"
 #include "launcher/commands/command.h"
 #include "launcher/standard_output.h"
 #include "launcher/table.h"
@@ -167,7 +166,6 @@ class Doctor : public Command {
       return trials[static_cast<std::size_t>(demand_for(kind)) - 1];
     };
     const RdmaFindings rdma = find_rdma(global, trial_of("verbs"));
-    const Trial blas = try_blas(1, global.kernel_level);
     const std::vector<WayRow> ways = {likely_way("same node", Factory::Distance::node, global.intra, trials),
                                       likely_way("other nodes", Factory::Distance::job, global.inter, trials)};
     const machine::Space space = machine::shared_memory_file_system();
@@ -180,7 +178,6 @@ class Doctor : public Command {
     row("cores", fmt::format("{} usable: {} by affinity, quota {}", cores, machine::allowed_cores(),
                              quota > 0 ? fmt::format("{:.2f}", quota) : "none"));
     row("vector level", level);
-    row("OpenBLAS", fmt::format("{}: {}", blas.possible ? "yes" : "no", blas.why));
     row("memory", fmt::format("{} available of {}", text_in_mebibytes(machine::available_memory()),
                               text_in_mebibytes(machine::total_memory())));
     row("/dev/shm", fmt::format("{} free of {} (ranks started by tsprun don't use it)", text_in_mebibytes(space.free),
@@ -212,7 +209,6 @@ class Doctor : public Command {
                      {"affinity", machine::allowed_cores()},
                      {"quota", quota > 0 ? ordered_json(quota) : ordered_json(nullptr)}};
     json["vector_level"] = level;
-    json["openblas"] = {{"possible", blas.possible}, {"why", blas.why}};
     json["memory"] = {{"available_bytes", machine::available_memory()}, {"total_bytes", machine::total_memory()}};
     json["dev_shm"] = {{"free_bytes", space.free}, {"total_bytes", space.total}};
     json["heap_reservation_bytes"] = shm::default_heap_bytes();
@@ -238,7 +234,7 @@ class Doctor : public Command {
                             {"needs_views", choice.needs_views},
                             {"algorithm", std::string(tsprun::name(choice.algorithm))}});
     }
-    return trial_of("shm").possible && blas.possible ? 0 : 1;
+    return trial_of("shm").possible ? 0 : 1;
   }
 };
 

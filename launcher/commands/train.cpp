@@ -106,7 +106,6 @@ int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
   const ProgressLine::Style style = progress_style(global);
   JobSpec spec;
   spec.global = &global;
-  spec.multiplies = true;
   spec.rank_main = [&](Context& context, ReportSink& sink) {
     return train_rank(context, sink,
                       {.global = &global,

@@ -1,7 +1,7 @@
 // Agrees on the kernel level, and records and writes the trace.
 #include "launcher/model/session.h"
 
-#include "core/kernels/blas.h"
+#include "core/kernels/level.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/trace_file.h"
 
@@ -26,10 +26,7 @@ Session::Session(Context& context, ReportSink& sink, const GlobalOptions& global
     : context_(context), sink_(sink), global_(global) {
   const kernels::Level level = common_level(context.world(), global.kernel_level);
   kernels::set_level(level);
-  if (speaks()) {
-    sink_.set("kernels", std::string(kernels::name(level)));
-    sink_.set("openblas", kernels::blas::description());
-  }
+  if (speaks()) sink_.set("kernels", std::string(kernels::name(level)));
   if (!global.trace.empty()) {
     trace_.emplace();
     trace_->wake(global.trace_options.whole_job());

@@ -3,7 +3,6 @@
 // flash.h names. Also the parts that only bf16 units need: wide and cut pairs of pair_panels.h, and the rounding of tiles.
 #include "core/kernels/flash_pairs.h"
 
-#include "core/kernels/blas.h"
 #include "core/kernels/level.h"
 #include "core/kernels/pair_panels.h"
 #include "tests/core/flash_support.h"
@@ -29,9 +28,6 @@ class FlashLevels : public testing::TestWithParam<Level> {
   void SetUp() override {
     if (GetParam() > kernels::best_level()) {
       GTEST_SKIP() << "this machine offers " << name(kernels::best_level()) << " at most";
-    }
-    if (kernels::blas::loaded() && GetParam() != kernels::level()) {
-      GTEST_SKIP() << "OpenBLAS holds this process at " << name(kernels::level()) << ": run this test in a process of its own";
     }
     kernels::set_level(GetParam());
   }
@@ -274,7 +270,6 @@ TEST_P(FlashLevels, WhatIsHiddenInBf16DoesntReachItsNeighbours) {
 
 // A forecast doesn't know the level of the ranks.
 TEST_P(FlashLevels, NeedTheWorkspaceOfTheBestLevel) {
-  if (kernels::blas::loaded()) GTEST_SKIP() << "OpenBLAS holds this process at its level: run this test in a process of its own";
   for (const DType dtype : {DType::bf16, DType::f32, DType::f64}) {
     for (const std::size_t d : {1U, 33U, 64U, 65U, 128U, 200U}) {
       const auto bytes = [&] {

@@ -83,7 +83,7 @@ TEST(MachineFacts, TellProgramAndOnWishKernels) {
   const Agreement facts = machine_facts(kernels::Level::baseline);
   EXPECT_EQ(facts.at("build"), bare.at("build"));
   EXPECT_EQ(facts.at("kernels"), "baseline");
-  EXPECT_EQ(facts.at("OpenBLAS").substr(0, 2), "0.") << facts.at("OpenBLAS");
+  EXPECT_EQ(facts.size(), 2U);
 }
 
 }  // namespace

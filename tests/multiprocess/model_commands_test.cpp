@@ -117,7 +117,6 @@ TEST(Train, ReportHoldsWhatScriptsRelyOn) {
   EXPECT_EQ(report.at("seq"), 37);
   EXPECT_EQ(report.at("recompute"), "none");
   EXPECT_TRUE(report.at("kernels").is_string());
-  EXPECT_NE(report.at("openblas").get<std::string>().find(" for "), std::string::npos);
   EXPECT_TRUE(report.at("failure").is_null());
   EXPECT_GT(report.at("theory").at("paper").at("layer_bytes").at("forward").get<double>(), 0);
   for (const json& rank : report.at("per_rank")) {

@@ -9,7 +9,6 @@
 
 #include <chrono>
 #include <csignal>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -61,33 +60,6 @@ TEST(Watchdog, LeavesAJobAloneThatWasStoppedAsAWhole) {
   std::this_thread::sleep_for(std::chrono::seconds(3));
   job.signal(SIGCONT);
   EXPECT_EQ(job.wait(60).code, 0) << job.err();
-}
-
-// Sanitizers keep books in memory of their own, and such a limit would end them first.
-#if !defined(TSP_SANITIZE_ADDRESS) && !defined(TSP_SANITIZE_THREAD)
-TEST(OpenBlas, WithoutRoomForItsBuffersIsRefusedBeforeRanksStart) {
-  const TextData data(3000);
-  std::vector<std::string> words = {"sh", "-c", "ulimit -d 60000; exec \"$@\"", "sh"};
-  const std::vector<std::string> tsprun = training(data, {"-n", "2", "--timeout", "3"}, "2");
-  words.insert(words.end(), tsprun.begin(), tsprun.end());
-  const Finished run = run_program(words);
-  EXPECT_EQ(run.end.code, 2) << run.describe();
-  EXPECT_NE(run.err.find("OpenBLAS"), std::string::npos) << run.describe();
-  EXPECT_NE(run.err.find("ulimit -d"), std::string::npos) << run.describe();
-}
-#endif
-
-TEST(OpenBlas, ThatIsMissingIsRefusedBeforeRanksStart) {
-  const TextData data(3000);
-  // A folder that is searched first holds a file by its name that is no library.
-  const TemporaryDirectory folder;
-  std::ofstream(folder.path("libopenblas.so.0")) << "nothing";
-  const Finished run = run_program(training(data, {"-n", "2"}, "2"), {.environment = {{"LD_LIBRARY_PATH", folder.path("")}}});
-  EXPECT_EQ(run.end.code, 2) << run.describe();
-  EXPECT_NE(run.err.find("OpenBLAS doesn't work here: can't load OpenBLAS"), std::string::npos) << run.describe();
-  const Finished doctor = run_tsprun({"doctor"}, {.environment = {{"LD_LIBRARY_PATH", folder.path("")}}});
-  EXPECT_EQ(doctor.end.code, 1) << doctor.describe();
-  EXPECT_NE(doctor.out.find("can't load OpenBLAS"), std::string::npos) << doctor.describe();
 }
 
 }  // namespace
