@@ -38,7 +38,7 @@ template <class T>
 void check_product(Dice& dice) {
   PanelProduct<T> product;
   product.rows = 1 + dice.below(60);
-  product.columns = 1 + dice.below(static_cast<std::uint32_t>(PanelWidths<T>().tile));
+  product.columns = 1 + dice.below(PanelWidths<T>().tile);
   product.depth = dice.below(90);
   product.add = dice.below(2) == 1;
   product.a_transposed = dice.below(2) == 1;
