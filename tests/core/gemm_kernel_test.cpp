@@ -80,6 +80,22 @@ TEST(Gemm, EqualsTripleLoopsWhereThereAreManyTiles) {
   check({100, 1060, 300, true, false, DType::f64, DType::f64, DType::f64}, 2);
 }
 
+TEST(Gemm, EqualsTripleLoopsAtEveryLevel) {
+  const DType f64 = DType::f64, f32 = DType::f32, bf = DType::bf16;
+  const kernels::Level best = kernels::best_level();
+  for (const kernels::Level level : {kernels::Level::baseline, kernels::Level::avx2, kernels::Level::avx512, best}) {
+    if (level > best) continue;
+    kernels::set_level(level);
+    for (const auto& [ta, tb] : {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
+      for (const auto& [a, b, c] : {std::tuple{f64, f64, f64}, {f32, f32, f32}, {bf, bf, bf}, {f32, bf, f32}}) {
+        check({61, 131, 270, ta, tb, a, b, c});  // two stretches, panels and register tiles that aren't full
+        check({25, 24, 48, ta, tb, a, b, c});
+      }
+    }
+  }
+  kernels::set_level(best);
+}
+
 TEST(Gemm, EqualsTripleLoopsForAFewRows) {
   const DType f64 = DType::f64, f32 = DType::f32, bf = DType::bf16;
   for (const bool transposed : {false, true}) {
