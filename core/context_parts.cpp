@@ -116,14 +116,12 @@ int ContextParts::checked(int rank) const {
 /// Makes a part of the heap usable, for peers too.
 void ContextParts::commit(std::size_t offset, std::size_t bytes) {
   if (is_phantom()) return;
-  // Clearing a page may take the system milliseconds, if it has to find it first: others shall not take this rank for silent.
-  constexpr std::size_t kPiece = std::size_t{256} << 20;
+  // Large pages may take long if the system must first make room for them: others must not take this rank for silent meanwhile.
   RankPage& page = board.page(world_rank());
-  for (std::size_t done = 0; done < bytes; done += kPiece) {
-    memory->commit(local_rank, offset + done, std::min(kPiece, bytes - done));
+  memory->commit(local_rank, offset, bytes, [&page] {
     page.last_sign_ns.store(posix::now_ns(), relaxed);
     page.count_sign();
-  }
+  });
   links.register_memory(memory->heap(local_rank).subspan(offset, bytes));
 }
 

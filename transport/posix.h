@@ -45,8 +45,9 @@ class UniqueFd {
 class Mapping {
  public:
   Mapping() = default;
-  /// Maps `bytes` of the file, whole pages, at a multiple of `alignment`, a power of two and at least a page, without reserving
-  /// swap. Throws Error(out_of_memory) if that fails. The file may be closed afterwards.
+  /// Maps `bytes` of the file, whole pages, without reserving swap; if there is address space for that, at a multiple of
+  /// `alignment`, a power of two and at least a page. Throws Error(out_of_memory) if that fails. The file may be closed
+  /// afterwards.
   Mapping(const UniqueFd& file, std::size_t bytes, std::size_t alignment);
 
   std::span<std::byte> bytes() const;

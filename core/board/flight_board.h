@@ -161,7 +161,7 @@ struct RankPage {
   std::atomic<std::uint32_t> error_sequence;           ///< number of that operation, as in ActivityLine
   char error_text[kErrorText];
 
-  /// Counts a sign of life. Only the rank itself calls it, one thread at a time.
+  /// Counts a sign of life. Only the rank itself calls it; of two threads that count at once, one may not be heard.
   void count_sign() { ticks.store(ticks.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
 };
 static_assert(sizeof(RankPage) <= shm::kPage);

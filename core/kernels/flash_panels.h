@@ -38,7 +38,7 @@ constexpr std::size_t most_padded(std::size_t head_dim) {
 template <class T>
 struct PanelProduct {
   std::size_t rows = 0;
-  std::size_t columns = 0;  ///< of B and C, at most three vectors; B has whole vectors of them
+  std::size_t columns = 0;  ///< of B and C, at most three vectors; rows of B are read in whole vectors
   std::size_t depth = 0;
   const T* a = nullptr;    ///< [rows, depth], or [depth, rows] with `a_transposed`
   std::size_t a_step = 0;  ///< elements from one stored row to the next; likewise b_step and c_step

@@ -19,7 +19,7 @@ constexpr std::size_t kMostColumns = 528;
 /// Tiles for each of several threads, so that they finish together, and the least side of such a tile.
 constexpr std::size_t kTilesPerThread = 4;
 constexpr std::size_t kLeastSide = 96;
-/// A tile's rows are a multiple of it, itself one of the rows of all register tiles but the narrowest.
+/// Tiles have a multiple of so many rows, which the widest register tiles divide: they have 8, 4 or 2 rows, packed pairs 16.
 constexpr std::size_t kRowGrain = 16;
 
 /// Cuts `total` into equal pieces of at most `limit`, rounded up to `grain`.

@@ -91,7 +91,7 @@ void dot_rows(const Stretch& of) {
   }
 }
 
-/// y[m, :] = Σ_row x[m, row]·w[row, :], row by row: so B is read as one stream, while y stays in the first cache.
+/// y[m, :] = Σ_row x[m, row]·w[row, :], row by row: so B is read as one stream, while y stays in the caches.
 template <std::size_t M, class B>
 void sum_rows(const Stretch& of) {
   using T = Accumulator<B>;
@@ -170,7 +170,8 @@ HWY_EXPORT(add_partial_sums);
 namespace {
 
 constexpr std::size_t kThinRows = 4;
-/// Elements of B of a task by dots: few, so that threads finish together. (A task by sums has more, as each costs a partial sum.)
+/// Elements of B of a task by dots: few, so that threads finish together. (A task by sums may have more, as each costs a partial
+/// sum.)
 constexpr std::size_t kDotElements = 65536;
 /// Columns of a partial sum that stay in the first cache beside the rows that stream through it.
 constexpr std::size_t kColumns = 4096;
@@ -190,7 +191,7 @@ struct Cut {
     if (dots) stored = b.transposed(0, 1);
     columns = dots ? stored.size(1) : std::min(stored.size(1), kColumns);
     rows = dots ? std::max<std::size_t>(1, kDotElements / columns) : rows_per_task(columns);
-    if (!dots) rows = round_up(std::max(rows, pieces(stored.size(0), kPartialSums)), 4);
+    if (!dots) rows = std::max(rows, pieces(stored.size(0), kPartialSums));
     partial_sums = dots ? 1 : pieces(stored.size(0), rows);
   }
   std::size_t down() const { return pieces(stored.size(0), rows); }

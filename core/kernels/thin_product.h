@@ -1,9 +1,9 @@
 // Products of a few rows with a matrix, as decoding makes for every token.
 //
-// Such a product reads every element of B once and computes next to nothing with it, so the memory's speed is its limit. BLAS
-// packs B first, which reads and writes it once more; here B streams through the registers where it lies, bf16 widened on the
-// way. Tasks are stretches of B's stored rows. If B is stored as [N, K], a stretch gives elements of C. If it is stored as [K,
-// N], a stretch gives a partial sum of all of C, and the partial sums are added in order.
+// Such a product reads every element of B once and computes next to nothing with it, so the memory's speed is its limit. gemm()'s
+// tiles would pack B first, which reads and writes it once more; here B streams through the registers where it lies, bf16 widened
+// on the way. Tasks are stretches of B's stored rows. If B is stored as [N, K], a stretch gives elements of C. If it is stored as
+// [K, N], a stretch gives a partial sum of all of C, and the partial sums are added in order.
 #pragma once
 
 #include "core/kernels/parallel.h"
@@ -19,7 +19,8 @@ bool thin(const ConstTensor& a, const ConstTensor& b);
 std::size_t thin_product_workspace(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b);
 
 /// Computes what gemm() computes, for views that gemm() has checked and for which thin() holds. The order of sums follows from
-/// the shapes alone. Ticks between tasks of at most 65536 elements of B or one stored row of it.
+/// the shapes alone. Ticks between tasks: 65536 elements of B or one stored row of it, or more if there would be over 32 partial
+/// sums.
 void thin_product(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTensor& b, Write write);
 
 }  // namespace tsprun::detail::kernels

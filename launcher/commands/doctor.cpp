@@ -188,7 +188,8 @@ class Doctor : public Command {
     row("processes", limit_text(machine::limit_processes()));
     row("locked memory", fmt::format("{} bytes", limit_text(machine::limit_locked_memory())));
     row("address space", fmt::format("{} bytes", limit_text(machine::limit_address_space())));
-    row("huge pages for shm", policy.empty() ? "unknown to this kernel" : fmt::format("{} (nothing here needs them)", policy));
+    row("huge pages for shm",
+        policy.empty() ? "unknown to this kernel" : fmt::format("{} (heaps ask for them all the same)", policy));
     row("ranks on this node",
         fmt::format("at most {}; up to {} with a core of their own, more share cores by yielding and sleeping",
                     shm::kMaxLocalRanks, cores));

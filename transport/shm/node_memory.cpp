@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -215,23 +216,33 @@ std::vector<int> NodeMemory::inherited() const {
 
 /// Lays large pages under bytes [begin, end) of the object, both multiples of their size; where it can't, small ones will do.
 /// MADV_COLLAPSE makes one page of many, so the first of them is allocated before: holes alone are refused (madvise(2)).
-void NodeMemory::take_large_pages(std::size_t begin, std::size_t end) {
-  if (begin >= end) return;
-  // Where memory is short, pages come as they are touched, and a POSIX object is refused before it has taken what is left.
+void NodeMemory::take_large_pages(std::size_t begin, std::size_t end, const std::function<void()>& after_piece) const {
+  static std::atomic<bool> offered{true};  // by this system
+  if (begin >= end || !offered.load(std::memory_order_relaxed)) return;
+  // Where memory is short, pages come as they are touched, and a POSIX object is refused before it has taken what is left. The
+  // node's other ranks take theirs at about the same time.
   std::uint64_t free = machine::available_memory();
   if (must_allocate_) free = std::min(free, machine::shared_memory_file_system().free);
-  if (end - begin > free / 2) return;
-  for (std::size_t at = begin; at < end; at += kLargePage) {
-    if (allocate(descriptor_.get(), at, kPage) != 0) return;
+  if (end - begin > free / (2 * std::uint64_t{layout_.local_ranks})) return;
+  constexpr std::size_t kPiece = 128 * kLargePage;
+  for (; begin < end; begin += kPiece) {
+    const std::size_t stop = std::min(begin + kPiece, end);
+    for (std::size_t at = begin; at < stop; at += kLargePage) {
+      if (allocate(descriptor_.get(), at, kPage) != 0) return;
+    }
+    // Other errors may pass: no large page is free (ENOMEM), a limit is reached (EBUSY), a page is in use (EAGAIN).
+    if (::madvise(base_ + begin, stop - begin, MADV_COLLAPSE) != 0 && errno == EINVAL) {
+      offered.store(false, std::memory_order_relaxed);
+      return;
+    }
+    if (after_piece) after_piece();
   }
-  // EAGAIN: not all of them this time. Anything else would come again.
-  if (::madvise(base_ + begin, end - begin, MADV_COLLAPSE) != 0 && errno != EAGAIN) large_pages_ = false;
 }
 
-void NodeMemory::commit(int local_rank, std::size_t offset, std::size_t bytes) {
+void NodeMemory::commit(int local_rank, std::size_t offset, std::size_t bytes, const std::function<void()>& after_piece) {
   if (bytes == 0) return;
   const std::size_t start = layout_.heaps_offset() + static_cast<std::size_t>(local_rank) * layout_.heap_bytes + offset;
-  if (large_pages_) take_large_pages(round_up(start, kLargePage), (start + bytes) / kLargePage * kLargePage);
+  take_large_pages(round_up(start, kLargePage), (start + bytes) / kLargePage * kLargePage, after_piece);
   if (!must_allocate_) return;
   if (const int result = allocate(descriptor_.get(), start, bytes); result != 0) {
     throw full_shared_memory(bytes, fmt::format("the heap of local rank {}", local_rank), result);

@@ -23,6 +23,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -92,11 +93,12 @@ class NodeMemory {
   /// Returns the whole address space reserved for a rank's heap.
   std::span<std::byte> heap(int local_rank) const;
 
-  /// Makes [offset, offset+bytes) of this rank's heap usable. What spans a large page (2 MiB) gets one at once if the system can
-  /// give it. (A large page is cleared and mapped some ten times as fast as 512 small ones, and read faster: fewer walks of page
-  /// tables.) The rest is allocated now in a POSIX object, and when it is touched in a memfd. Throws Error(out_of_memory) saying
-  /// how much is needed and free.
-  void commit(int local_rank, std::size_t offset, std::size_t bytes);
+  /// Makes [offset, offset+bytes) of this rank's heap usable. Every whole large page (2 MiB) within the range is taken at once if
+  /// the system can give it and memory isn't short. (It is cleared and mapped some ten times as fast as 512 small ones, and read
+  /// faster: fewer walks of page tables.) The rest is allocated now in a POSIX object, and when it is touched in a memfd. Calls
+  /// `after_piece`, if there is one, after each 256 MiB of large pages. Throws Error(out_of_memory) saying how much is needed and
+  /// free.
+  void commit(int local_rank, std::size_t offset, std::size_t bytes, const std::function<void()>& after_piece = {});
   /// Gives memory of this rank's heap back to the system, for all processes; offset and bytes are whole pages. The contents are
   /// lost; the pages are zero when they are used again (after another commit()). Precondition: no NIC may touch them. Returns
   /// false if the system can't punch holes.
@@ -104,7 +106,7 @@ class NodeMemory {
 
  private:
   NodeMemory(NodeLayout layout, posix::UniqueFd descriptor, bool must_allocate);
-  void take_large_pages(std::size_t begin, std::size_t end);
+  void take_large_pages(std::size_t begin, std::size_t end, const std::function<void()>& after_piece) const;
 
   NodeLayout layout_;
   posix::UniqueFd descriptor_;
@@ -112,7 +114,6 @@ class NodeMemory {
   std::byte* base_ = nullptr;
   Doorbell* doorbells_ = nullptr;
   bool must_allocate_ = false;
-  bool large_pages_ = true;             // until the system refuses one
   std::vector<posix::UniqueFd> bells_;  ///< owned by the process that made the memory
 };
 
