@@ -10,7 +10,6 @@
 #include <hwy/foreach_target.h>
 // After foreach_target.h, as Highway asks.
 #include "core/kernels/lanes-inl.h"
-#include <hwy/cache_control.h>
 
 #ifndef TSP_KERNELS_FLASH_WIDENED
 #define TSP_KERNELS_FLASH_WIDENED
@@ -97,27 +96,30 @@ HWY_INLINE void multiply_any(const PanelProduct<T>& product) {
   }
 }
 
-/// Prefetches the row that will be packed kAhead rows later. Rows of a view are often a page apart, which hardware prefetchers
+/// Rows that packing looks ahead, and a cache to fetch into.
+constexpr std::size_t kAhead = 16;
+constexpr int kSecondCache = 2;
+
+/// Asks for the row that will be packed kAhead rows later. Rows of a view are often a page apart, which hardware prefetchers
 /// don't cross.
 template <class From>
 HWY_INLINE void look_ahead(const From* from, std::size_t row, std::size_t rows, std::size_t columns, std::size_t step) {
-  constexpr std::size_t kAhead = 16;
   if (rows - row <= kAhead) return;
-  for (std::size_t c = 0; c < columns; c += kLine / sizeof(From)) hwy::Prefetch(from + kAhead * step + c);
+  for (std::size_t c = 0; c < columns; c += kLine / sizeof(From)) __builtin_prefetch(from + kAhead * step + c, 0, kSecondCache);
 }
 
 template <class T, class From>
 HWY_INLINE void pack(T* to, std::size_t width, const From* from, std::size_t rows, std::size_t columns, std::size_t step) {
   const hn::ScalableTag<T> d;
   const std::size_t lanes = hn::Lanes(d);
-  for (std::size_t first = 0; first < columns; first += width) {
-    const std::size_t count = std::min(width, columns - first);
-    const From* at = from + first;
-    for (std::size_t row = 0; row < rows; ++row, at += step, to += width) {
-      look_ahead(at, row, rows, count, step);
+  for (std::size_t row = 0; row < rows; ++row, from += step) {
+    look_ahead(from, row, rows, columns, step);
+    T* at = to + row * width;
+    for (std::size_t first = 0; first < columns; first += width, at += rows * width) {
       for (std::size_t i = 0; i < width; i += lanes) {
-        const std::size_t left = count - std::min(count, i);
-        store(d, load(d, at + i, std::min(left, lanes)), to + i, lanes);
+        const std::size_t left = columns - std::min(columns, first + i);
+        __builtin_prefetch(at + kAhead * width + i, 1, kSecondCache);  // so many panels at once aren't foreseen
+        store(d, load(d, from + first + i, std::min(left, lanes)), at + i, lanes);
       }
     }
   }
