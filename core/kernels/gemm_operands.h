@@ -45,13 +45,11 @@ class WideOperands {
   static constexpr std::size_t kGrain = flash::kMostTileWidth<T>;
 
   /// Takes workspace for tiles of these views, which may be the whole matrices.
-  WideOperands(Carver& carver, const GemmTile& tile, const ConstTensor& a, const ConstTensor& b)
+  WideOperands(Carver& carver, const GemmTile& tile, const ConstTensor& a, const ConstTensor& /* b */)
       : a_(!dense_rows(a)               ? carver.take<T>(round_up(tile.rows, kGrain) * tile.depth)
            : a.dtype() != dtype_of<T>() ? carver.take<T>(tile.rows * tile.depth)
                                         : nullptr),
-        b_(carver.take<T>(round_up(tile.columns, kGrain) * tile.depth)) {
-    static_cast<void>(b);
-  }
+        b_(carver.take<T>(round_up(tile.columns, kGrain) * tile.depth)) {}
 
   /// Takes the parts A [rows, depth], which must stay where it is, and B [depth, columns].
   void take(const ConstTensor& a, const ConstTensor& b) {
