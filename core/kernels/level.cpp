@@ -36,7 +36,8 @@ std::string_view name(Level level) { return name_in(kNames, level); }
 std::optional<Level> level_from_name(std::string_view text) { return value_in<Level>(kNames, text); }
 
 Level best_level() {
-  // Asked once, before any target is disabled: SupportedTargets() of Highway 1.0 makes later kernels run on the best target again.
+  // Asked once, before any target is disabled: SupportedTargets() of Highway 1.0 makes later kernels run on the best target
+  // again.
   static const Level best = detect();
   return best;
 }
