@@ -30,6 +30,7 @@ def arguments():
     parser.add_argument("--sizes", default="1K,64K,1M,16M,64M")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ddp", action="store_true", help="train instead, 4 ranks")
+    parser.add_argument("--python", default="/usr/bin/python3", help="the Python whose PyTorch the backend was built for")
     parser.add_argument("--heap", action="store_true", help="all tensors lie in ranks' heaps (use_heap)")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -129,7 +130,7 @@ def training(options):
 
 def measure(options, ranks):
     """Starts a job that measures, and returns its results; ends the script if it fails."""
-    command = [options.build / "launcher/tsprun", "-n", str(ranks), "run", "--", "/usr/bin/python3", os.path.abspath(__file__), "--worker",
+    command = [options.build / "launcher/tsprun", "-n", str(ranks), "run", "--", options.python, os.path.abspath(__file__), "--worker",
                "--sizes", options.sizes, "--rounds", str(options.rounds)] + ["--ddp"] * options.ddp + ["--heap"] * options.heap
     printed = harness.run(command, LIMIT_S)
     if printed is None:

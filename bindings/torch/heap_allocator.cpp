@@ -4,6 +4,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
+#include <torch/version.h>
 
 #include <memory>
 #include <utility>
@@ -26,7 +27,15 @@ class HeapAllocator : public c10::Allocator {
   HeapAllocator(c10::Allocator* others, const std::shared_ptr<Member>& member, std::size_t smallest)
       : others_(others), member_(member), smallest_(smallest) {}
 
-  c10::DataPtr allocate(std::size_t bytes) const override {
+#if TORCH_VERSION_MAJOR >= 2
+  c10::DataPtr allocate(std::size_t bytes) override { return block_of(bytes); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+#else
+  c10::DataPtr allocate(std::size_t bytes) const override { return block_of(bytes); }
+#endif
+
+ private:
+  c10::DataPtr block_of(std::size_t bytes) const {
     if (bytes >= smallest_) {
       if (std::shared_ptr<Member> member = member_.lock()) {
         if (HeapBlock memory = member->allocate(bytes); !memory.bytes().empty()) {
@@ -39,7 +48,6 @@ class HeapAllocator : public c10::Allocator {
     return others_->allocate(bytes);
   }
 
- private:
   static void give_back(void* of) {
     const std::unique_ptr<Block> block(static_cast<Block*>(of));
     block->member->give_back(std::move(block->memory));

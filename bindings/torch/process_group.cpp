@@ -202,6 +202,42 @@ WorkPtr TsprunGroup::allgather_coalesced(std::vector<Tensors>& outputs, Tensors&
       [=, this](Communicator& group) { return group.post_all_gather(view(mine), view(all), call_options()); });
 }
 
+#if TORCH_VERSION_MAJOR >= 2
+WorkPtr TsprunGroup::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  const char* const call = "all_gather_into_tensor_coalesced";
+  check_parts(call, "output", outputs, "input", inputs, getSize());
+  if (inputs.size() == 1) return _allgather_base(outputs.front(), inputs.front(), options);
+  std::vector<Tensors> of_ranks(static_cast<std::size_t>(getSize()));
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    TORCH_CHECK(outputs[i].is_contiguous(), call, ": output tensor ", i, " isn't contiguous");
+    const Tensors parts = parts_of(outputs[i], inputs[i].sizes(), getSize());
+    for (std::size_t r = 0; r < parts.size(); ++r) of_ranks[r].push_back(parts[r]);
+  }
+  return allgather_coalesced(of_ranks, inputs, options);
+}
+
+WorkPtr TsprunGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                     const c10d::ReduceScatterOptions& options) {
+  const char* const call = "reduce_scatter_tensor_coalesced";
+  check_parts(call, "input", inputs, "output", outputs, getSize());
+  if (inputs.size() == 1) return _reduce_scatter_base(outputs.front(), inputs.front(), options);
+  for (const at::Tensor& output : outputs) check_alike(call, output, outputs.front());
+  const Reduction reduction = reduction_of(call, options.reduceOp, outputs.front());
+  Tensors by_rank;  // what each rank gets, one rank's tensors after the other's
+  for (int r = 0; r < getSize(); ++r) {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      by_rank.push_back(parts_of(inputs[i], outputs[i].sizes(), getSize())[static_cast<std::size_t>(r)]);
+    }
+  }
+  const at::Tensor all = joined(by_rank);
+  const at::Tensor mine = room_for(outputs);
+  const Tensors results = outputs;
+  return start(
+      {"reduce_scatter", c10d::OpType::COALESCED, {all}, outputs}, [=] { spread(mine, results); },
+      [=, this](Communicator& group) { return group.post_reduce_scatter(view(all), view(mine), reduction, call_options()); });
+}
+#endif
+
 WorkPtr TsprunGroup::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   const at::Tensor input = only("gather", "input", inputs).contiguous();
   const int root = static_cast<int>(options.rootRank);

@@ -144,6 +144,28 @@ inline void spread(const at::Tensor& flat, const Tensors& tensors) {
   }
 }
 
+/// Checks lists of tensors of which each in `wholes` has a part for each of `size` ranks, as large as its fellow in `parts`.
+inline void check_parts(const char* call, const char* whole, const Tensors& wholes, const char* part, const Tensors& parts,
+                        int size) {
+  TORCH_CHECK(!wholes.empty() && wholes.size() == parts.size(), call, ": needs as many ", whole, " as ", part,
+              " tensors, and at least one, got ", wholes.size(), " and ", parts.size());
+  for (std::size_t i = 0; i < wholes.size(); ++i) {
+    check(call, wholes[i]);
+    check(call, parts[i]);
+    check_alike(call, wholes[i], parts[i]);
+    TORCH_CHECK(wholes[i].numel() == parts[i].numel() * size, call, ": ", whole, " tensor ", i, " has ", wholes[i].numel(),
+                " elements, ", part, " tensor ", i, " ", parts[i].numel(), ": needed are ", size,
+                " times as many, one part a rank");
+  }
+}
+
+/// Returns each rank's part of a tensor, as a tensor of `sizes`: views, unless the tensor isn't contiguous.
+inline Tensors parts_of(const at::Tensor& whole, at::IntArrayRef sizes, int size) {
+  Tensors parts;
+  for (const at::Tensor& part : whole.reshape({size, whole.numel() / size}).unbind(0)) parts.push_back(part.view(sizes));
+  return parts;
+}
+
 /// Returns how many elements (of the type in which they travel) each tensor has.
 inline std::vector<std::size_t> counts_of(const Tensors& tensors) {
   std::vector<std::size_t> counts;

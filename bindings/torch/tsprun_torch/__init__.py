@@ -9,6 +9,7 @@ The rest of the program stays as it was with gloo. Start it by `tsprun -n 4 run 
 import atexit
 import sys
 
+import torch
 import torch.distributed as dist
 
 from . import _tsprun
@@ -83,6 +84,7 @@ def _leave():
 
 
 if "TSPRUN" not in dist.Backend._plugins:
-    dist.Backend.register_backend("tsprun", _make_group, extended_api=True)
+    for_devices = {} if torch.__version__.startswith("1.") else {"devices": ["cpu"]}
+    dist.Backend.register_backend("tsprun", _make_group, extended_api=True, **for_devices)
     sys.excepthook = _note_uncaught
     atexit.register(_leave)
