@@ -25,14 +25,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::memset(lane, 0, sizeof(shm::LaneMemory));
   shm::ShmTransport one(memory, 1);
 
-  auto* slots = reinterpret_cast<shm::LaneMemory*>(lane)->slots;
+  auto* places = reinterpret_cast<shm::LaneMemory*>(lane)->places;
   Ticket ticket = 0;
   while (size >= 2 + sizeof(shm::Slot) && ticket < shm::kSlots - 1) {
     // How it is asked for, and how far the slot is made to look right.
     const std::uint8_t ask = data[0];
     const std::uint8_t how = data[1];
     std::vector<std::byte> into(ask / 4 * 200);
-    shm::Slot& slot = slots[(ticket + 1) % shm::kSlots];
+    shm::Slot& slot = places[(ticket + 1) % shm::kSlots].slot;
     std::memcpy(static_cast<void*>(&slot), data + 2, sizeof slot);
     data += 2 + sizeof slot;
     size -= 2 + sizeof slot;
@@ -43,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       slot.sequence = kEnvelope.sequence;
       slot.tag = kEnvelope.tag;
     }
-    if ((how & 4) != 0) slot.kind = static_cast<shm::SlotKind>(1 + static_cast<std::uint64_t>(slot.kind) % 4);
+    if ((how & 4) != 0) slot.kind = static_cast<shm::SlotKind>(1 + static_cast<std::uint64_t>(slot.kind) % 5);
     if ((how & 8) != 0) slot.where %= 1 << 20;
     const bool views = ask % 4 == 1;
     const Ticket asked = views ? one.view(kFromZero, kEnvelope, into.size()) : one.receive(kFromZero, kEnvelope, into);

@@ -74,7 +74,7 @@ class ShmLane : public testing::Test {
   std::unique_ptr<Endpoint> one_ = std::make_unique<shm::ShmTransport>(memory_, 1);
 };
 
-const std::size_t kSizes[] = {0, 1, 8, 23, 24, 25, 64, 1000, 8191, 8192, 8193, 32768, 40961, 1 << 20, (5 << 20) + 3};
+const std::size_t kSizes[] = {0, 1, 8, 24, 25, 128, 129, 1000, 8191, 8192, 8193, 32768, 40961, 1 << 20, (5 << 20) + 3};
 
 TEST_F(ShmLane, MessagesOfAllSizesArriveFromTheHeap) {
   std::uint32_t sequence = 0;
@@ -143,7 +143,8 @@ TEST_F(ShmLane, ALargeMessageIsTheSendersUntilItIsTaken) {
 }
 
 TEST_F(ShmLane, RunsOutOfCreditAndRecovers) {
-  for (std::size_t bytes : {std::size_t{0}, std::size_t{8}, std::size_t{3000}, std::size_t{8192}}) {
+  for (std::size_t bytes :
+       {std::size_t{0}, std::size_t{8}, std::size_t{25}, std::size_t{128}, std::size_t{3000}, std::size_t{8192}}) {
     std::vector<std::byte> payload(bytes);
     static std::uint32_t sequence = 0;
     static std::uint32_t received = 0;
@@ -204,6 +205,30 @@ TEST_F(ShmLane, ViewsShowTheSendersMemoryUntilReleased) {
     one_->release(kFromZero, viewed);
     EXPECT_EQ(settle([&] { return zero_->test_send(kToOne, sent); }), Outcome::done) << bytes;
   }
+}
+
+// A payload beside its slot isn't overwritten while it is viewed, however much is sent meanwhile.
+TEST_F(ShmLane, AViewOfACopiedMessageHoldsItsPlace) {
+  std::vector<std::byte> payload(100);
+  fill(payload, 1);
+  ASSERT_NE(zero_->send(kToOne, envelope_of(1), payload), kNotNow);
+  const Ticket viewed = one_->view(kFromZero, envelope_of(1), payload.size());
+  ASSERT_EQ(settle_receive(kFromZero, viewed), Outcome::done);
+  std::uint32_t sequence = 1;
+  for (;; ++sequence) {
+    fill(payload, sequence + 1);
+    if (zero_->send(kToOne, envelope_of(sequence + 1), payload) == kNotNow) break;
+    ASSERT_LT(sequence, 1000U) << "credits never end";
+  }
+  EXPECT_EQ(sequence, shm::kSlots);
+  EXPECT_TRUE(holds(one_->access(kFromZero, viewed, 0, 100), 1));
+  one_->release(kFromZero, viewed);
+  for (std::uint32_t i = 2; i <= sequence; ++i) {
+    std::vector<std::byte> into(100);
+    ASSERT_EQ(settle_receive(kFromZero, one_->receive(kFromZero, envelope_of(i), into)), Outcome::done);
+    EXPECT_TRUE(holds(into, i)) << i;
+  }
+  EXPECT_NE(zero_->send(kToOne, envelope_of(sequence + 1), payload), kNotNow);
 }
 
 TEST_F(ShmLane, ViewsMayBeReleasedInAnyOrder) {
@@ -295,6 +320,7 @@ TEST_F(ShmLane, WildSlotsAreCorrupt) {
   const Wild cases[] = {
       {1000, kind(shm::SlotKind::in_slot), 0},
       {25, kind(shm::SlotKind::in_slot), 0},
+      {shm::kSmallBytes + 1, kind(shm::SlotKind::beside_slot), 0},
       {1000, kind(shm::SlotKind::in_ring), shm::kRingBytes - 999},
       {1000, kind(shm::SlotKind::in_ring), ~0ULL - 10},
       {1000, kind(shm::SlotKind::in_ring), 1ULL << 63},
@@ -313,7 +339,8 @@ TEST_F(ShmLane, WildSlotsAreCorrupt) {
       shm::ShmTransport receiver(memory, 1);
       auto* lane = reinterpret_cast<shm::LaneMemory*>(memory.lane(1, 0, Stream::kv));
       // Message 1 may lie in any slot that the layout says; all bear the same nonsense.
-      for (shm::Slot& slot : lane->slots) {
+      for (shm::Place& place : lane->places) {
+        shm::Slot& slot = place.slot;
         slot.bytes = wild.bytes;
         slot.signature = envelope_of(1).signature;
         slot.sequence = 1;

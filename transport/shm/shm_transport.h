@@ -1,6 +1,6 @@
 // Transport over shared memory between the ranks of one node: peers read each other's heaps, as GPUs do over xGMI or NVLink.
 //
-// Payloads of up to 24 bytes travel in the slot of the message (lane.h), up to 8 KiB through the lane's ring. Larger ones, and
+// Payloads of up to 128 bytes travel in the place of the message (lane.h), up to 8 KiB through the lane's ring. Larger ones, and
 // those sent by reference, stay in the sender's heap until the receiver has copied or viewed them: one copy, straight from heap
 // to heap. Nothing happens in the background: progress() has nothing to do, and every send and every release rings the doorbell
 // of its peer.
