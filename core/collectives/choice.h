@@ -74,16 +74,19 @@ class ChoiceTable {
 /// Largest all_reduce, in bytes, that uses one_shot by default. Above it, the second round of the direct algorithm costs less
 /// than the additional bytes that one_shot reads and adds.
 inline constexpr std::uint64_t kOneShotBytes = 16 * 1024;
-/// Largest payload, in bytes, that is copied to staging memory before peers read it. The operation is then complete as soon as
-/// the peers' data has arrived, without waiting until they have read this rank's.
+/// Largest payload, in bytes, that is copied to staging memory before peers read it, unless they read it in place (see Offer).
+/// The operation is then complete as soon as the peers' data has arrived, without waiting until they have read this rank's.
 inline constexpr std::uint64_t kStagedBytes = 64 * 1024;
+/// Largest payload in the heap, in bytes, that a blocking collective stages where ranks share cores and could read it in place.
+/// Waiting until they have read costs turns of the core then; copies of more cost more than that.
+inline constexpr std::uint64_t kStagedFromHeapBytes = 16 * 1024;
 /// Size of a stream's staging memory in bytes: how far a rank that only sends can run ahead of its readers.
 inline constexpr std::uint64_t kStagingRingBytes = 2 * kStagedBytes;
 /// Largest payload for several peers, in bytes, that is copied into each peer's lane: cheaper than one staged copy whose readers
 /// must be tracked.
 inline constexpr std::uint64_t kCopiedBytes = 1024;
-/// Largest payload for a single peer, in bytes, that is copied into the lane. Staging it would take one copy, too, so this is as
-/// much as a lane takes.
+/// Largest payload for a single peer, in bytes, that is copied into the lane, unless it is read in place (see Offer). Staging it
+/// would take one copy, too, so this is as much as a lane takes.
 inline constexpr std::uint64_t kCopiedOnceBytes = 8 * 1024;
 /// Largest message, in bytes, that is received into its place rather than viewed in the sender's memory and copied.
 inline constexpr std::uint64_t kReceivedBytes = 8 * 1024;

@@ -22,6 +22,7 @@ Collective::Collective(const Call& call, Start* start, const Arguments* argument
       arguments_(own_arguments_ ? &*own_arguments_ : arguments),
       counted_(engine_->options().counted),
       sent_(envelope_of(call.info)),
+      blocking_(call.blocking),
       task_(start(*this, *arguments_)) {
   if (group_->channel != nullptr) set_turns(group_->channel->turns());
   task_.poll();  // as far as its turn()
@@ -116,7 +117,7 @@ OperationInfo Collective::expected_info() const {
 }
 
 Call Collective::among(const Group& members, std::uint64_t phase) const {
-  Call call{.group = &members, .keep = nullptr, .stream = stream_, .info = info_};
+  Call call{.group = &members, .keep = nullptr, .stream = stream_, .info = info_, .blocking = blocking_};
   // The signature differs by phase, so that messages of different phases between the same two ranks can't be confused.
   call.info.signature += phase;
   return call;

@@ -28,6 +28,7 @@ struct Call {
   std::shared_ptr<const Group> keep;  ///< keeps the group of a posted operation alive if the communicator is destroyed before
   Stream stream;
   OperationInfo info;
+  bool blocking = false;  ///< the caller waits in it, and so do, as a rule, those of the other members
 };
 
 /// Identity of the message that a send_recv receives. Its dtype and size are those of `recv`.
@@ -99,6 +100,8 @@ class Collective final : public Operation {
   /// not all read the same memory at once.
   int peer(int i) const { return rank() + 1 + i < size() ? rank() + 1 + i : rank() + 1 + i - size(); }
   Stream stream() const { return stream_; }
+  /// Returns true if the caller waits in the call. Operations that were posted are to leave before their callers compute.
+  bool is_blocking() const { return blocking_; }
   /// Returns the lane to and from a member on the operation's stream.
   LaneId lane(int group_rank) const { return {group_->member(group_rank).peer, stream_}; }
   /// Returns the envelope of a message that this operation sends; `step` distinguishes the messages of one operation.
@@ -189,6 +192,7 @@ class Collective final : public Operation {
   std::uint32_t missing_segment_ = 0;
   bool needs_core_ = false;  // a rank that was noted in this step shares this one's core
   bool complete_ = false;
+  bool blocking_;
   Task task_;
 };
 

@@ -199,6 +199,7 @@ Work CommunicatorState::start(Mode mode, CheckedCall&& call, const CallOptions& 
 Work CommunicatorState::start(Mode mode, Call&& call, Start* algorithm, Arguments&& arguments) {
   Engine& engine = *group.engine;
   if (mode == Mode::blocking) {
+    call.blocking = true;
     Collective operation(call, algorithm, arguments);
     engine.run(call.stream, operation);
     return {};

@@ -15,19 +15,31 @@ namespace tsprun::detail {
 void Offer::set(std::span<const std::byte> memory, std::size_t largest, Readers readers, Owner owner) {
   const Group& group = me_->group();
   memory_ = memory;
-  const std::size_t copied_up_to = readers == Readers::one ? kCopiedOnceBytes : kCopiedBytes;
-  if (largest <= std::min<std::size_t>(copied_up_to, group.plain_limit)) {
+  const bool in_place = is_read_in_place(owner);
+  const bool shares_cores = me_->engine().options().oversubscribed;
+  const std::size_t copied_up_to = std::min(readers == Readers::one ? kCopiedOnceBytes : kCopiedBytes, group.plain_limit);
+  // Of staging memory blocks must be taken in turn, which messages with a tag don't.
+  const bool staged =
+      owner != Owner::operation && largest > copied_up_to && memory.size() <= kStagedBytes && me_->stream() != kTagged;
+  // A rank needs the same memory on all machines, so a ring is reserved where it would be used if ranks shared cores.
+  if (staged) group.staging->reserve(me_->stream());
+  if (largest <= (in_place && !shares_cores ? kCopiedBytes : copied_up_to)) {
     protocol_ = Protocol::copied;
-  } else if (owner == Owner::operation) {
+  } else if (owner == Owner::operation || in_place) {
     protocol_ = Protocol::in_place;
-  } else if (memory.size() <= kStagedBytes && me_->stream() != kTagged) {  // of which blocks must be taken in turn
+  } else if (staged) {
     protocol_ = Protocol::staged;
-    group.staging->reserve(me_->stream());
-  } else if (owner == Owner::caller && group.heap->contains(memory)) {
-    protocol_ = Protocol::in_place;
   } else {
-    protocol_ = Protocol::mirrored;
+    protocol_ = owner != Owner::changing && group.heap->contains(memory) ? Protocol::in_place : Protocol::mirrored;
   }
+}
+
+/// Returns true if peers read the payload where it lies although it is small enough to be copied.
+bool Offer::is_read_in_place(Owner owner) const {
+  const Group& group = me_->group();
+  const std::size_t copied_up_to = me_->engine().options().oversubscribed ? kStagedFromHeapBytes : kCopiedBytes;
+  return owner == Owner::caller && me_->is_blocking() && group.views && memory_.size() > copied_up_to &&
+         group.heap->contains(memory_);
 }
 
 /// Takes a block of staging memory; returns false if there is none until a peer has read, which it then notes as missing.

@@ -30,12 +30,15 @@ enum class Readers : std::uint8_t {
 /// Owner of the memory of an Offer.
 enum class Owner : std::uint8_t {
   caller,    ///< the caller's; it doesn't change until the operation is complete
+  sender,    ///< the caller's too, of a message: up to a size it is complete before it is received, as its payload is copied
   changing,  ///< the caller's, but the operation may overwrite it before all peers have read, so they never read it in place
   operation  ///< heap memory of the operation itself
 };
 
 /// Memory of which parts are sent to peers. Small messages are copied into the lane at once, somewhat larger payloads into
-/// staging memory; large ones are read by the peers, in place if they lie in the heap, else from a copy there. Each part is
+/// staging memory; large ones are read by the peers, in place if they lie in the heap, else from a copy there. In a blocking
+/// collective of ranks of one node, whose callers all wait, a payload in the heap is large from kCopiedBytes on; if they share
+/// cores, from kStagedFromHeapBytes on. Each part is
 /// waited for as prepared(), then as sent(), to each peer that gets it; last comes drained(), once.
 class Offer {
  public:
@@ -82,7 +85,7 @@ class Offer {
   Offer& operator=(const Offer&) = delete;
 
   /// Chooses how to send parts of `memory`. `largest`: size of the largest single message in bytes. Allocates staging memory if
-  /// it is needed. Throws Error(out_of_memory).
+  /// it would be needed on a machine where ranks share cores. Throws Error(out_of_memory).
   void set(std::span<const std::byte> memory, std::size_t largest, Readers readers, Owner owner = Owner::caller);
 
   /// Returns the condition that the bytes of this range, which are final, are where peers can get them.
@@ -121,6 +124,8 @@ class Offer {
   };
   Collective* me_;
   Protocol protocol_ = Protocol::copied;
+  bool is_read_in_place(Owner owner) const;
+
   std::span<const std::byte> memory_;
   std::size_t prepared_ = 0;  // bytes of the range that prepare_in_pieces() has begun
   HeapBlock mirror_;

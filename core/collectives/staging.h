@@ -2,8 +2,9 @@
 // while slower peers still read.
 //
 // Each stream has a ring buffer of its own, so peers that read one stream late don't hold up another stream. A ring is allocated
-// in full size with the first payload, so that memory use depends only on which streams stage anything, and not on how far ranks
-// run ahead of each other. A rank that runs further ahead than the ring is long waits for the readers of the oldest block.
+// in full size with the first payload that is staged, or would be on a machine where ranks share cores, so that memory use
+// depends only on which streams stage anything, and not on how far ranks run ahead of each other. A rank that runs further ahead
+// than the ring is long waits for the readers of the oldest block.
 #pragma once
 
 #include "core/collectives/choice.h"

@@ -208,10 +208,11 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
   throw Error(Cause::disconnected, detail, world_peer, std::string(name(op)), sequence);
 }
 
-/// Explains a cycle of waits in which nothing moved until the deadline: if one of its ranks has completed the collective in which
-/// another waits for it, its message was lost, unless a slow or late link still holds it. If it was lost, appends the rank that
-/// waits in vain to the chain, so that this rank is named. Returns text to append to the error; empty if there is no such rank.
-/// Doesn't consider sends and receives, since the board doesn't record which of them are complete.
+/// Explains a cycle of waits in which nothing moved until the deadline: if a slow or late link still holds a message for which
+/// one of its ranks waits, says so; if one of them has completed the collective in which another waits for it, its message was
+/// lost. If one was lost, appends the rank that waits in vain to the chain, so that this rank is named. Returns text to append to
+/// the error; empty if there is no such rank. Doesn't consider sends and receives, since the board doesn't record which of them
+/// are complete.
 std::string Engine::why_it_never_came(FlightBoard::Chain& chain) const {
   std::string held;
   for (const int rank : chain.ranks) {
@@ -222,13 +223,12 @@ std::string Engine::why_it_never_came(FlightBoard::Chain& chain) const {
       if (!here || !is_collective(here->op) || here->since_ns == 0) continue;
       const int peer = here->waiting_for;
       if (peer < 0 || peer >= board_.ranks() || peer == rank) continue;
-      if (board_.finished(peer, here->group, here->stream) < here->group_sequence) continue;
       if (here->withheld) {
-        held = fmt::format(
-            "; rank {} is past group operation {}, in which rank {} waits: a slow or late link still holds its message", peer,
-            here->group_sequence, rank);
+        held = fmt::format("; a slow or late link still holds rank {}'s message, for which rank {} waits in group operation {}",
+                           peer, rank, here->group_sequence);
         continue;
       }
+      if (board_.finished(peer, here->group, here->stream) < here->group_sequence) continue;
       chain.ranks.push_back(rank);
       return fmt::format("; rank {} is past group operation {}, in which rank {} waits for it: a message was lost on the way",
                          peer, here->group_sequence, rank);

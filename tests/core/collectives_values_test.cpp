@@ -90,7 +90,7 @@ TEST(CollectiveForms, AllCombinationsOfMemoryPlaceAndPosting) {
   std::vector<Call> all;
   std::uint64_t seed = 77;
   for (Op op : kCallable) {
-    for (std::size_t count : {std::size_t{13}, std::size_t{50'000}}) {
+    for (std::size_t count : {std::size_t{13}, std::size_t{1500}, std::size_t{50'000}}) {
       for (Reduction reduction : {Reduction::sum, Reduction::max, Reduction::average}) {
         if (!reduces(op) && reduction != Reduction::sum) continue;
         for (Algorithm algorithm : algorithms_of(op)) {
@@ -112,9 +112,14 @@ TEST(CollectiveForms, AllCombinationsOfMemoryPlaceAndPosting) {
       }
     }
   }
-  run_ranks(3, [&](Context& context) {
-    for (const Call& call : all) run(context, context.world(), call);
-  });
+  // With a core for each rank, other payloads are read in place.
+  for (const std::uint32_t cores : {1U, 3U}) {
+    run_ranks(3,
+              [&](Context& context) {
+                for (const Call& call : all) run(context, context.world(), call);
+              },
+              {.cores = cores});
+  }
 }
 
 TEST(CollectiveForms, EveryReductionOfEveryType) {

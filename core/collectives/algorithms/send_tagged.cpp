@@ -34,7 +34,7 @@ Task send_tagged(Collective& me, const Arguments& call) {
   Mail::Letter letter(*me.engine().mail(), me.group().member(call.root).world, me.group().id, me.info().tag, call.send.dtype,
                       call.send.as_bytes(), me.info().purpose);
   me.identify(call.root, letter.number());
-  Offer offer(me, call.send.as_bytes(), call.send.bytes(), Readers::one);
+  Offer offer(me, call.send.as_bytes(), call.send.bytes(), Readers::one, Owner::sender);
   co_await me.turn();
   co_await SentOrWanted{me, letter, call.root};
   if (!letter.sent()) {
