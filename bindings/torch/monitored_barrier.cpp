@@ -12,7 +12,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 void TsprunGroup::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
-  const milliseconds limit = options.timeout.count() < 0 ? timeout_ : options.timeout;
+  const milliseconds limit = options.timeout.count() < 0 ? timeout_.load() : options.timeout;
   const steady_clock::time_point begin = steady_clock::now();
   const auto key = [&](const std::string& what) {
     return "monitored/" + std::to_string(life_) + "/" + std::to_string(monitored_) + "/" + what;

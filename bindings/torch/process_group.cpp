@@ -61,7 +61,7 @@ WorkPtr TsprunGroup::start(Job job, std::function<void()> finish, const std::fun
   // A program may post a receive long before it waits for it.
   const bool is_message =
       job.type == c10d::OpType::SEND || job.type == c10d::OpType::RECV || job.type == c10d::OpType::RECVANYSOURCE;
-  const std::chrono::milliseconds limit = is_message ? std::chrono::milliseconds(0) : timeout_;
+  const std::chrono::milliseconds limit = is_message ? std::chrono::milliseconds(0) : timeout_.load();
   ++posted_;
   if (finish) {
     // Whichever thread finds the end writes what the caller may write: into a leaf that requires grad, as gloo does, and in
@@ -187,8 +187,10 @@ WorkPtr TsprunGroup::allgather_coalesced(std::vector<Tensors>& outputs, Tensors&
   }
   const at::Tensor all = at::empty({mine.numel() * getSize()}, mine.options());
   const std::vector<Tensors> lists = outputs;
+  Tensors results;
+  for (const Tensors& list : lists) results.insert(results.end(), list.begin(), list.end());
   return start(
-      {"all_gather", c10d::OpType::ALLGATHER_COALESCED, inputs, {}},
+      {"all_gather", c10d::OpType::ALLGATHER_COALESCED, {mine}, std::move(results)},
       [=] {
         std::int64_t at = 0;
         for (const Tensors& list : lists) {
@@ -223,11 +225,11 @@ WorkPtr TsprunGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
   if (inputs.size() == 1) return _reduce_scatter_base(outputs.front(), inputs.front(), options);
   for (const at::Tensor& output : outputs) check_alike(call, output, outputs.front());
   const Reduction reduction = reduction_of(call, options.reduceOp, outputs.front());
+  std::vector<Tensors> parts;
+  for (std::size_t i = 0; i < inputs.size(); ++i) parts.push_back(parts_of(inputs[i], outputs[i].sizes(), getSize()));
   Tensors by_rank;  // what each rank gets, one rank's tensors after the other's
-  for (int r = 0; r < getSize(); ++r) {
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      by_rank.push_back(parts_of(inputs[i], outputs[i].sizes(), getSize())[static_cast<std::size_t>(r)]);
-    }
+  for (std::size_t r = 0; r < static_cast<std::size_t>(getSize()); ++r) {
+    for (const Tensors& of_input : parts) by_rank.push_back(of_input[r]);
   }
   const at::Tensor all = joined(by_rank);
   const at::Tensor mine = room_for(outputs);

@@ -101,6 +101,7 @@ class TsprunGroup : public GroupBase {
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
   WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
 #if TORCH_VERSION_MAJOR >= 2
+  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override;
 #endif
@@ -132,7 +133,7 @@ class TsprunGroup : public GroupBase {
   c10::intrusive_ptr<c10d::Store> store_;
   std::unique_ptr<Communicator> communicator_;
   std::optional<Stream> stream_;
-  std::chrono::milliseconds timeout_;
+  std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<std::uint64_t> posted_{0};
   std::int64_t life_;            // how many groups this rank has made on the store: it may outlive them, with their keys
   std::uint64_t monitored_ = 0;  // monitored barriers so far

@@ -78,6 +78,14 @@ uneven = [torch.empty(r + 1) for r in range(size)]
 dist.all_gather(uneven, given(rank, rank + 1))
 for r in range(size):
     equal(uneven[r], given(r, r + 1))
+# A list of tensors that waits behind another operation and takes several steps.
+before = dist.all_reduce(torch.ones(1 << 20), async_op=True)
+lists = [[torch.empty(400000), torch.empty(3)] for _ in range(size)]
+dist.all_gather_coalesced(lists, [given(rank, 400000), given(rank, 3)])
+before.wait()
+for r in range(size):
+    equal(lists[r][0], given(r, 400000))
+    equal(lists[r][1], given(r, 3))
 whole = torch.empty(7 * size)
 dist.all_gather_into_tensor(whole, given(rank)) if hasattr(dist, "all_gather_into_tensor") else dist._all_gather_base(whole, given(rank))
 equal(whole, torch.cat([given(r) for r in range(size)]))

@@ -49,17 +49,27 @@ if not torch.__version__.startswith("1."):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    mine = torch.arange(6.0).view(2, 3) + 100 * rank
-    everyone = torch.cat([torch.arange(6.0).view(2, 3) + 100 * r for r in range(size)])
+    def given(source, part, count=6):
+        """What rank `source` has for rank `part`: small integers, exact in f32."""
+        return torch.arange(float(count)) + 10 * part + 100 * source
+
     group = dist.group.WORLD
-    assert torch.equal(functional.all_gather_tensor(mine, 0, group), everyone)
-    for got in functional.all_gather_into_tensor_coalesced([mine, mine[:1]], group)[:1]:
-        assert torch.equal(got, everyone)
-    total = everyone.view(size, 2, 3).sum(0)
-    whole = torch.cat([total + 0] * size) / size
-    assert torch.equal(functional.reduce_scatter_tensor(whole, "sum", 0, group), total)
-    twice = functional.reduce_scatter_tensor_coalesced([whole, 2 * whole[:, :1]], "sum", [0, 0], group)
-    assert torch.equal(twice[0], total) and torch.equal(twice[1], 2 * total[:, :1])
+    for count in (6, 300000):  # the larger one takes several steps, and all wait behind another operation
+        before = dist.all_reduce(torch.ones(1 << 20), async_op=True)
+        mine, more = given(rank, 0, count).view(2, -1), given(rank, 7, 3)
+        both = functional.all_gather_into_tensor_coalesced([mine, more], group)
+        assert torch.equal(both[0], torch.cat([given(r, 0, count).view(2, -1) for r in range(size)]))
+        assert torch.equal(both[1], torch.cat([given(r, 7, 3) for r in range(size)]))
+        assert torch.equal(functional.all_gather_tensor(more, 0, group), both[1])
+        whole = torch.cat([given(rank, part, count) for part in range(size)])
+        wide = torch.stack([whole, whole + 1], 1)[:, 1]  # not contiguous
+        total = sum(given(r, rank, count) for r in range(size))
+        assert torch.equal(functional.reduce_scatter_tensor(whole, "sum", 0, group), total)
+        twice = functional.reduce_scatter_tensor_coalesced([whole, wide], "sum", [0, 0], group)
+        assert torch.equal(twice[0], total) and torch.equal(twice[1], total + size)
+        mean = functional.reduce_scatter_tensor_coalesced([whole, wide], "avg", [0, 0], group)
+        assert torch.equal(mean[0], total / size)
+        before.wait()
 
     mesh = init_device_mesh("cpu", (size,))
     sharded = model()
