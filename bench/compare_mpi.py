@@ -5,6 +5,9 @@ One point is an operation at a size on a number of ranks. Each program measures 
 launch; launches alternate (ours, Open MPI, MPICH, floor, ours, ...) so that all see the same states of the machine. A point's figure
 is the median of its launches' medians. Ratios are best peer / ours: above 1 we are faster.
 
+A virtual machine's cores may be moved apart at any time: a flag between two of them then takes five times as long, and small messages
+with it. The flag is timed before and after each launch, and a launch between slow flags is repeated; see Flag.
+
 Needs only Python's standard library. A peer that isn't installed is skipped, and said so:
     apt-get install openmpi-bin libopenmpi-dev mpich libmpich-dev
 """
@@ -126,7 +129,35 @@ def launch(command, ranks, operations, sizes, folder):
     return figures
 
 
-def measure(peers, jobs, repeats, folder):
+class Flag:
+    """How long a flag takes from one core to another, and which launches it says are comparable."""
+
+    SLOW = 1.5  #: times the fastest flag
+    TRIES = 4
+
+    def __init__(self, command, folder):
+        self.command, self.folder = command, folder
+        self.fastest, self.after, self.slow = float("inf"), None, 0
+        self.time()
+
+    def time(self):
+        seconds = launch(self.command, 2, ["pingpong"], [SMALL_MESSAGE], self.folder).get(("pingpong", SMALL_MESSAGE), float("nan"))
+        self.fastest = min(self.fastest, seconds)
+        self.after = seconds
+        return seconds
+
+    def between(self, start):
+        """Calls `start` until the flag is fast before and after it, at most TRIES times; returns what it returned last."""
+        for _ in range(self.TRIES):
+            before = self.after
+            figures = start()
+            if not max(before, self.time()) > self.SLOW * self.fastest:
+                return figures
+        self.slow += 1
+        return figures
+
+
+def measure(peers, jobs, repeats, folder, flag):
     """Alternates launches of all peers; returns {(ranks, op, size): {peer: [seconds of each launch]}}."""
     points = {}
     began = time.monotonic()
@@ -137,7 +168,8 @@ def measure(peers, jobs, repeats, folder):
             # Each round starts with another peer, so that no one always follows the same.
             turn = repeat % len(peers)
             for name in [*peers][turn:] + [*peers][:turn]:
-                for (operation, size), seconds in launch(peers[name], ranks, operations, sizes, folder).items():
+                figures = flag.between(lambda: launch(peers[name], ranks, operations, sizes, folder))
+                for (operation, size), seconds in figures.items():
                     points.setdefault((ranks, operation, size), {}).setdefault(name, []).append(seconds)
     return points
 
@@ -249,16 +281,20 @@ def main():
         programs = arguments.build / "bench"
         peers, skipped = find_peers(arguments, programs if programs.is_dir() else folder, pace)
         mpis = [name for name in peers if name not in ("ours", "floor")]
-        points = measure(peers, plan_jobs(ranks_list, arguments.ops.split(","), sizes), repeats, folder)
+        flag = Flag(lambda ranks, ops, sizes, out:
+                    [str(programs / "floor"), "-n", str(ranks)] + measuring_arguments(ops, sizes, out, (0.005, 0.02)), folder)
+        points = measure(peers, plan_jobs(ranks_list, arguments.ops.split(","), sizes), repeats, folder, flag)
     rows = summarise(points, mpis)
     print_table(rows, mpis, skipped)
+    print(f"# the fastest flag between two cores took {flag.fastest * 1e9:.0f} ns; {flag.slow} launches had only slow ones beside them")
     lines = verdicts(rows, mpis, cores)
     shares = idle.measure(arguments.build / "launcher/tsprun", 8, 5)
     worst = max(shares[1:])
     lines.append({"bar": "idle ranks: below 2% of a core each", "reached": worst < idle.BAR, "measured": f"worst {worst * 100:.2f}%"})
     print()
     print_bars(lines)
-    write_figures(arguments.json, {"cores": cores, "repeats": repeats, "skipped": skipped, "points": rows, "bars": lines, "idle": shares})
+    write_figures(arguments.json, {"cores": cores, "flag_s": flag.fastest, "slow_launches": flag.slow, "repeats": repeats,
+                                   "skipped": skipped, "points": rows, "bars": lines, "idle": shares})
     return 0
 
 
