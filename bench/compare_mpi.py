@@ -132,7 +132,7 @@ def launch(command, ranks, operations, sizes, folder):
 class Flag:
     """How long a flag takes from one core to another, and which launches it says are comparable."""
 
-    SLOW = 1.5  #: times the fastest flag
+    SLOW = 2.5  #: times the fastest flag
     TRIES = 4
 
     def __init__(self, command, folder):
