@@ -25,13 +25,13 @@ def good(done):
     assert done.returncode == 0 and ("ok" in done.stdout or "step 50" in done.stdout)
 
 
-def torchrun(program, nodes=1):
-    """Runs the program on two ranks of each node, by one torchrun for each; this machine stands for all nodes."""
+def torchrun(program, nodes=1, ranks=2):
+    """Runs the program on that many ranks of each node, by one torchrun for each; this machine stands for all nodes."""
     port = str(20000 + os.getpid() % 20000)
     agents = []
     for node in range(nodes):
         command = [sys.executable, "-m", "torch.distributed.run", "--monitor_interval", "0.1", "--nnodes", str(nodes), "--node_rank", str(node),
-                   "--nproc_per_node", "2", "-r", "9:1", "-t", "9:1", "--master_addr", "127.0.0.1", "--master_port", port,
+                   "--nproc_per_node", str(ranks), "-r", "9:1", "-t", "9:1", "--master_addr", "127.0.0.1", "--master_port", port,
                    os.path.join(here, program)]
         agents.append(subprocess.Popen(command, env=dict(environment, TSP_NODE=str(node)), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                        text=True))
@@ -128,9 +128,9 @@ elif case == "upstream":
             print(done.stdout[-2000:], done.stderr[-20000:])
             assert done.returncode == 0
 elif case == "torchrun":
-    good(torchrun("collectives.py")[0])
+    good(torchrun("collectives.py", ranks=3)[0])
 elif case == "two_nodes":
-    good(torchrun("collectives.py", nodes=2)[0])
+    good(torchrun("collectives.py", nodes=2, ranks=3)[0])
     good(torchrun("ddp.py", nodes=2)[0])
 elif case == "two_nodes_killed":
     # The first node's torchrun ends rank 0 as soon as it sees what happened to rank 1, and says so itself.
