@@ -83,7 +83,7 @@ inline constexpr std::uint64_t kStagedFromHeapBytes = 16 * 1024;
 /// Size of a stream's staging memory in bytes: how far a rank that only sends can run ahead of its readers.
 inline constexpr std::uint64_t kStagingRingBytes = 2 * kStagedBytes;
 /// Largest payload for several peers, in bytes, that is copied into each peer's lane: cheaper than one staged copy whose readers
-/// must be tracked.
+/// must be tracked. So is one for a single peer that could be read in place (see Offer).
 inline constexpr std::uint64_t kCopiedBytes = 1024;
 /// Largest payload for a single peer, in bytes, that is copied into the lane, unless it is read in place (see Offer). Staging it
 /// would take one copy, too, so this is as much as a lane takes.

@@ -113,6 +113,7 @@ class Offer {
 
  private:
   bool find_room();
+  bool is_read_in_place(Owner owner) const;
   /// Returns true if peers get the bytes straight from the memory.
   bool is_prepared() const { return protocol_ == Protocol::copied || protocol_ == Protocol::in_place; }
 
@@ -124,8 +125,6 @@ class Offer {
   };
   Collective* me_;
   Protocol protocol_ = Protocol::copied;
-  bool is_read_in_place(Owner owner) const;
-
   std::span<const std::byte> memory_;
   std::size_t prepared_ = 0;  // bytes of the range that prepare_in_pieces() has begun
   HeapBlock mirror_;

@@ -80,7 +80,6 @@ struct LaneMemory {
 };
 static_assert(sizeof(LaneMemory) == kLaneSize);
 static_assert(offsetof(LaneMemory, consumed) == 3072 && offsetof(LaneMemory, ring) == 4096);
-
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 }  // namespace tsprun::detail::shm
