@@ -10,7 +10,8 @@ import time
 
 case, tsprun, package = sys.argv[1:]
 here = os.path.dirname(os.path.abspath(__file__))
-environment = dict(os.environ, PYTHONPATH=package, OMP_NUM_THREADS="1")
+# Without GPUs: where there is one, PyTorch's PowerSGD hook waits for it, whatever device the tensors are on.
+environment = dict(os.environ, PYTHONPATH=package, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
 
 
 def run(program, ranks=3, *options, arguments=()):

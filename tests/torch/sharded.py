@@ -62,12 +62,12 @@ if not torch.__version__.startswith("1."):
         assert torch.equal(both[1], torch.cat([given(r, 7, 3) for r in range(size)]))
         assert torch.equal(functional.all_gather_tensor(more, 0, group), both[1])
         whole = torch.cat([given(rank, part, count) for part in range(size)])
-        wide = torch.stack([whole, whole + 1], 1)[:, 1]  # not contiguous
+        above = torch.stack([whole, whole + 1])[1]  # within another tensor
         total = sum(given(r, rank, count) for r in range(size))
         assert torch.equal(functional.reduce_scatter_tensor(whole, "sum", 0, group), total)
-        twice = functional.reduce_scatter_tensor_coalesced([whole, wide], "sum", [0, 0], group)
+        twice = functional.reduce_scatter_tensor_coalesced([whole, above], "sum", [0, 0], group)
         assert torch.equal(twice[0], total) and torch.equal(twice[1], total + size)
-        mean = functional.reduce_scatter_tensor_coalesced([whole, wide], "avg", [0, 0], group)
+        mean = functional.reduce_scatter_tensor_coalesced([whole, above], "avg", [0, 0], group)
         assert torch.equal(mean[0], total / size)
         before.wait()
 
