@@ -29,7 +29,8 @@ struct EnvironmentVariable {
 
 /// Table of all variables. That of docs/reference/environment.md is made of this one, which a test checks.
 inline constexpr std::array<EnvironmentVariable, 12> kEnvironment = {{
-    {"TSP_KERNELS", ObeyedBy::tsprun, "baseline, avx2, avx512, avx512_bf16", "the best level that every rank's machine offers",
+    {"TSP_KERNELS", ObeyedBy::tsprun, "baseline, avx2, avx512, avx512_bf16, amx_bf16",
+     "the best level that every rank's machine offers",
      "holds the ranks of train, eval, generate, block and compare at this level of kernels, so that unlike machines agree bit "
      "for bit",
      ""},

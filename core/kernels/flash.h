@@ -6,7 +6,7 @@
 // dtype (bf16, f32 or f64); lse, delta and the gradients have the type of sums: f32, or f64 in f64. Sizes of zero are allowed.
 // Views that don't fit throw std::invalid_argument.
 //
-// Below the kernel level avx512_bf16 (level.h), bf16 is widened and everything is computed in the type of sums. At avx512_bf16,
+// Below the kernel level avx512_bf16 (level.h), bf16 is widened and everything is computed in the type of sums. From it on,
 // products of bf16 operands are computed in bf16 units (pair_panels.h), as FlashAttention does on GPUs: products of two operands
 // (q·k and dO·v) are exact and summed in f32; the softmax, lse, delta and all sums are in f32; but the second products read
 // probabilities and dS, each after dropout and scale, rounded to bf16 (to nearest, ties to even: by up to 2⁻⁸ of the value). lse

@@ -199,18 +199,17 @@ class PairGradients {
   }
   void add_over_queries(float* dv, float* dk, std::size_t column, std::size_t key, std::size_t some, std::size_t seen_by) const {
     if (seen_by == panel_.queries) return;
-    const std::size_t even = seen_by / 2 * 2;
     const std::size_t of_key =
         pairs::packed_elements(key / pairs::kPairRows * pairs::kPairRows, panel_.queries, pairs::kPairRows) +
         key % pairs::kPairRows * 2;
     const auto add = [&](const bf16* a, const bf16* b, float* c) {
       pairs::multiply({.rows = some,
                        .columns = columns_from(column),
-                       .depth = panel_.queries - even,
-                       .skip_first = seen_by > even,
-                       .a = a + of_key + even * pairs::kPairRows,
+                       .depth = panel_.queries,
+                       .skip = seen_by,
+                       .a = a + of_key,
                        .a_turned = true,
-                       .b = b + pairs::packed_elements(column, queries_, kHead) + (panel_.query + even) * kHead,
+                       .b = b + pairs::packed_elements(column, queries_, kHead) + panel_.query * kHead,
                        .b_width = kHead,
                        .c = c + (panel_.key + key) * padded_d() + column,
                        .c_step = padded_d(),

@@ -2,12 +2,13 @@
 // in the type of sums, T, into which bf16 is widened; PairOperands multiplies in bf16 units, for which f32 is rounded to bf16.
 // Both have the same functions. They live in workspace, and use one thread's part of it each.
 //
-// An element of C is a chain of multiply-adds over ascending k, in either class. So its bits depend neither on tiles nor
-// stretches.
+// An element of C is a chain of multiply-adds over ascending k, in either class; by AMX, over groups of 32 k, of which a stretch
+// holds a whole number. So its bits depend neither on tiles nor stretches.
 #pragma once
 
 #include "core/kernels/check.h"
 #include "core/kernels/elementwise.h"
+#include "core/kernels/flash_pairs.h"
 #include "core/kernels/flash_panels.h"
 #include "core/kernels/pair_panels.h"
 #include "core/kernels/parallel.h"
@@ -118,7 +119,7 @@ class PairOperands {
   static constexpr std::size_t kGrain = pairs::kPairColumns;
 
   PairOperands(Carver& carver, const GemmTile& tile, const ConstTensor& a, const ConstTensor& b)
-      : a_(dense_rows(a) ? nullptr : carver.take<bf16>(pairs::packed_elements(tile.rows, tile.depth, pairs::kPairRows))),
+      : a_(carver.take<bf16>(round_up(tile.rows, pairs::kPairRows) * step_of(tile.depth))),
         b_(carver.take<bf16>(pairs::packed_elements(tile.columns, tile.depth, pairs::kPairColumns))),
         rounded_(carver.take<bf16>(a.dtype() == DType::f32   ? tile.rows * tile.depth
                                    : b.dtype() == DType::f32 ? tile.columns * tile.depth
@@ -130,9 +131,20 @@ class PairOperands {
     columns_ = b.size(1);
     pairs::pack(b_, pairs::kPairColumns, as_type<bf16>(b, rounded_));
     const ConstTensor rows = as_type<bf16>(a, rounded_);
-    if (a_ != nullptr) pairs::pack(a_, pairs::kPairRows, rows.transposed(0, 1));
-    in_place_ = rows.as<bf16>();
-    step_ = rows.stride(0);
+    turned_ = !dense_rows(a) && !pairs::in_tiles();
+    from_ = a_;
+    if (turned_) {
+      pairs::pack(a_, pairs::kPairRows, rows.transposed(0, 1));
+    } else if (!dense_rows(a)) {
+      step_ = step_of(depth_);
+      pairs::turn_to_rows(a_, step_, rows);
+    } else if (pairs::in_tiles()) {  // rows a page apart would share a few sets of the first cache
+      step_ = depth_;
+      flash::copy_rows(a_, rows);
+    } else {
+      step_ = rows.stride(0);
+      from_ = rows.as<bf16>();
+    }
   }
 
   void multiply(float* c, std::size_t c_step, bool add) const {
@@ -140,9 +152,9 @@ class PairOperands {
       pairs::multiply({.rows = rows_,
                        .columns = std::min(pairs::kPairColumns, columns_ - column),
                        .depth = depth_,
-                       .a = a_ != nullptr ? a_ : in_place_,
+                       .a = from_,
                        .a_step = step_,
-                       .a_turned = a_ != nullptr,
+                       .a_turned = turned_,
                        .b = b_ + pairs::packed_elements(column, depth_, pairs::kPairColumns),
                        .c = c + column,
                        .c_step = c_step,
@@ -151,13 +163,17 @@ class PairOperands {
   }
 
  private:
-  bf16* a_;        // null: A's rows are read in place
+  /// Elements from one row of a copy of A, for AMX, to the next.
+  static constexpr std::size_t step_of(std::size_t depth) { return round_up(depth, 32); }
+
+  bf16* a_;        // A if it isn't read in place: turned, or for AMX as rows
   bf16* b_;        // panels
   bf16* rounded_;  // the operand that is in f32
   std::size_t rows_ = 0;
   std::size_t depth_ = 0;
   std::size_t columns_ = 0;
-  const bf16* in_place_ = nullptr;
+  bool turned_ = false;
+  const bf16* from_ = nullptr;  // A's first element, here or there
   std::size_t step_ = 0;
 };
 

@@ -1,6 +1,7 @@
 // Maps levels to Highway's targets. The level is a property of the process, like the instruction set of its machine.
 #include "core/kernels/level.h"
 
+#include "core/kernels/amx_product.h"
 #include "core/kernels/pair_panels.h"
 #include "transport/names.h"
 
@@ -14,7 +15,7 @@
 namespace tsprun::detail::kernels {
 
 namespace {
-constexpr std::array<std::string_view, 4> kNames = {"baseline", "avx2", "avx512", "avx512_bf16"};
+constexpr std::array<std::string_view, 5> kNames = {"baseline", "avx2", "avx512", "avx512_bf16", "amx_bf16"};
 // All targets that are better than AVX2, also those that newer versions of Highway have, count as one level: they differ in
 // instructions that change no result here. Better targets have lower bits.
 constexpr std::int64_t kAvx512 = HWY_AVX2 - 1;
@@ -27,7 +28,10 @@ std::atomic<int>& held() {
 
 Level detect() {
   const std::int64_t targets = hwy::SupportedTargets();
-  if ((targets & kAvx512) != 0) return pairs::offered() ? Level::avx512_bf16 : Level::avx512;
+  if ((targets & kAvx512) != 0) {
+    if (!pairs::offered()) return Level::avx512;
+    return amx::offered() ? Level::amx_bf16 : Level::avx512_bf16;
+  }
   return (targets & HWY_AVX2) != 0 ? Level::avx2 : Level::baseline;
 }
 }  // namespace

@@ -1,7 +1,9 @@
 // Register tiles and packing.
 #include "core/kernels/pair_panels.h"
 
+#include "core/kernels/amx_product.h"
 #include "core/kernels/check.h"
+#include "core/kernels/level.h"
 #include "core/kernels/pair_target.h"
 #include "core/kernels/parallel.h"
 
@@ -24,11 +26,6 @@ constexpr std::size_t kSums = 24;
 constexpr std::size_t kMostRows = 8;
 constexpr std::uint32_t kEven = 0xffff;  // of a pair's bits, those of its first element
 constexpr std::uint32_t kOdd = 0xffff0000;
-
-HWY_INLINE __mmask16 mask16(std::size_t count) { return static_cast<__mmask16>(count >= 16 ? 0xffffU : (1U << count) - 1U); }
-HWY_INLINE __mmask32 mask32(std::size_t count) {
-  return count >= 32 ? ~__mmask32{0} : static_cast<__mmask32>((1U << count) - 1U);
-}
 
 /// Computes rows [row, row + kRows) of C, or those of them that exist.
 template <bool kTurned, std::size_t kVectors, std::size_t kRows>
@@ -75,8 +72,8 @@ HWY_INLINE void multiply_rows(const PairProduct& product, std::size_t row) {
       }
     }
   };
-  std::size_t pair = 0;
-  if (product.skip_first) add_half(pair++, kOdd);
+  std::size_t pair = product.skip / 2;
+  if (product.skip % 2 != 0) add_half(pair++, kOdd);
   for (const std::size_t whole = product.depth / 2; pair < whole; ++pair) add_pair(pair);
   if (pair < pairs) add_half(pair, kEven);
   for (std::size_t i = 0; i < rows; ++i) {
@@ -118,33 +115,6 @@ void pack_rows(bf16* to, std::size_t width, const bf16* from, std::size_t depth,
   }
 }
 
-/// Turns 16 vectors of 16 pairs: lane j of vector i becomes lane i of vector j.
-HWY_INLINE void turn(__m512i (&r)[16]) {
-  __m512i t[16];
-  for (std::size_t i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-  }
-  for (std::size_t i = 0; i < 16; i += 4) {
-    for (std::size_t j = 0; j < 2; ++j) {
-      r[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + 2 + j]);
-      r[i + 2 * j + 1] = _mm512_unpackhi_epi64(t[i + j], t[i + 2 + j]);
-    }
-  }
-  // r[4g + c] holds column c of each 128-bit lane's four, for rows 4g … 4g + 3.
-  for (std::size_t c = 0; c < 4; ++c) {
-    const __m512i low01 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88);
-    const __m512i high01 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd);
-    const __m512i low23 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88);
-    const __m512i high23 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
-    t[c] = _mm512_shuffle_i32x4(low01, low23, 0x88);
-    t[8 + c] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
-    t[4 + c] = _mm512_shuffle_i32x4(high01, high23, 0x88);
-    t[12 + c] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
-  }
-  for (std::size_t i = 0; i < 16; ++i) r[i] = t[i];
-}
-
 /// Packs a matrix of which each line's summands are adjacent, `step` elements from one line to the next.
 void pack_lines(bf16* to, std::size_t width, const bf16* from, std::size_t depth, std::size_t lines, std::size_t step) {
   const std::size_t pairs = (depth + 1) / 2;
@@ -172,6 +142,7 @@ void pack_lines(bf16* to, std::size_t width, const bf16* from, std::size_t depth
 }  // namespace
 
 void multiply(const PairProduct& product) {
+  if (in_tiles()) return amx::multiply(product);
   if (product.a_turned) {
     multiply_any<true>(product);
   } else {
@@ -182,6 +153,27 @@ void multiply(const PairProduct& product) {
 void pack(bf16* to, std::size_t width, const ConstTensor& view) {
   if (dense_rows(view)) return pack_rows(to, width, view.as<bf16>(), view.size(0), view.size(1), view.stride(0));
   pack_lines(to, width, view.as<bf16>(), view.size(0), view.size(1), view.stride(1));
+}
+
+void turn_to_rows(bf16* to, std::size_t step, const ConstTensor& view) {
+  const std::size_t depth = view.size(1);
+  const std::size_t apart = view.stride(1);
+  for (std::size_t row = 0; row < view.size(0); row += kLanes) {
+    const __mmask16 there = mask16(view.size(0) - row);
+    const std::size_t rows = std::min(kLanes, view.size(0) - row);
+    const bf16* from = view.as<bf16>() + row;
+    for (std::size_t at = 0; at < depth; at += 2 * kLanes) {
+      __m512i block[16];
+      for (std::size_t i = 0; i < kLanes; ++i) {
+        const auto half = [&](std::size_t l) TSP_PAIRS_ATTR {
+          return l < depth ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, from + l * apart)) : _mm512_setzero_si512();
+        };
+        block[i] = _mm512_or_si512(half(at + 2 * i), _mm512_slli_epi32(half(at + 2 * i + 1), 16));
+      }
+      turn(block);
+      for (std::size_t i = 0; i < rows; ++i) _mm512_storeu_si512(to + (row + i) * step + at, block[i]);
+    }
+  }
 }
 
 }  // namespace tsprun::detail::kernels::pairs
@@ -201,6 +193,13 @@ namespace tsprun::detail::kernels::pairs {
 bool offered() { return false; }
 void multiply(const PairProduct& /* product */) { throw std::logic_error("no bf16 units"); }
 void pack(bf16* /* to */, std::size_t /* width */, const ConstTensor& /* view */) { throw std::logic_error("no bf16 units"); }
+void turn_to_rows(bf16* /* to */, std::size_t /* step */, const ConstTensor& /* view */) {
+  throw std::logic_error("no bf16 units");
+}
 }  // namespace tsprun::detail::kernels::pairs
 
 #endif
+
+namespace tsprun::detail::kernels::pairs {
+bool in_tiles() { return level() >= Level::amx_bf16; }
+}  // namespace tsprun::detail::kernels::pairs

@@ -1,4 +1,5 @@
 // Products of bf16 matrices in bf16 units: AVX512_BF16's vdpbf16ps multiplies two pairs and adds both products to a sum in f32.
+// At the level amx_bf16, AMX computes them from the same operands (amx_product.h).
 //
 // The two summands of a pair lie side by side, so that an operand whose dense dim isn't that of the sum must be packed. B is
 // packed into panels of w columns, kPairColumns or kWideColumns: pair p of column c, the elements (2p, c) and (2p + 1, c), is at
@@ -6,7 +7,8 @@
 // ("turned") in the same way, in panels of kPairRows rows.
 //
 // The instruction adds the product of the odd element, then that of the even one, each with one rounding, and takes denormals as
-// zeros. So an element of C is a chain over pairs in ascending order, whose bits depend on the values alone.
+// zeros. So an element of C is a chain over pairs in ascending order, whose bits depend on the values alone. AMX's order is
+// another (tile_product-inl.h).
 #pragma once
 
 #include "core/tensor/tensor.h"
@@ -23,6 +25,8 @@ inline constexpr std::size_t kPairRows = 16;
 
 /// Returns whether this machine has the instructions. Call the functions below only then.
 bool offered();
+/// Returns whether products are computed by AMX, at the level that the kernels run at (level.h).
+bool in_tiles();
 
 /// Returns the elements of a matrix of `lines` columns (of B) or rows (of a turned A) and `depth` summands, packed into panels of
 /// `width`.
@@ -35,7 +39,7 @@ struct PairProduct {
   std::size_t rows = 0;
   std::size_t columns = 0;  ///< at most b_width
   std::size_t depth = 0;    ///< summands; if odd, the last pair's second elements aren't read from A and don't count
-  bool skip_first = false;  ///< the first of the summands, of which there are two at least, doesn't count either
+  std::size_t skip = 0;     ///< so many of the first summands, not all, don't count either
   const bf16* a = nullptr;  ///< [rows, depth], or packed
   std::size_t a_step = 0;   ///< elements from one row of A to the next, unless it is turned; c_step likewise
   bool a_turned = false;
@@ -51,5 +55,8 @@ void multiply(const PairProduct& product);
 /// Packs `view` [depth, lines], dense along either dim, into panels of `width` lines: kPairColumns, kWideColumns or kPairRows.
 /// Missing lines of the last panel, and the missing half of an odd depth's last pair, become zeros.
 void pack(bf16* to, std::size_t width, const ConstTensor& view);
+/// Copies `view` [rows, depth], dense along its rows, to dense rows `step` elements apart; `step` is a multiple of 32 that isn't
+/// below the depth. The elements of the last 32 that don't exist become zeros.
+void turn_to_rows(bf16* to, std::size_t step, const ConstTensor& view);
 
 }  // namespace tsprun::detail::kernels::pairs

@@ -38,7 +38,8 @@ class FlashLevels : public testing::TestWithParam<Level> {
  private:
   Level before_ = kernels::level();
 };
-INSTANTIATE_TEST_SUITE_P(At, FlashLevels, testing::Values(Level::baseline, Level::avx2, Level::avx512, Level::avx512_bf16),
+INSTANTIATE_TEST_SUITE_P(At, FlashLevels,
+                         testing::Values(Level::baseline, Level::avx2, Level::avx512, Level::avx512_bf16, Level::amx_bf16),
                          [](const auto& of) { return std::string(name(of.param)); });
 
 /// What the formula gives, and the limits of each element's error. The backward pass is given lse and delta of the formula,
@@ -295,11 +296,13 @@ float chain(float sum, const std::vector<float>& a, const std::vector<float>& b,
 
 TEST(FlashPairs, ProductsOfWidePanelsLeaveOutHalvesOfPairs) {
   if (kernels::level() < Level::avx512_bf16) GTEST_SKIP() << "this machine has no AVX512_BF16";
+  kernels::set_level(Level::avx512_bf16);
   for (const std::size_t columns : {1U, 16U, 31U, 48U, 50U, 64U}) {
     for (const std::size_t depth : {2U, 3U, 8U, 31U, 96U}) {
       for (const std::size_t rows : {1U, 6U, 7U, 37U}) {
-        for (const std::size_t first : {0U, 1U}) {
-          // Summands beyond both ends are there, and infinite: of an odd depth, one; and the first, where it is to be skipped.
+        for (const std::size_t first : {0U, 1U, 2U, 7U}) {
+          if (first >= depth) continue;
+          // Summands beyond both ends are there, and infinite: of an odd depth, one; and the first, where they are to be skipped.
           const std::size_t whole = (depth + 1) / 2 * 2;
           Array a = Array::normal(DType::bf16, {whole, rows}, 1);
           Array b = Array::normal(DType::bf16, {whole, columns}, 2);
@@ -322,7 +325,7 @@ TEST(FlashPairs, ProductsOfWidePanelsLeaveOutHalvesOfPairs) {
             pairs::multiply({.rows = rows,
                              .columns = columns,
                              .depth = depth,
-                             .skip_first = first == 1,
+                             .skip = first,
                              .a = is_turned ? turned.data() : in_rows.data(),
                              .a_step = whole,
                              .a_turned = is_turned,

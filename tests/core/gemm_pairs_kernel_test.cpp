@@ -78,25 +78,69 @@ TEST(GemmPairs, DiffersFromF64ByNoMoreThanSumsInF32) {
   }
 }
 
-TEST(GemmPairs, AddsOddThenEvenProductsInAscendingOrder) {
-  if (kernels::level() < Level::avx512_bf16) GTEST_SKIP() << "this machine has no AVX512_BF16";
+/// Checks all products, which add to C, against `add`(sum, product, i, j): element (i, j) added up in the order of a level.
+template <class Add>
+void expect_order(const Add& add) {
   for (const Product& product : products()) {
     Array c = Array::normal(DType::f32, {product.m, product.n}, 3);
     Array expected = c;
     product.into(c, Write::add);
     for (std::size_t i = 0; i < product.m; ++i) {
       for (std::size_t j = 0; j < product.n; ++j) {
-        auto sum = static_cast<float>(expected[i * product.n + j]);
-        for (std::size_t pair = 0; pair < product.k; pair += 2) {
-          for (const std::size_t l : {pair + 1, pair}) {
-            if (l < product.k)
-              sum = std::fmaf(static_cast<float>(product.a_of(i, l)), static_cast<float>(product.b_of(l, j)), sum);
-          }
-        }
-        expected.set(i * product.n + j, static_cast<double>(sum));
+        const std::size_t at = i * product.n + j;
+        expected.set(at, static_cast<double>(add(static_cast<float>(expected[at]), product, i, j)));
       }
     }
     EXPECT_TRUE(c == expected) << product.m << "x" << product.n << "x" << product.k;
+  }
+}
+
+TEST(GemmPairs, AddsOddThenEvenProductsInAscendingOrder) {
+  if (kernels::best_level() < Level::avx512_bf16) GTEST_SKIP() << "this machine has no AVX512_BF16";
+  kernels::set_level(Level::avx512_bf16);
+  expect_order([](float sum, const Product& of, std::size_t i, std::size_t j) {
+    for (std::size_t pair = 0; pair < of.k; pair += 2) {
+      for (const std::size_t l : {pair + 1, pair}) {
+        if (l < of.k) sum = std::fmaf(static_cast<float>(of.a_of(i, l)), static_cast<float>(of.b_of(l, j)), sum);
+      }
+    }
+    return sum;
+  });
+}
+
+TEST(GemmPairs, AddsGroupsOf32SummandsInTiles) {
+  if (kernels::best_level() < Level::amx_bf16) GTEST_SKIP() << "this machine has no AMX";
+  kernels::set_level(Level::amx_bf16);
+  expect_order([](float sum, const Product& of, std::size_t i, std::size_t j) {
+    for (std::size_t group = 0; group < of.k; group += 32) {
+      float even = 0;
+      float odd = 0;
+      for (std::size_t l = group; l < std::min(group + 32, of.k); ++l) {
+        float& half = l % 2 == 0 ? even : odd;
+        half = std::fmaf(static_cast<float>(of.a_of(i, l)), static_cast<float>(of.b_of(l, j)), half);
+      }
+      sum += even + odd;
+    }
+    return sum;
+  });
+}
+
+TEST(GemmPairs, TurnsAnOperandToRowsForTiles) {
+  if (kernels::best_level() < Level::avx512_bf16) GTEST_SKIP() << "this machine has no AVX512_BF16";
+  for (const std::size_t rows : {1U, 16U, 17U, 40U}) {
+    for (const std::size_t depth : {1U, 2U, 31U, 32U, 33U, 70U}) {
+      const Array stored = Array::normal(DType::bf16, {depth, rows + 3}, 1);
+      const std::size_t step = kernels::round_up(depth, 32) + 32;
+      std::vector<bf16> to(rows * step, bf16(7));
+      kernels::pairs::turn_to_rows(to.data(), step, stored.view().slice(1, 2, rows).transposed(0, 1));
+      for (std::size_t i = 0; i < rows; ++i) {
+        for (std::size_t l = 0; l < step; ++l) {
+          const double beyond = l < kernels::round_up(depth, 32) ? 0 : 7;
+          ASSERT_EQ(static_cast<float>(to[i * step + l]), l < depth ? stored[l * (rows + 3) + 2 + i] : beyond)
+              << rows << "x" << depth << " at " << i << ", " << l;
+        }
+      }
+    }
   }
 }
 

@@ -159,7 +159,7 @@ TEST(CommandLine, EmptyValuesAreRefusedByName) {
 // Every command has them, those without ranks too: what is wrong in the environment is wrong for the next job.
 TEST(CommandLine, VariablesThatRanksWouldRefuseAreRefusedBefore) {
   for (const auto& [variable, value, known] : {std::tuple{"TSP_ALGORITHMS", "all_reduce=foo", "it has one_shot, rooted"},
-                                               std::tuple{"TSP_KERNELS", "foo", "baseline, avx2, avx512 and avx512_bf16 work"}}) {
+                                               std::tuple{"TSP_KERNELS", "foo", "baseline, avx2, avx512, avx512_bf16 and amx_bf16 work"}}) {
     ::setenv(variable, value, 1);
     const std::string name = std::string(variable) + "=" + value;
     expect_refused({"-n", "2", "bench", "all_reduce"}, name);
