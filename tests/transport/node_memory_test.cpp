@@ -2,6 +2,7 @@
 
 #include "transport/shm/node_memory.h"
 #include "transport/cause.h"
+#include "transport/machine.h"
 
 #include <gtest/gtest.h>
 
@@ -160,6 +161,20 @@ TEST(NodeMemory, LaysLargePagesUnderWhatIsCommitted) {
     EXPECT_EQ(peer.heap(1)[kLarge], std::byte{0});
   }
   if (!gives) GTEST_SKIP() << "small pages were right, but this system gives no large ones (they need Linux 6.1)";
+}
+
+TEST(NodeMemory, LaysNoLargePagesThatAllRanksTogetherHaveNoRoomFor) {
+  constexpr int kRanks = 500;
+  constexpr std::size_t kLarge = std::size_t{2} << 20;
+  // A rank's share is half of what is free, divided by the ranks of the node.
+  const std::size_t share = machine::available_memory() / (2 * kRanks) / kLarge * kLarge;
+  NodeMemory memory = NodeMemory::create_memfd(layout_of(kRanks, 4 * share + 4 * kLarge));
+  const std::uint64_t before = committed_bytes(memory);
+  memory.commit(1, 0, 2 * share + 4 * kLarge);
+  EXPECT_EQ(committed_bytes(memory), before) << "pages come as they are touched";
+  memory.commit(1, 2 * share + 4 * kLarge, share / 2);
+  if (!gives_large_pages() || share < 8 * kLarge) GTEST_SKIP() << "this system gives no large pages, or has little memory";
+  EXPECT_GE(committed_bytes(memory), before + share / 2 - 2 * kLarge) << "less than a share is taken";
 }
 
 TEST(NodeMemory, OfAPosixObjectThatDoesNotFitSaysSo) {
