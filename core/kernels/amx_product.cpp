@@ -45,7 +45,7 @@ struct AmxTiles {
   }
   template <int kTile>
   TSP_TILES_ATTR static void load(const void* from, std::size_t step) {
-    asm volatile("" ::: "memory");  // g++ 12 doesn't know that the instruction reads memory
+    asm volatile("" ::: "memory");  // g++ 12 doesn't know that the instruction reads memory; so after it, too
     if constexpr (kTile == 0) _tile_loadd(0, from, step);
     if constexpr (kTile == 1) _tile_loadd(1, from, step);
     if constexpr (kTile == 2) _tile_loadd(2, from, step);
@@ -54,6 +54,7 @@ struct AmxTiles {
     if constexpr (kTile == 5) _tile_loadd(5, from, step);
     if constexpr (kTile == 6) _tile_loadd(6, from, step);
     if constexpr (kTile == 7) _tile_loadd(7, from, step);
+    asm volatile("" ::: "memory");
   }
   template <int kTile>
   TSP_TILES_ATTR static void store(void* to, std::size_t step) {

@@ -14,8 +14,8 @@ namespace {
 /// Summands of a stretch: a panel of B then has 48 KiB, in bf16 24.
 constexpr std::size_t kDepth = 256;
 static_assert(kDepth % 32 == 0, "AMX adds up groups of 32 summands, which must not depend on stretches");
-/// A tile's sides at most: a stretch of B has 528 KiB in f32. Packing it pays for as many rows as the tile has, which are twice
-/// as many where no sums, 1 MiB for 512 rows, must be kept beside C.
+/// A tile's sides at most. A stretch of B, 528 KiB in f32, is packed once for all rows of a tile. A tile has twice as many where
+/// it needs no sums beside C, which take 1 MiB for 512 rows.
 constexpr std::size_t kMostRows = 1024;
 constexpr std::size_t kMostRowsOfSums = 512;
 constexpr std::size_t kMostColumns = 528;

@@ -144,7 +144,7 @@ class PairOperands {
     } else if (!dense_rows(a)) {
       step_ = step_of(depth_);
       pairs::turn_to_rows(a_, step_, rows);
-    } else if (pairs::in_tiles()) {  // rows a page apart would share a few sets of the first cache
+    } else if (pairs::in_tiles() && rows.as<bf16>() != rounded_) {  // rows a page apart would share a few sets of the first cache
       step_ = depth_;
       flash::copy_rows(a_, rows);
     } else {

@@ -55,8 +55,8 @@ void multiply(const PairProduct& product);
 /// Packs `view` [depth, lines], dense along either dim, into panels of `width` lines: kPairColumns, kWideColumns or kPairRows.
 /// Missing lines of the last panel, and the missing half of an odd depth's last pair, become zeros.
 void pack(bf16* to, std::size_t width, const ConstTensor& view);
-/// Copies `view` [rows, depth], dense along its rows, to dense rows `step` elements apart; `step` is a multiple of 32 that isn't
-/// below the depth. The elements of the last 32 that don't exist become zeros.
+/// Copies `view` [rows, depth], of which each column's elements are adjacent, to rows whose elements are, `step` apart; `step` is
+/// a multiple of 32 that isn't below the depth. What follows the depth, up to the next multiple of 32, becomes zeros.
 void turn_to_rows(bf16* to, std::size_t step, const ConstTensor& view);
 
 }  // namespace tsprun::detail::kernels::pairs

@@ -6,7 +6,8 @@
 // So an element of C is a chain over groups of 32 summands, counted from the product's first, and its bits depend on the values
 // alone. Denormals count as zeros.
 //
-// Source files define TSP_TILES_ATTR, an attribute of functions, before they include this one.
+// Source files define TSP_TILES_ATTR, an attribute of functions, before they include this one. As it differs between them, the
+// class of tiles must be in an unnamed namespace.
 #pragma once
 
 #include "core/kernels/pair_panels.h"
@@ -79,7 +80,7 @@ class TileProduct {
     for (std::size_t i = 0; i < round_up(there, kTileSide); ++i) {
       bf16* to = rows() + i * kStretch;
       const std::size_t count = i < there ? summands_ : 0;
-      if (!of_.a_turned && i < there) copy(to, of_.a + (row + i) * of_.a_step + first_, count);
+      if (!of_.a_turned && count != 0) copy(to, of_.a + (row + i) * of_.a_step + first_, count);
       std::fill(to + count, to + padded, bf16{});
       std::fill_n(to, skip, bf16{});
     }

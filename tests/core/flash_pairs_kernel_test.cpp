@@ -1,5 +1,5 @@
-// Flash attention of bf16 operands at every level that this machine offers: in bf16 units at avx512_bf16, widened to f32 at the
-// others. Every element is held against the textbook's formula in f64, within a limit that follows from the roundings that
+// Flash attention of bf16 operands at every level that this machine offers: in bf16 units from avx512_bf16 on, widened to f32
+// below. Every element is held against the textbook's formula in f64, within a limit that follows from the roundings that
 // flash.h names. Also the parts that only bf16 units need: wide and cut pairs of pair_panels.h, and the rounding of tiles.
 #include "core/kernels/flash_pairs.h"
 
@@ -302,7 +302,7 @@ TEST(FlashPairs, ProductsOfWidePanelsLeaveOutHalvesOfPairs) {
       for (const std::size_t rows : {1U, 6U, 7U, 37U}) {
         for (const std::size_t first : {0U, 1U, 2U, 7U}) {
           if (first >= depth) continue;
-          // Summands beyond both ends are there, and infinite: of an odd depth, one; and the first, where they are to be skipped.
+          // Summands beyond both ends are there, and infinite: of an odd depth, one; and the first ones, which are skipped.
           const std::size_t whole = (depth + 1) / 2 * 2;
           Array a = Array::normal(DType::bf16, {whole, rows}, 1);
           Array b = Array::normal(DType::bf16, {whole, columns}, 2);

@@ -83,7 +83,8 @@ TEST(Gemm, EqualsTripleLoopsWhereThereAreManyTiles) {
 TEST(Gemm, EqualsTripleLoopsAtEveryLevel) {
   const DType f64 = DType::f64, f32 = DType::f32, bf = DType::bf16;
   const kernels::Level best = kernels::best_level();
-  for (const kernels::Level level : {kernels::Level::baseline, kernels::Level::avx2, kernels::Level::avx512, best}) {
+  using enum kernels::Level;
+  for (const kernels::Level level : {baseline, avx2, avx512, avx512_bf16, amx_bf16}) {
     if (level > best) continue;
     kernels::set_level(level);
     for (const auto& [ta, tb] : {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {

@@ -44,7 +44,8 @@ std::vector<Product> products() {
                                 {5U, 97U, 257U},
                                 {33U, 70U, 513U},
                                 {530U, 20U, 40U},
-                                {20U, 1100U, 40U}}) {
+                                {20U, 1100U, 40U},
+                                {1100U, 20U, 300U}}) {
     for (const bool a : {false, true}) {
       for (const bool b : {false, true}) all.push_back({m, n, k, a, b});
     }

@@ -89,7 +89,7 @@ struct Case {
   Case(std::mt19937& generator, std::size_t most_depth)
       : rows(1 + generator() % 70),
         columns(0),
-        depth(2 + generator() % most_depth),
+        depth(1 + generator() % most_depth),
         width(generator() % 2 == 0 ? 48 : 64),
         skip(generator() % 3 == 0 ? generator() % depth : 0),
         turned(generator() % 2 == 0),
