@@ -60,6 +60,7 @@ class PlanCommand final : public Command {
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
+  void refuse_ignored(const GlobalOptions& global) const;
   void refuse_layouts(const GlobalOptions& global) const;
   std::uint64_t memory_of_a_gpu(const GlobalOptions& global) const;
   void validate_search();
@@ -102,6 +103,34 @@ void PlanCommand::refuse_layouts(const GlobalOptions& global) const {
   }
 }
 
+/// Refuses options of which the answer that is asked for knows nothing.
+void PlanCommand::refuse_ignored(const GlobalOptions& global) const {
+  const bool played = options_.search && options_.simulate != 0;
+  if (global.reassociate && !played)
+    refuse("--reassociate: it orders the sums of steps that are played; leave it out, or give --search --simulate 3");
+  if (!options_.paper && !options_.search) return;
+  std::vector<std::string> given;
+  const auto note = [&](std::string_view option, bool is_given, const std::string& text) {
+    if (is_given) given.push_back(fmt::format("{} {}", option, text));
+  };
+  if (options_.paper) {
+    note("--machine", !options_.machine.empty(), options_.machine);
+    note("--mem", options_.memory.given(), options_.memory.text);
+    note("--mem-per-rank", global.mem_per_rank.given(), global.mem_per_rank.text);
+    note("--recompute", model_.recompute.given(), model_.recompute.text);
+    for (const AxisRow& row : kAxes)
+      note(fmt::format("--{}", row.name), global.variant(row.kind).given(), global.variant(row.kind).text);
+  }
+  note("--nodes", global.nodes.given(), global.nodes.text);
+  note("--threads", global.threads.given(), global.threads.text);
+  note("--intra", global.intra.given(), global.intra.text);
+  if (given.empty()) return;
+  if (options_.paper)
+    refuse(fmt::format("{}: the paper's equations have no place for it; leave out either it or --paper", given.front()));
+  refuse(
+      fmt::format("{}: a search is among the GPUs of --machine; leave it out, or plan one layout with --layout", given.front()));
+}
+
 /// Returns the memory of a GPU: --mem, else --mem-per-rank, else the machine's; 0: none is known.
 std::uint64_t PlanCommand::memory_of_a_gpu(const GlobalOptions& global) const {
   if (options_.memory.given() && global.mem_per_rank.given()) {
@@ -122,12 +151,14 @@ void PlanCommand::validate_search() {
   }
   if (options_.paper) refuse("--search --paper: they are two tables; give one of them");
   if (!options_.gpus.given()) refuse("--search: among how many GPUs? try --gpus 8");
-  if (!question_.machine) {
+  if (options_.machine.empty()) {
     refuse(fmt::format("--search: on what machine? --machine {} or a file work", fmt::join(theory::machine_names(), ", ")));
   }
 }
 
 void PlanCommand::validate(const GlobalOptions& global) {
+  validate_search();
+  refuse_ignored(global);
   // The default is the paper's own model.
   if (options_.paper && model_.config.empty() && model_.model.empty()) {
     model_.config = "paper-7b";
@@ -157,7 +188,6 @@ void PlanCommand::validate(const GlobalOptions& global) {
   if (options_.search && !model_.recompute.given()) {
     question_.modes = {Recompute::none, Recompute::selective, Recompute::full};
   }
-  validate_search();
 }
 
 /// Plays the fastest layouts in virtual time, and prints them in that order. `found`: the layouts of `rows`, which get the time.

@@ -310,6 +310,8 @@ TEST(Plan, SearchPlaysTheFastestInVirtualTime) {
   EXPECT_NE(answer.out.find("played in virtual time"), std::string::npos);
   const json& rows = answer.report.at("plan");
   ASSERT_GT(rows.size(), 3U);
+  EXPECT_EQ(plan({"--search", "--gpus", "2", "--machine", "mi300x", "--config", "nano", "--simulate", "1", "--reassociate"}).code,
+            0);
   for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i].contains("simulated_seconds"), i < 3) << i;
   EXPECT_GT(rows[0].at("simulated_seconds"), 0);
   EXPECT_FALSE(rows[0].at("simulated_binds").get<std::string>().empty());
@@ -381,6 +383,29 @@ TEST(Plan, RefusesWhatItCannotMean) {
   search("--layout", "tp=2");
   search("--tp", "sequence");
   search("--sp", "ring");
+  const auto reassociate = [&](std::vector<std::string> words) {
+    words.insert(words.end(), {"--config", "nano", "--reassociate"});
+    refused(words, "--reassociate: it orders the sums of steps that are played; leave it out, or give --search --simulate 3\n");
+  };
+  reassociate({});
+  reassociate({"-n", "4"});
+  reassociate({"--paper"});
+  reassociate({"--search", "--gpus", "8", "--machine", "h100"});
+  reassociate({"--search", "--gpus", "8", "--machine", "h100", "--simulate", "0"});
+  using Option = std::pair<std::string, std::string>;
+  for (const auto& [option, value] : {Option("--nodes", "1"), {"--threads", "3"}, {"--intra", "tcp"}}) {
+    refused({"--config", "nano", "--search", "--gpus", "8", "--machine", "h100", option, value},
+            option + " " + value + ": a search is among the GPUs of --machine; leave it out");
+    refused({"--paper", option, value}, option + " " + value + ": the paper's equations have no place for it");
+  }
+  for (const auto& [option, value] : {Option("--machine", "h100"),
+                                      {"--mem", "80G"},
+                                      {"--mem-per-rank", "1G"},
+                                      {"--recompute", "full"},
+                                      {"--tp", "sequence"},
+                                      {"--sp", "ring"}})
+    refused({"--paper", "--layout", "tp=2,sp=4", option, value},
+            option + " " + value + ": the paper's equations have no place for it");
   // What is proposed works.
   refused({"--config", "nano", "--tp", "sequence"}, "try --layout tp=2\n");
   refused({"--config", "nano", "--sp", "ring"}, "try --layout sp=2\n");
