@@ -14,7 +14,9 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tsprun::detail::launcher {
@@ -112,6 +114,7 @@ class BenchCommand final : public Command {
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
+  void refuse_ignored(std::span<const bench::Kind> kinds) const;
   void print_head(Context& context, ReportSink& sink, int cores, bool several_machines, const std::string& transports) const;
   void measure(Context& context, ReportSink& sink, int cores, bool several_machines) const;
 
@@ -145,8 +148,26 @@ void BenchCommand::declare(OptionTable& table) {
       "compare every element of every output in a pass of its own, with fresh data in each iteration (on unless --no-check)");
 }
 
+/// Refuses options that would change nothing.
+void BenchCommand::refuse_ignored(std::span<const Kind> kinds) const {
+  if (options_.reduction.given() && std::ranges::none_of(kinds, bench::reduces)) {
+    refuse(fmt::format("--op {}: bench {} sums nothing; leave it out, or measure all_reduce, reduce or reduce_scatter",
+                       options_.reduction.text, options_.ops));
+  }
+  for (const auto& [option, seconds] : {std::pair("--min-time", &options_.min_seconds), {"--max-time", &options_.max_seconds}}) {
+    if (options_.iterations != 0 && seconds->given())
+      refuse(fmt::format("{} {}: --iters {} says how long a row takes; give one of them", option, seconds->text,
+                         options_.iterations.text));
+  }
+  if (options_.min_seconds.given() && options_.min_seconds > options_.max_seconds) {
+    refuse(fmt::format("--min-time {}: --max-time {} ends a row before; try --max-time {}", options_.min_seconds.text,
+                       options_.max_seconds, options_.min_seconds.text));
+  }
+}
+
 void BenchCommand::validate(const GlobalOptions& global) {
   std::vector<Kind> kinds = parse_operations(options_.ops);
+  refuse_ignored(kinds);
   const std::vector<std::uint64_t> sizes = parse_sizes(options_.sizes);
   pace_ = {.iterations = options_.iterations, .min_seconds = options_.min_seconds, .max_seconds = options_.max_seconds};
 

@@ -233,6 +233,7 @@ class GenerateCommand final : public Command {
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
+  void refuse_ignored() const;
   void read_texts();
   void check_replicas(const GlobalOptions& global, const Layout& layout) const;
 
@@ -260,6 +261,18 @@ void GenerateCommand::declare(OptionTable& table) {
   options_.declare(table);
 }
 
+/// Refuses options of drawing where nothing is drawn.
+void GenerateCommand::refuse_ignored() const {
+  if (options_.temperature != 0) return;
+  const auto drawn = [](const std::string& option, const std::string& text) {
+    refuse(
+        fmt::format("{} {}: --temperature 0 draws nothing, but takes the likeliest token; leave one of them out", option, text));
+  };
+  if (options_.top_k.given()) drawn("--top-k", options_.top_k.text);
+  if (options_.top_p.given()) drawn("--top-p", options_.top_p.text);
+  if (model_.seed.given() && !model_.model.empty()) drawn("--seed", model_.seed.text);
+}
+
 void GenerateCommand::read_texts() {
   if (options_.prompt.empty() == options_.prompts.empty()) {
     refuse(options_.prompt.empty()
@@ -284,6 +297,7 @@ void GenerateCommand::check_replicas(const GlobalOptions& global, const Layout& 
 }
 
 void GenerateCommand::validate(const GlobalOptions& global) {
+  refuse_ignored();
   validate_model(model_, global, kGenerateUse);
   const Layout layout = layout_of(global);
   if (const std::string why = Decoder::why_not(layout.plain()); !why.empty()) {

@@ -119,6 +119,7 @@ void find_resumed(TrainOptions& options, ModelCommandOptions& model) {
   if (own && !model.model.empty()) {
     spdlog::info("--model {}: where the run began; it goes on from its checkpoint", model.model);
     model.model.clear();
+    model.unchecked = false;
   }
   if (!model.model.empty()) {
     refuse(fmt::format("--resume {} and --model {}: a checkpoint brings its weights; give one of them", options.resume,
@@ -152,6 +153,8 @@ void validate_train(const TrainOptions& options) {
   };
   if (options.keep > 0) needs_save("--keep", options.keep.text, "no checkpoints are written");
   if (options.save_every.given()) needs_save("--save-every", options.save_every.text, "says when, not where");
+  if (options.save_within.given() && options.save_within > 0)
+    needs_save("--save-within", options.save_within.text, "a signal waits for a last checkpoint, and none is written");
   if (options.max_restarts > 0) needs_save("--max-restarts", options.max_restarts.text, "there is no checkpoint to go on from");
   if (options.resumed && options.resumed->state.step >= options.steps) {
     refuse(fmt::format("--steps {}: {} has done {} already; try --steps {}", options.steps, options.resumed->folder.string(),

@@ -71,6 +71,8 @@ std::string built_in_names() {
 }
 
 void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
+  if (options.unchecked && options.model.empty())
+    refuse("--no-checksum: it spares --model DIR the check against its manifest, and there is no --model; leave it out");
   if (options.resumed && options.config.empty()) {
     options.shape = *options.resumed;
     return;

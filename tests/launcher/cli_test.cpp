@@ -80,6 +80,30 @@ TEST(CommandLine, CommandsSayWhatIsMissingOrTooMuchInSentences) {
   expect_refused({"bench", "all", "--min-time", "soon"}, "--min-time soon: not a number; numbers from 0 to 3600 work; try 0.3");
 }
 
+TEST(CommandLine, OptionsThatWouldChangeNothingAreRefused) {
+  expect_refused({"-n", "2", "bench", "all_gather,pingpong", "--op", "max"},
+                 "--op max: bench all_gather,pingpong sums nothing; leave it out");
+  for (const char* option : {"--min-time", "--max-time"}) {
+    expect_refused({"bench", "all_gather", "--iters", "5", option, "1"},
+                   std::string(option) + " 1: --iters 5 says how long a row takes; give one of them");
+  }
+  expect_refused({"bench", "all_gather", "--min-time", "5"}, "--min-time 5: --max-time 2 ends a row before; try --max-time 5");
+  for (const char* command : {"train", "eval", "generate", "compare", "plan"}) {
+    std::vector<const char*> words = {command, "--config", "nano", "--no-checksum"};
+    if (std::string(command) == "compare") words.insert(words.end(), {"--layouts", "tsp=2"});
+    expect_refused(words, "--no-checksum: it spares --model DIR the check against its manifest, and there is no --model");
+  }
+  expect_refused({"train", "--config", "nano", "--save-within", "5"},
+                 "--save-within 5: a signal waits for a last checkpoint, and none is written; give --save DIR");
+  for (const char* option : {"--top-k", "--top-p"}) {
+    expect_refused(
+        {"generate", "--config", "nano", "--prompt", "a", "--temperature", "0", option, "1"},
+        std::string(option) + " 1: --temperature 0 draws nothing, but takes the likeliest token; leave one of them out");
+  }
+  expect_refused({"generate", "--model", "m", "--prompt", "a", "--temperature", "0", "--seed", "7"},
+                 "--seed 7: --temperature 0 draws");
+}
+
 /// A file in the tests' folder with some content; removed with the object.
 struct KeptFile {
   explicit KeptFile(const std::string& name)
