@@ -173,7 +173,7 @@ int execute(Command& command, const OptionTable& options, GlobalOptions& global,
     return kRefused;
   }
   if (facts.has_ranks()) {
-    for (const std::string& line : ignored_options(global)) spdlog::warn("{}", line);
+    for (const std::string& line : ignored_options(global, facts.ranks)) spdlog::warn("{}", line);
   }
   report.begin(facts.name, global, facts.has_ranks());
   int code = kFailed;

@@ -166,6 +166,9 @@ struct Seconds {
   std::string print(std::uint64_t ns) const { return fmt::format("{}", static_cast<double>(ns) / 1e9); }
 };
 
+/// Returns true if some ranks talk over sockets or RDMA verbs, if there are several.
+bool leaves_memory(const GlobalOptions& options) { return options.nodes > 1 || !within_node(options.intra).to_tell.empty(); }
+
 }  // namespace
 
 void GlobalOptions::declare(OptionTable& table) {
@@ -244,13 +247,15 @@ void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank
   if (use == RankUse::job) validate_against_machine(options, processes_per_rank);
 }
 
-std::vector<std::string> ignored_options(const GlobalOptions& options) {
+std::vector<std::string> ignored_options(const GlobalOptions& options, RankUse use) {
   std::vector<std::string> ignored;
   if (!options.secret_file.empty() && !options.several_machines) {
     ignored.push_back(fmt::format("--secret-file {}: no effect: only tspruns that meet (--nnodes) prove a secret to each other",
                                   options.secret_file));
   }
-  if (options.tls == Encryption::on && !needs_store(options))
+  // Of several jobs each has ranks of its own number; here there is none yet.
+  const bool may_need_store = needs_store(options) || (use == RankUse::jobs && leaves_memory(options));
+  if (options.tls == Encryption::on && !may_need_store)
     ignored.push_back("--tls on: no effect: all ranks talk over shared memory; see --nnodes and --intra tcp");
   if (options.nodes > 1) return ignored;
   const auto across_nodes = [&](const char* option, const std::string& value) {
@@ -270,9 +275,7 @@ RankBlock ranks_here(const GlobalOptions& options) {
   return options.several_machines ? block_of(options.ranks, options.nodes, options.node_rank) : RankBlock{0, options.ranks};
 }
 
-bool needs_store(const GlobalOptions& options) {
-  return options.ranks > 1 && (options.nodes > 1 || !within_node(options.intra).to_tell.empty());
-}
+bool needs_store(const GlobalOptions& options) { return options.ranks > 1 && leaves_memory(options); }
 
 bool uses_tls(const GlobalOptions& options) {
   return options.tls == Encryption::on || (options.tls == Encryption::automatic && options.several_machines);

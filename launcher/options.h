@@ -104,7 +104,7 @@ inline constexpr std::int64_t kMostRanksOnPaper = 1 << 16;
 void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank);
 
 /// Returns a line for each option that was given but has no effect in this job, with its name and the reason. Call after
-/// validate_global().
-std::vector<std::string> ignored_options(const GlobalOptions& options);
+/// validate_global() with the same `use`.
+std::vector<std::string> ignored_options(const GlobalOptions& options, RankUse use);
 
 }  // namespace tsprun::detail::launcher

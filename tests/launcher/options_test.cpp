@@ -152,16 +152,28 @@ TEST(GlobalOptionsTls, IsOnBetweenMachinesUnlessItIsTurnedOff) {
 }
 
 TEST(GlobalOptionsIgnored, AreThoseThatWereTypedAndHaveNothingToChoose) {
-  EXPECT_TRUE(ignored_options({}).empty());
+  EXPECT_TRUE(ignored_options({}, RankUse::job).empty());
   GlobalOptions options;
   options.secret_file = "s";
   options.inter = demand_for("verbs");
   options.rdma = "mlx5_0";
-  EXPECT_EQ(ignored_options(options).size(), 3U);
+  EXPECT_EQ(ignored_options(options, RankUse::job).size(), 3U);
   options.nodes = 2;  // pretended ones: their secret is made for each job
-  EXPECT_EQ(ignored_options(options).size(), 1U);
+  EXPECT_EQ(ignored_options(options, RankUse::job).size(), 1U);
   options.several_machines = true;
-  EXPECT_TRUE(ignored_options(options).empty());
+  EXPECT_TRUE(ignored_options(options, RankUse::job).empty());
+}
+
+TEST(GlobalOptionsIgnored, AreSaidBeforeTheRanksOfSeveralJobsAreKnown) {
+  GlobalOptions options;
+  options.tls = Encryption::on;
+  EXPECT_EQ(ignored_options(options, RankUse::jobs).size(), 1U);  // shared memory, whatever the layouts
+  options.intra = demand_for("tcp");
+  EXPECT_TRUE(ignored_options(options, RankUse::jobs).empty());
+  EXPECT_EQ(ignored_options(options, RankUse::job).size(), 1U);  // one rank
+  options.intra = GlobalOptions().intra;
+  options.nodes = 2;
+  EXPECT_TRUE(ignored_options(options, RankUse::jobs).empty());
 }
 
 }  // namespace
