@@ -39,6 +39,11 @@ void JsonObject::refuse(std::string_view field, std::string_view expected) const
   throw Error(Cause::refused, fmt::format("{}: field \"{}{}\"{}", where_, path_, field, what));
 }
 
+void JsonObject::refuse_entry(std::string_view field, std::size_t i, std::string_view expected) const {
+  throw Error(Cause::refused, fmt::format("{}: field \"{}{}[{}]\": expected {}, found {}", where_, path_, field, i, expected,
+                                          shown(object_.find(field)->at(i).dump())));
+}
+
 std::string JsonObject::text(std::string_view field, std::size_t least) {
   const nlohmann::json* value = find(field);
   const auto fits = [least](const std::string& text) { return text.size() >= least && text.size() <= kMostText; };

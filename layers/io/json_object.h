@@ -28,6 +28,8 @@ class JsonObject {
   const nlohmann::json* find(std::string_view field);
   /// Throws Error(refused) with the field, what was expected, and what was found.
   [[noreturn]] void refuse(std::string_view field, std::string_view expected) const;
+  /// Throws Error(refused) with entry i, from 0, of the array that a field holds: "table[2]". Precondition: it has that entry.
+  [[noreturn]] void refuse_entry(std::string_view field, std::size_t i, std::string_view expected) const;
 
   /// Returns a text of at least `least` and at most 200 bytes, control characters replaced.
   std::string text(std::string_view field, std::size_t least = 1);

@@ -35,12 +35,13 @@ void read_kernel(JsonObject object, CoreMachine& machine) {
   const DType result = read_dtype(object, "result");
   CoreMachine::Size size{};
   const nlohmann::json* sizes = object.find("sizes");
-  const auto is_size = [](const nlohmann::json& each) { return each.is_number_unsigned(); };
   auto& into = std::get<0>(size);
-  if (sizes == nullptr || !sizes->is_array() || sizes->size() > into.size() || !std::ranges::all_of(*sizes, is_size)) {
+  if (sizes == nullptr || !sizes->is_array() || sizes->size() > into.size())
     object.refuse("sizes", fmt::format("up to {} whole numbers", into.size()));
+  for (std::size_t i = 0; i < sizes->size(); ++i) {
+    if (!(*sizes)[i].is_number_unsigned()) object.refuse_entry("sizes", i, "a whole number");
+    into[i] = (*sizes)[i].get<std::uint64_t>();
   }
-  for (std::size_t i = 0; i < sizes->size(); ++i) into[i] = (*sizes)[i].get<std::uint64_t>();
   std::get<1>(size) = object.number("flops", 0, kLargest);
   KernelPrice price{.bytes = object.number("bytes", 0, kLargest),
                     .seconds = object.number("seconds", 0, kLongestKernel),

@@ -69,26 +69,32 @@ void read_across(JsonObject object, Machine& machine, bool may_have_spine) {
   object.done();
 }
 
+/// Returns whether entry i of an array is a number within these bounds.
+bool is_between(const json& array, std::size_t i, double low, double high) {
+  if (!array.is_array() || i >= array.size() || !array[i].is_number()) return false;
+  const auto value = array[i].get<double>();
+  return value >= low && value <= high;
+}
+
 /// Returns a fraction of a peak, or a table of them.
 Efficiency read_efficiency(JsonObject& object, std::string_view field, bool may_be_table) {
   const json* value = object.find(field);
   if (!may_be_table || value == nullptr || !value->is_array()) return object.number(field, kLeastEfficiency, 1);
-  std::vector<Efficiency::Entry> entries;
-  const auto is_next = [&](const json& entry) {
-    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_number() || !entry[1].is_number()) return false;
-    const auto flops = entry[0].get<double>();
-    const auto fraction = entry[1].get<double>();
-    return flops >= 1 && flops <= kLargest && fraction >= kLeastEfficiency && fraction <= 1 &&
-           (entries.empty() || flops > entries.back().flops);
-  };
-  for (const json& entry : *value) {
-    if (!is_next(entry)) break;
-    entries.push_back({entry[0].get<double>(), entry[1].get<double>()});
-  }
-  if (entries.empty() || entries.size() != value->size() || entries.size() > kMostEntries) {
+  if (value->empty() || value->size() > kMostEntries) {
     object.refuse(
-        field, fmt::format("a number from {0} to 1, or up to {1} pairs [FLOPs, number from {0} to 1] of increasing FLOPs from 1",
+        field, fmt::format("a number from {0} to 1, or 1 to {1} pairs [FLOPs, number from {0} to 1] of increasing FLOPs from 1",
                            kLeastEfficiency, kMostEntries));
+  }
+  std::vector<Efficiency::Entry> entries;
+  for (const json& entry : *value) {
+    if (!is_between(entry, 0, 1, kLargest) || !is_between(entry, 1, kLeastEfficiency, 1) || entry.size() != 2) {
+      object.refuse_entry(field, entries.size(),
+                          fmt::format("a pair [FLOPs from 1 to {}, number from {} to 1]", kLargest, kLeastEfficiency));
+    }
+    if (const auto flops = entry[0].get<double>(); !entries.empty() && flops <= entries.back().flops) {
+      object.refuse_entry(field, entries.size(), fmt::format("more FLOPs than in the entry before, {}", entries.back().flops));
+    }
+    entries.push_back({entry[0].get<double>(), entry[1].get<double>()});
   }
   return Efficiency(std::move(entries));
 }

@@ -81,6 +81,10 @@ TEST(CoreMachine, AFileNamesWhatIsWrong) {
   ordered_json of = host();
   of["kernels"][0]["dtype"] = "f31";
   EXPECT_THAT(refused_text([&] { machine(of); }), HasSubstr("host.json: field \"kernels[0].dtype\": expected \"f32\""));
+  of = host();
+  of["kernels"].push_back(of["kernels"][0]);
+  of["kernels"][1]["sizes"] = {8, 8.5, 8};
+  EXPECT_EQ(refused_text([&] { machine(of); }), "host.json: field \"kernels[1].sizes[1]\": expected a whole number, found 8.5");
 }
 
 // Each run of a kernel costs a millisecond: so a rank that is alone takes as many milliseconds as it runs kernels.

@@ -176,15 +176,42 @@ TEST(Machines, OfVersion2AreRefusedByField) {
         << none;
   }
   EXPECT_NE(refused("\"measured\"", "7").find("\"launch_s\" isn't one"), std::string::npos);
-  const std::string table =
-      "expected a number from 0.001 to 1, or up to 1000 pairs [FLOPs, number from 0.001 to 1] of increasing FLOPs";
-  for (const char* bad :
-       {"[]", "[[1e6]]", "[[1e6, 0.1], [1e6, 0.2]]", "[[1e6, 0.1], 3]", "[[1e6, 2]]", "[[0, 0.5]]", "\"fast\""}) {
-    EXPECT_NE(refused("\"gemm_efficiency\": 0.5", std::string("\"gemm_efficiency\": ") + bad).find("field \"gemm_efficiency\""),
-              std::string::npos)
-        << bad;
+}
+
+TEST(Machines, OfVersion2AreRefusedByTheEntryOfATable) {
+  for (const char* name : {"gemm_efficiency", "attention_efficiency"}) {
+    const std::string field(name);
+    const auto refused = [&](const std::string& table) {
+      std::string text = with("\"name\"", kVersion2 + "\"name\"");
+      const std::size_t at = text.find("\"" + field + "\": ") + field.size() + 4;
+      text.replace(at, text.find(',', at) - at, table);
+      return refusal([&] { parse_machine(text, "m.json"); });
+    };
+    const std::string table =
+        "expected a number from 0.001 to 1, or 1 to 1000 pairs [FLOPs, number from 0.001 to 1] of increasing FLOPs from 1, "
+        "found ";
+    EXPECT_EQ(refused("[]"), "m.json: field \"" + field + "\": " + table + "an array");
+    EXPECT_NE(refused("\"fast\"").find("field \"" + field + "\": expected a number from 0.001 to 1"), std::string::npos);
+    std::string long_table = "[[1, 0.5]";
+    for (int flops = 2; flops <= 1001; ++flops) long_table += fmt::format(", [{}, 0.5]", flops);
+    EXPECT_NE(refused(long_table + "]").find("field \"" + field + "\": " + table), std::string::npos);
+    struct Case {
+      std::string text;
+      std::string entry;
+      std::string expected;
+    };
+    const std::string pair = "a pair [FLOPs from 1 to 1e+30, number from 0.001 to 1], found ";
+    const Case cases[] = {
+        {"[[1e6]]", "[0]", pair + "[1000000.0]"},
+        {"[[1e6, 0.1], 3]", "[1]", pair + "3"},
+        {"[[1, 0.1], [2, 0.2], [1e9, 2]]", "[2]", pair + "[1000000000.0,2]"},
+        {"[[0, 0.5]]", "[0]", pair + "[0,0.5]"},
+        {"[[1, 0.1], [\"2\", 0.2]]", "[1]", pair + "[\"2\",0.2]"},
+        {"[[1, 0.1, 0.2]]", "[0]", pair + "[1,0.1,0.2]"},
+        {"[[1e6, 0.1], [2e6, 0.2], [2e6, 0.3]]", "[2]", "more FLOPs than in the entry before, 2000000, found [2000000.0,0.3]"}};
+    for (const Case& each : cases)
+      EXPECT_EQ(refused(each.text), "m.json: field \"" + field + each.entry + "\": expected " + each.expected);
   }
-  EXPECT_NE(refused("\"gemm_efficiency\": 0.5", "\"gemm_efficiency\": []").find(table), std::string::npos);
 }
 
 /// The page of the documentation, from the repository's root.
