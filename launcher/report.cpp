@@ -18,7 +18,7 @@ namespace tsprun::detail::launcher {
 
 using nlohmann::ordered_json;
 
-Report::Report(const std::string& path) : path_(path), root_(ordered_json::object()) {
+Report::Report(const std::string& path) : path_(path), wanted_(!path.empty()), root_(ordered_json::object()) {
   if (path_.empty()) return;
   if (path_ == "-") {
     file_ = posix::UniqueFd(::fcntl(lent_standard_output(), F_DUPFD_CLOEXEC, 3));
@@ -37,6 +37,12 @@ Report::Report(const std::string& path) : path_(path), root_(ordered_json::objec
   struct stat status {};
   regular_ = ::fstat(file_.get(), &status) == 0 && S_ISREG(status.st_mode);
   say_unfinished();
+}
+
+Report Report::of_one_job(const Report& whole) {
+  Report part("");
+  part.wanted_ = whole.wanted_;
+  return part;
 }
 
 /// Writes what the file holds until the run is over.
@@ -65,7 +71,7 @@ void Report::begin(const std::string& command, const GlobalOptions& global, bool
   root_["kernels"] = std::string(kernels::name(kernels::best_level()));
   if (has_ranks) {
     ordered_json transports = ordered_json::array();
-    if (file_) transports = LinkChoices(global).json();
+    if (wanted_) transports = LinkChoices(global).json();
     root_["transports"] = std::move(transports);
   }
   root_["failure"] = nullptr;

@@ -28,12 +28,15 @@ class Report {
   /// nor an empty file. An empty path: nothing is written. "-": the report goes to stdout, which must have been lent (outputs.h).
   /// Throws Error(refused).
   explicit Report(const std::string& path);
+  /// Makes the report of one of several jobs, from which the command takes what belongs into `whole`. It has all keys if `whole`
+  /// is wanted, and is written nowhere.
+  static Report of_one_job(const Report& whole);
 
   /// Sets the keys that every command has: command, kernels, failure (null), and with ranks layout, ranks, nodes, dtype (null),
   /// verify, reassociate, transports.
   void begin(const std::string& command, const GlobalOptions& global, bool has_ranks);
-  /// Returns true if there is a file to write.
-  bool wanted() const { return static_cast<bool>(file_); }
+  /// Returns true if there is a file to write, or a report that takes from this one and has such a file.
+  bool wanted() const { return wanted_; }
   /// Returns the whole document; commands add their keys to it.
   nlohmann::ordered_json& root() { return root_; }
   const nlohmann::ordered_json& root() const { return root_; }
@@ -55,6 +58,7 @@ class Report {
   int ranks_ = 1;
   int nodes_ = 1;
   posix::UniqueFd file_;
+  bool wanted_;
   bool regular_ = false;  ///< a regular file, which can be overwritten
   nlohmann::ordered_json root_;
   std::uint64_t struck_faults_ = 0;

@@ -157,7 +157,8 @@ int CompareCommand::run(const GlobalOptions& global, Report& report) {
         spdlog::info("{} of {}: {}, {}, batch {}, seq {}", done, points_.size(), point.layout, point.model.shape.name,
                      point.model.batch, point.model.sequence);
       }
-      Report own("");
+      Report own = Report::of_one_job(report);
+      own.begin("compare", point.global, true);
       const int code = run_model_job(point.global, own,
                                      [&](Context& context, ReportSink& sink) { run_steps(context, sink, point, options_); });
       job = own.root();

@@ -159,6 +159,7 @@ ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bo
     most = std::max(most, share);
     least = std::min(least, share);
   }
+  row["transports"] = job.at("transports");
   row["exposed_share"] = most;
   row["exposed_share_least"] = least;
   const ordered_json& predicted = job.at("theory").at("per_rank");

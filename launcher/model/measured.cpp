@@ -59,6 +59,12 @@ std::vector<MeasuredPoint> read_measured(const std::string& option, const std::s
     JsonObject row = all.entry("compare", i);
     if (row.find("step_seconds") == nullptr) continue;
     if (row.integer("threads", 1, kMost) != 1) row.refuse("threads", "1, for a rank has one core: compare with --threads 1");
+    // Reports of earlier versions don't say it.
+    for (std::size_t way = 0; row.find("transports") != nullptr && way < row.entries("transports", 0, kMost); ++way) {
+      JsonObject by = row.entry("transports", way);
+      if (by.text("kind") != "shm")
+        by.refuse("kind", "\"shm\", for what is played here is shared memory: compare without --intra");
+    }
     MeasuredPoint point;
     point.layout = layout_of_label(row.text("label"));
     point.model.config = row.text("config");

@@ -143,6 +143,7 @@ ordered_json job() {
   };
   ordered_json report;
   report["failure"] = nullptr;
+  report["transports"] = {{{"from", 0}, {"to", 1}, {"kind", "tcp"}}};
   report["steps"] = {{{"step", 2}, {"seconds", 0.5}}, {{"step", 3}, {"seconds", 0.25}}, {{"step", 4}, {"seconds", 4.0}}};
   report["per_rank"] = {{{"rank", 0},
                          {"memory_peak_bytes", memory(20)},
@@ -173,6 +174,7 @@ TEST(Compare, ARowSumsTrafficTakesTheFullestRankAndTheMedianStep) {
   EXPECT_DOUBLE_EQ(row.at("exposed_share_least").get<double>(), 0.25);
   EXPECT_EQ(row.at("fits"), true);
   EXPECT_EQ(row.at("layout"), (ordered_json{{"tsp", 2}}));
+  EXPECT_EQ(row.at("transports"), job().at("transports"));
 
   ordered_json rows = ordered_json::array({row});
   const std::vector<std::string> table = compare_table(rows).lines();

@@ -107,6 +107,22 @@ TEST(CompareCommand, ForwardAloneHasNoBackwardTraffic) {
   EXPECT_EQ(row.at("memory_peak_bytes").at("optimizer"), 0);
 }
 
+TEST(CompareCommand, EveryRowSaysByWhichTransportItWasMeasured) {
+  const TemporaryDirectory folder;
+  const Finished run =
+      run_tsprun({"compare", "--layouts", "tsp=2;tsp=1;tsp=3", "--config", "nano", "--seq", "32", "--forward", "--steps", "1",
+                  "--intra", "tcp", "--tls", "on", "--data", text_file(folder), "--json", folder.path("r.json")});
+  ASSERT_EQ(run.end.code, 0) << run.describe();
+  EXPECT_EQ(run.err.find("no effect"), std::string::npos) << run.err;
+  const json rows = read_json(folder.path("r.json")).at("compare");
+  ASSERT_EQ(rows.size(), 3U);
+  ASSERT_EQ(rows[0].at("transports").size(), 1U) << rows[0];
+  EXPECT_EQ(rows[0].at("transports")[0].at("kind"), "tcp");
+  EXPECT_EQ(rows[0].at("transports")[0].at("why"), "same node, but --intra tcp");
+  EXPECT_EQ(rows[1].at("transports"), json::array());
+  EXPECT_FALSE(rows[2].contains("transports"));
+}
+
 TEST(CompareCommand, RefusesWhatNoPointCanDo) {
   const TemporaryDirectory folder;
   const std::string data = text_file(folder);

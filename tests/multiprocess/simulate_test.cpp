@@ -177,6 +177,13 @@ TEST(CalibrateCommand, WritesAMachineThatPlaysWhatCompareMeasured) {
   EXPECT_NE(
       refused({"simulate", "--machine", host, "--against", folder.path("nodes.json")}).find("field \"nodes\": expected 1, for"),
       std::string::npos);
+  json of_tcp = read_json(folder.path("m.json"));
+  EXPECT_EQ(of_tcp["compare"][1]["transports"][0]["kind"], "shm") << of_tcp["compare"][1];
+  of_tcp["compare"][1]["transports"][0]["kind"] = "tcp";
+  std::ofstream(folder.path("tcp.json")) << of_tcp;
+  EXPECT_NE(refused({"simulate", "--machine", host, "--against", folder.path("tcp.json")})
+                .find("field \"compare[1].transports[0].kind\": expected \"shm\", for what is played here is shared memory"),
+            std::string::npos);
   EXPECT_NE(refused({"simulate", "--machine", "mi300x", "--against", folder.path("m.json")}).find("mi300x describes GPUs"),
             std::string::npos);
   EXPECT_NE(refused({"plan", "--machine", host, "--layout", "tsp=2", "--config", "nano"}).find("simulate"), std::string::npos);
