@@ -195,6 +195,9 @@ void SimulateCommand::take_measured(const GlobalOptions& global) {
     if (!text->empty()) alone(std::string(option) + " " + *text);
   }
   if (options_.forward) alone("--forward");
+  for (const AxisRow& row : kAxes) {
+    if (global.variant(row.kind).given()) alone(fmt::format("--{} {}", row.name, global.variant(row.kind).text));
+  }
   for (const MeasuredPoint& measured : read_measured("--against", options_.against)) {
     SimulatePoint point{.model = measured.model,
                         .layout = measured.layout,

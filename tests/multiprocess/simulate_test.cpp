@@ -184,6 +184,9 @@ TEST(CalibrateCommand, WritesAMachineThatPlaysWhatCompareMeasured) {
   EXPECT_NE(refused({"simulate", "--machine", host, "--against", folder.path("tcp.json")})
                 .find("field \"compare[1].transports[0].kind\": expected \"shm\", for what is played here is shared memory"),
             std::string::npos);
+  EXPECT_NE(refused({"simulate", "--machine", host, "--against", folder.path("m.json"), "--sp", "ring"})
+                .find("it says which models, layouts and sizes; leave --sp ring out"),
+            std::string::npos);
   EXPECT_NE(refused({"simulate", "--machine", "mi300x", "--against", folder.path("m.json")}).find("mi300x describes GPUs"),
             std::string::npos);
   EXPECT_NE(refused({"plan", "--machine", host, "--layout", "tsp=2", "--config", "nano"}).find("simulate"), std::string::npos);
