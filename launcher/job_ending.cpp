@@ -53,7 +53,8 @@ void Job::rank_ended(int rank) {
   // Until the dead process is reaped, no other process can get its number, nor its group's.
   signal_group(ended.pid, SIGKILL);
   RankRecord& record = records_[static_cast<std::size_t>(rank)];
-  record.waited_for_core_ns = waited_for_core_ns(ended.pid);
+  const std::uint64_t waited_ns = waited_for_core_ns(ended.pid);
+  record.waited_for_core_ns = waited_ns - std::min(waited_ns, board_.page(rank).yielded_ns.load(std::memory_order_relaxed));
   ::waitpid(ended.pid, nullptr, 0);
 
   record.end = end;

@@ -29,7 +29,8 @@ struct RankEnd {
 /// Everything known of a rank when the job is over.
 struct RankRecord {
   RankEnd end;
-  std::uint64_t waited_for_core_ns = 0;  ///< time that its process was ready but had no core; 0: unknown, or it didn't end here
+  std::uint64_t waited_for_core_ns = 0;  ///< time that its process was ready, had something to do and no core; 0: unknown, or it
+                                         ///< didn't end here
   std::optional<Activity> activity;      ///< its operation when the job failed
   int connecting_to = -1;                ///< rank that it waited for while ranks connected, before any operation; -1: none
   Life life = Life::unborn;              ///< when the job failed

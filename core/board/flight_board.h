@@ -147,6 +147,7 @@ struct RankPage {
   std::atomic<std::int32_t> connecting_to;  ///< world rank + 1 for which this rank waits while ranks connect; 0: none
   std::atomic<std::uint32_t> over;          ///< 1 once a launcher has seen how its process ended
   std::atomic<std::int32_t> core;           ///< 1 + number of the core on which it last ran, where ranks share cores; 0: unknown
+  std::atomic<std::uint64_t> yielded_ns;    ///< in long yields, where ranks share cores, after which it still had nothing to do
   ActivityLine activity[kQueues];
   std::atomic<std::uint64_t> counts[kOps];              ///< operations posted, by Op
   std::atomic<std::uint64_t> fault_counts[kMaxFaults];  ///< how often each injected fault struck here, see note_fault()

@@ -360,6 +360,7 @@ class Engine {
 
   // waiting.cpp and looks.cpp
   void pause(WaitState& state);
+  void note_yield(WaitState& state, std::uint64_t now);
   void yield();
   void sleep(WaitState& state);
   void look_around(WaitState& state);

@@ -20,6 +20,7 @@ struct WaitState {
   bool blocked = true;               ///< the rank's program waits; false: the progress thread attends to operations meanwhile
   std::uint32_t looks = 0;           ///< polls since something last moved; if ranks outnumber cores, those followed by a yield
   std::uint32_t spins = 0;           ///< if ranks outnumber cores: polls since the last yield
+  std::uint64_t yielded_at_ns = 0;   ///< when the last yield began, if nothing has moved since; 0: none did
   std::uint64_t started_ns = 0;      ///< when spinning began to read the clock; 0: not yet
   std::uint64_t last_look_ns = 0;    ///< when the board was last examined (look_around)
   int suspect = -1;                  ///< world rank waited for that was dead or finished at the last look; -1: none
@@ -32,6 +33,7 @@ struct WaitState {
   void restart() {
     looks = 0;
     spins = 0;
+    yielded_at_ns = 0;
     started_ns = 0;
     suspect = -1;
   }

@@ -29,6 +29,8 @@ constexpr std::uint32_t kYields = 50;
 /// in vain costs a microsecond or two, as long as the other ranks of this core take to find that they wait, too: an all_to_all of
 /// 1 KiB takes 4 µs instead of 8 on 4 ranks and 2 cores this way.
 constexpr std::uint32_t kSpinLooks = 25;
+/// Yields that last longer gave the core to strangers' processes; others give it to ranks for some microseconds.
+constexpr std::uint64_t kLongYieldNs = 200'000;
 /// Longest sleep.
 constexpr std::uint64_t kSleepNs = 100'000'000;
 
@@ -128,7 +130,10 @@ void Engine::pause(WaitState& state) {
       return;
     }
     state.spins = 0;
+    const std::uint64_t now = clock().now_ns();
+    note_yield(state, now);
     if (++state.looks <= kYields) {
+      state.yielded_at_ns = now;
       yield();
     } else {
       sleep(state);
@@ -143,6 +148,13 @@ void Engine::pause(WaitState& state) {
   } else if (clock().now_ns() - state.started_ns >= kSpinNs) {
     sleep(state);
   }
+}
+
+/// Counts the last yield if it was long and in vain, so that it isn't taken for a time in which this rank lacked a core.
+void Engine::note_yield(WaitState& state, std::uint64_t now) {
+  if (state.yielded_at_ns != 0 && now - state.yielded_at_ns > kLongYieldNs)
+    page_->yielded_ns.store(page_->yielded_ns.load(relaxed) + now - state.yielded_at_ns, relaxed);
+  state.yielded_at_ns = 0;
 }
 
 /// Lets another rank run on this core, and notes on which core this one goes on.

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace tsprun::detail::test::slow_link_test {
@@ -43,6 +45,15 @@ TEST_P(SlowLink, IsNamedAndHasTheSpeedItHas) {
     }
   }
   for (const json& link : run.links) EXPECT_LE(link.at("pending_seconds"), pending) << link;
+  EXPECT_NE(run.err.find("messages from rank 1 to rank 2 come slowly"), std::string::npos) << run.err;
+}
+
+// A rank that waits yields its core to whoever wants it; that it then has none explains nothing.
+TEST_P(SlowLink, IsNamedWhereStrangersUseTheCores) {
+  std::vector<std::unique_ptr<Process>> strangers;
+  for (unsigned i = 0; i < 2 * std::thread::hardware_concurrency(); ++i)
+    strangers.push_back(std::make_unique<Process>(std::vector<std::string>{"/bin/sh", "-c", "while :; do :; done"}));
+  const Measured run = bench(GetParam(), "192K", "20", {"slow:from=1,to=2,gbps=0.001"});
   EXPECT_NE(run.err.find("messages from rank 1 to rank 2 come slowly"), std::string::npos) << run.err;
 }
 
