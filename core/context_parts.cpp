@@ -30,7 +30,7 @@ std::size_t likely_reach(std::uint64_t budget) {
 }  // namespace
 
 ContextParts::ContextParts(std::optional<shm::NodeMemory> owned, shm::NodeMemory* borrowed, int rank,
-                           const ContextOptions& options, const std::vector<int>& pids, AddressSpace of_phantom,
+                           const ContextOptions& options, const std::vector<int>& pids, posix::Mapping of_phantom,
                            const std::vector<PhantomPeer>& phantom_peers)
     : owned_memory(std::move(owned)),
       memory(owned_memory ? &*owned_memory : borrowed),

@@ -1,5 +1,6 @@
 // Makes phantoms: ranks that are not there.
 #include "core/context_parts.h"
+#include "core/memory/address_space.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -40,7 +41,7 @@ Context make_phantom(int rank, int size, const PhantomOptions& like) {
     throw Error(Cause::refused, fmt::format("phantom rank {} of {}: {} peers are described", rank, size, like.peers.size()));
   }
   return ContextParts::context(std::make_unique<ContextParts>(std::move(alone), nullptr, 0, options, std::vector<int>{},
-                                                              AddressSpace(kAddressSpace), like.peers));
+                                                              reserve_address_space(kAddressSpace), like.peers));
 }
 
 }  // namespace tsprun::detail

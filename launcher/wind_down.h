@@ -2,6 +2,8 @@
 // shares with the ranks that it forks; ranks of other machines learn of it from those.
 #pragma once
 
+#include "transport/posix.h"
+
 #include <atomic>
 #include <cstdint>
 
@@ -14,9 +16,6 @@ class WindDown {
   /// Makes the page. `within_ns`: how long the ranks have before the signal ends the job. Throws Error(refused) if there is no
   /// memory.
   explicit WindDown(std::uint64_t within_ns);
-  WindDown(const WindDown&) = delete;
-  WindDown& operator=(const WindDown&) = delete;
-  ~WindDown();
 
   std::uint64_t within_ns() const { return within_ns_; }
 
@@ -38,6 +37,7 @@ class WindDown {
   static_assert(std::atomic<int>::is_always_lock_free);
 
   std::uint64_t within_ns_;
+  posix::Mapping memory_;
   Page* page_;
 };
 

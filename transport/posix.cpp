@@ -1,9 +1,8 @@
-// Maps memory with Boost.Interprocess, and parses /proc/PID/stat and /proc/PID/io.
+// Maps memory, and parses /proc/PID/stat and /proc/PID/io.
 #include "transport/posix.h"
 
 #include "transport/cause.h"
 
-#include <boost/interprocess/file_mapping.hpp>
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -11,23 +10,11 @@
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 namespace tsprun::detail::posix {
 
 namespace {
-/// A descriptor and a mode: the "memory mappable" that Boost's mapped_region wants.
-class MappableFd {
- public:
-  explicit MappableFd(int fd) : fd_(fd) {}
-  boost::interprocess::mapping_handle_t get_mapping_handle() const { return {fd_, false}; }
-  boost::interprocess::mode_t get_mode() const { return boost::interprocess::read_write; }
-
- private:
-  int fd_;
-};
-
 /// Reserves address space at a multiple of `alignment`. Returns null if there is none.
 std::byte* reserve(std::size_t bytes, std::size_t alignment) {
   void* const room = ::mmap(nullptr, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -53,32 +40,32 @@ void UniqueFd::set_close_on_exec(bool on) const {
   }
 }
 
-Mapping::Mapping(const UniqueFd& file, std::size_t bytes, std::size_t alignment) {
+Mapping::Mapping(std::size_t bytes, int flags, int protection, int file, std::byte* place) {
+  void* const begin = ::mmap(place, bytes, protection, flags, file, 0);
+  if (begin != MAP_FAILED) bytes_ = {static_cast<std::byte*>(begin), bytes};
+}
+
+Mapping::~Mapping() {
+  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+}
+
+Mapping map_file(const UniqueFd& file, std::size_t bytes, std::size_t alignment) {
   std::byte* const place = reserve(bytes, alignment);
-  try {
-    // MAP_FIXED replaces the reservation.
-    region_ = boost::interprocess::mapped_region(MappableFd(file.get()), boost::interprocess::read_write, 0, bytes, place,
-                                                 MAP_NORESERVE | (place == nullptr ? 0 : MAP_FIXED));
-  } catch (const boost::interprocess::interprocess_exception& failure) {
-    if (place != nullptr) ::munmap(place, bytes);
-    throw Error(Cause::out_of_memory,
-                fmt::format("mapping {} bytes of node memory: {} (is `ulimit -v` set?)", bytes, failure.what()));
-  }
+  // MAP_FIXED replaces the reservation.
+  const int flags = MAP_SHARED | MAP_NORESERVE | (place == nullptr ? 0 : MAP_FIXED);
+  Mapping mapping(bytes, flags, PROT_READ | PROT_WRITE, file.get(), place);
+  if (mapping) return mapping;
+  const int error = errno;
+  if (place != nullptr) ::munmap(place, bytes);
+  throw system_error(Cause::out_of_memory, fmt::format("mapping {} bytes of node memory (is `ulimit -v` set?)", bytes), error);
 }
 
-std::span<std::byte> Mapping::bytes() const { return {static_cast<std::byte*>(region_.get_address()), region_.get_size()}; }
-
-HiddenMemory::HiddenMemory(std::size_t bytes) {
-  void* const base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) throw system_error(Cause::out_of_memory, fmt::format("mapping {} bytes for a key", bytes), errno);
-  ::madvise(base, bytes, MADV_DONTDUMP);
-  bytes_ = {static_cast<std::byte*>(base), bytes};
+HiddenMemory::HiddenMemory(std::size_t bytes) : pages_(bytes) {
+  if (!pages_) throw system_error(Cause::out_of_memory, fmt::format("mapping {} bytes for a key", bytes), errno);
+  ::madvise(pages_.bytes().data(), bytes, MADV_DONTDUMP);
 }
 
-HiddenMemory::~HiddenMemory() {
-  ::explicit_bzero(bytes_.data(), bytes_.size());
-  ::munmap(bytes_.data(), bytes_.size());
-}
+HiddenMemory::~HiddenMemory() { ::explicit_bzero(pages_.bytes().data(), pages_.bytes().size()); }
 
 int write_all(int descriptor, std::string_view text) {
   while (!text.empty()) {

@@ -1,13 +1,12 @@
 // RAII for file descriptors and mappings, writing, the monotonic clock, and the state of a process as the kernel reports it.
 #pragma once
 
-#include <boost/interprocess/mapped_region.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <sys/mman.h>
 #include <sys/types.h>
 #include <utility>
 
@@ -41,20 +40,32 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// Owns a shared, read-write mapping of the first bytes of a file (Boost.Interprocess does the mapping).
+/// Owns mapped pages, or none, and unmaps them.
 class Mapping {
  public:
   Mapping() = default;
-  /// Maps `bytes` of the file, whole pages, without reserving swap; if there is address space for that, at a multiple of
-  /// `alignment`, a power of two and at least a page. Throws Error(out_of_memory) if that fails. The file may be closed
-  /// afterwards.
-  Mapping(const UniqueFd& file, std::size_t bytes, std::size_t alignment);
+  /// Maps `bytes`, rounded up to pages, as mmap(2) does: private zeroed memory unless the arguments say otherwise. If that fails,
+  /// it owns none, and errno says why.
+  explicit Mapping(std::size_t bytes, int flags = MAP_PRIVATE | MAP_ANONYMOUS, int protection = PROT_READ | PROT_WRITE,
+                   int file = -1, std::byte* place = nullptr);
+  Mapping(Mapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Mapping();
 
-  std::span<std::byte> bytes() const;
+  explicit operator bool() const { return !bytes_.empty(); }
+  std::span<std::byte> bytes() const { return bytes_; }
 
  private:
-  boost::interprocess::mapped_region region_;
+  std::span<std::byte> bytes_;
 };
+
+/// Maps the first `bytes` of a file, whole pages, shared with all that map it, without reserving swap; if there is address space
+/// for that, at a multiple of `alignment`, a power of two and at least a page. Throws Error(out_of_memory) if that fails. The
+/// file may be closed afterwards.
+Mapping map_file(const UniqueFd& file, std::size_t bytes, std::size_t alignment);
 
 /// Owns pages of this process alone that core dumps leave out (MADV_DONTDUMP), for keys. They are zero at first, and wiped before
 /// they are given back. A child made by fork(2) has a copy of them.
@@ -66,10 +77,10 @@ class HiddenMemory {
   HiddenMemory& operator=(const HiddenMemory&) = delete;
   ~HiddenMemory();
 
-  std::span<std::byte> bytes() const { return bytes_; }
+  std::span<std::byte> bytes() const { return pages_.bytes(); }
 
  private:
-  std::span<std::byte> bytes_;
+  Mapping pages_;
 };
 
 /// Writes all of `text`, and goes on where a signal interrupts it. Returns the errno of a failure; 0: none.

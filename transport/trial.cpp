@@ -2,7 +2,6 @@
 #include "transport/trial.h"
 
 #include "transport/cause.h"
-#include "transport/posix.h"
 
 #include <fmt/format.h>
 
@@ -22,10 +21,10 @@ bool done(Outcome outcome, const Transport& transport, LaneId lane) {
 
 }  // namespace
 
-Memory map() {
-  void* place = ::mmap(nullptr, 2 * kTrialBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (place == MAP_FAILED) throw system_error(Cause::out_of_memory, fmt::format("{} bytes of memory", 2 * kTrialBytes), errno);
-  return Memory(static_cast<std::byte*>(place));
+posix::Mapping map() {
+  posix::Mapping memory(2 * kTrialBytes);
+  if (!memory) throw system_error(Cause::out_of_memory, fmt::format("{} bytes of memory", 2 * kTrialBytes), errno);
+  return memory;
 }
 
 void until(const std::function<bool()>& condition, const std::string& what) {
@@ -36,9 +35,9 @@ void until(const std::function<bool()>& condition, const std::string& what) {
   }
 }
 
-void exchange(End sender, End receiver, const Memory& memory) {
-  const std::span<std::byte> from(memory.get(), kTrialBytes);
-  const std::span<std::byte> into(memory.get() + kTrialBytes, kTrialBytes);
+void exchange(End sender, End receiver, const posix::Mapping& memory) {
+  const std::span<std::byte> from = memory.bytes().first(kTrialBytes);
+  const std::span<std::byte> into = memory.bytes().last(kTrialBytes);
   for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 131 >> 3);
   const LaneId out{sender.peer, Stream::control};
   const LaneId in{receiver.peer, Stream::control};

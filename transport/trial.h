@@ -2,28 +2,22 @@
 // within a deadline.
 #pragma once
 
+#include "transport/posix.h"
 #include "transport/transport.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <string>
-#include <sys/mman.h>
 
 namespace tsprun::detail::trial {
 
 inline constexpr std::uint64_t kDeadline_ns = 5'000'000'000;
 inline constexpr std::size_t kTrialBytes = std::size_t{1} << 20;
 
-struct Unmap {
-  void operator()(std::byte* place) const { ::munmap(place, 2 * kTrialBytes); }
-};
-/// Memory for the message at both ends.
-using Memory = std::unique_ptr<std::byte, Unmap>;
-/// Maps 2 * kTrialBytes. Throws Error(out_of_memory).
-Memory map();
+/// Maps memory for the message at both ends, 2 * kTrialBytes. Throws Error(out_of_memory).
+posix::Mapping map();
 
 /// Waits until the condition holds. Throws Error(stalled) that names `what` after the deadline.
 void until(const std::function<bool()>& condition, const std::string& what);
@@ -34,6 +28,6 @@ struct End {
   int peer;
 };
 /// Moves one half of the memory from one end into the other half at the other, and compares. Throws Error.
-void exchange(End sender, End receiver, const Memory& memory);
+void exchange(End sender, End receiver, const posix::Mapping& memory);
 
 }  // namespace tsprun::detail::trial

@@ -2,29 +2,15 @@
 // but kernels don't write them.
 #pragma once
 
+#include "transport/posix.h"
+
 #include <cstddef>
-#include <span>
 
 namespace tsprun::detail {
 
-/// Owns a private, writable mapping without reserved memory (mmap with MAP_NORESERVE).
-class AddressSpace {
- public:
-  AddressSpace() = default;
-  /// Maps `bytes`, or half as much, a quarter, …, whatever the system grants first. Throws Error(out_of_memory) if it doesn't
-  /// grant at least 1 GiB.
-  explicit AddressSpace(std::size_t bytes);
-  /// Does the same with memory that nobody may touch: reading or writing it ends the process with SIGSEGV.
-  static AddressSpace unreadable(std::size_t bytes);
-  AddressSpace(AddressSpace&& other) noexcept;
-  AddressSpace& operator=(AddressSpace&&) = delete;
-  ~AddressSpace();
-
-  std::span<std::byte> bytes() const { return bytes_; }
-
- private:
-  AddressSpace(std::size_t bytes, int protection);
-  std::span<std::byte> bytes_;
-};
+/// Maps `bytes` of private address space without reserved memory (mmap with MAP_NORESERVE), or half as much, a quarter, …,
+/// whatever the system grants first. With PROT_NONE nobody may touch it: reading or writing it ends the process with SIGSEGV.
+/// Throws Error(out_of_memory) if the system doesn't grant at least 1 GiB.
+posix::Mapping reserve_address_space(std::size_t bytes, int protection = PROT_READ | PROT_WRITE);
 
 }  // namespace tsprun::detail

@@ -3,6 +3,7 @@
 
 #include "core/collectives/collective.h"
 #include "core/collectives/registry.h"
+#include "core/memory/address_space.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -48,7 +49,7 @@ Start* foldable(const ProgramCall& call) {
 PlayedRank::PlayedRank(sim::SimWorld& world, int rank, const Program& program, shm::NodeMemory& memory)
     : program_(program),
       unit_(world.unit),
-      imagined_(AddressSpace::unreadable(kImagined)),
+      imagined_(reserve_address_space(kImagined, PROT_NONE)),
       heap_(imagined_.bytes(), 0, {}),
       staging_(heap_),
       engine_(FlightBoard(memory), rank, routes_of(world, rank), memory.doorbell(0),

@@ -129,7 +129,7 @@ bool gives_large_pages() {
   constexpr int kCollapse = 25;  // MADV_COLLAPSE
   const posix::UniqueFd file(::memfd_create("trial", MFD_CLOEXEC));
   if (::ftruncate(file.get(), 2 * kLarge) != 0) return false;
-  const posix::Mapping mapping(file, 2 * kLarge, kLarge);
+  const posix::Mapping mapping = posix::map_file(file, 2 * kLarge, kLarge);
   std::ranges::fill(mapping.bytes(), std::byte{1});
   return ::madvise(mapping.bytes().data(), 2 * kLarge, kCollapse) == 0;
 }

@@ -168,7 +168,7 @@ NodeMemory NodeMemory::attach(posix::UniqueFd descriptor) {
 NodeMemory::NodeMemory(NodeLayout layout, posix::UniqueFd descriptor, bool must_allocate)
     : layout_(layout),
       descriptor_(std::move(descriptor)),
-      mapping_(descriptor_, layout_.total_bytes(), kLargePage),
+      mapping_(posix::map_file(descriptor_, layout_.total_bytes(), kLargePage)),
       base_(mapping_.bytes().data()),
       doorbells_(reinterpret_cast<Doorbell*>(base_ + layout_.doorbells_offset())),
       must_allocate_(must_allocate) {

@@ -26,7 +26,7 @@ Factory::Made make(const Factory::Setup& setup) {
 }
 
 std::string attempt(std::string_view /*device*/) {
-  const trial::Memory memory = trial::map();
+  const posix::Mapping memory = trial::map();
   TcpOptions options{.rank = 0, .world_size = 2, .secret = bootstrap::random_secret(), .timeout_ns = trial::kDeadline_ns};
   TcpTransport left(options);
   options.rank = 1;

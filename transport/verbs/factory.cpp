@@ -43,8 +43,8 @@ std::string shortage(std::string_view device, int ranks, int peers) {
 }
 
 std::string attempt(std::string_view device) {
-  const trial::Memory memory = trial::map();
-  const std::span<std::byte> heap(memory.get(), 2 * trial::kTrialBytes);
+  const posix::Mapping memory = trial::map();
+  const std::span<std::byte> heap = memory.bytes();
   const VerbsOptions options{.device = std::string(device), .timeout_ns = trial::kDeadline_ns, .peers = 1, .heap = heap};
   VerbsTransport left(options);
   VerbsTransport right(options);

@@ -100,23 +100,11 @@ Slabs::Piece Slabs::piece(std::span<const std::byte> memory) const {
   return {std::min(memory.size(), left), slabs_[slab].registration->lkey, slabs_[slab].registration->rkey};
 }
 
-Region::Region(ibv_pd* pd, std::size_t bytes) {
-  void* place = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (place == MAP_FAILED) throw system_error(Cause::out_of_memory, "verbs: memory for a peer's messages", errno);
-  bytes_ = {static_cast<std::byte*>(place), bytes};
+Region::Region(ibv_pd* pd, std::size_t bytes) : pages_(bytes) {
+  if (!pages_) throw system_error(Cause::out_of_memory, "verbs: memory for a peer's messages", errno);
   // After a fork, copy-on-write could leave the pages that the NIC writes to the child.
-  ::madvise(place, bytes, MADV_DONTFORK);
-  try {
-    registration_ = register_bytes(pd, bytes_, "message buffers");
-  } catch (...) {
-    ::munmap(place, bytes);
-    throw;
-  }
-}
-
-Region::~Region() {
-  registration_.reset();
-  ::munmap(bytes_.data(), bytes_.size());
+  ::madvise(data(), bytes, MADV_DONTFORK);
+  registration_ = register_bytes(pd, pages_.bytes(), "message buffers");
 }
 
 }  // namespace tsprun::detail::verbs

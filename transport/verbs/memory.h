@@ -3,6 +3,7 @@
 #pragma once
 
 #include "transport/endpoint.h"
+#include "transport/posix.h"
 
 #include <infiniband/verbs.h>
 
@@ -78,17 +79,14 @@ class Region {
  public:
   /// Throws Error(out_of_memory).
   Region(ibv_pd* pd, std::size_t bytes);
-  Region(const Region&) = delete;
-  Region& operator=(const Region&) = delete;
-  ~Region();
 
-  std::byte* data() const { return bytes_.data(); }
+  std::byte* data() const { return pages_.bytes().data(); }
   std::uint32_t local_key() const { return registration_->lkey; }
   std::uint32_t remote_key() const { return registration_->rkey; }
 
  private:
-  std::span<std::byte> bytes_;
-  Registration registration_;
+  posix::Mapping pages_;
+  Registration registration_;  // ends before the pages do
 };
 
 }  // namespace tsprun::detail::verbs
