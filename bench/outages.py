@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Cuts the network between two nodes of a training for a while, at a random moment. Two network namespaces stand for two machines, a
-third for the router between them, which swallows packets without a word while the outage lasts. Needs root and iproute2; nothing
-outside the namespaces changes.
+"""Cuts the network between two nodes of a training for a while, at a random moment. Two network namespaces, joined by a link, stand
+for two machines. While the outage lasts packets vanish without a word, or with --down the link is down, which its nodes see. Needs
+root and iproute2; nothing outside the namespaces changes.
 
 An outage shorter than --timeout must be survived, with the losses of an undisturbed training. With --fails it is longer, and must
 end the job on both nodes within a few seconds of the deadline: exit code 1, and one verdict that blames no rank, since neither node
 can know on which side the fault is. --lost names whose packets are lost: of both nodes, or of one.
 
+With --slow nothing is cut, but the link carries so little that a queue of two seconds forms: a training that ends well and one of
+which a rank is killed must end on both nodes with one exit code and one verdict.
+
     bench/outages.py --build build/release --timeout 10 --outage 9 --times 5
     bench/outages.py --timeout 10 --outage 9 --older-kernel      # as if TCP_RTO_MAX_MS (Linux 6.15) didn't exist
     bench/outages.py --timeout 5 --outage 20 --lost 0 --fails    # only what node 0 sends
+    bench/outages.py --timeout 30 --slow 1mbit
 
 Exit code 0: as it must be; 1: not; 77: this machine can't make namespaces.
 """
@@ -36,10 +40,13 @@ def ip(*words, check=True):
 
 
 class Network:
-    """Nodes 10.77.0.2 and 10.77.1.2, a router between them."""
+    """Nodes 10.77.0.1 and 10.77.0.2, joined by a link."""
 
-    def __init__(self):
-        self.names = [f"tsp{os.getpid()}{which}" for which in ("a", "b", "r")]
+    ADDRESSES = ("10.77.0.1", "10.77.0.2")
+
+    def __init__(self, arguments):
+        self.names = [f"tsp{os.getpid()}{which}" for which in ("a", "b")]
+        self.down, self.slow = arguments.down, arguments.slow
 
     def __enter__(self):
         for name in self.names:
@@ -61,18 +68,15 @@ class Network:
         return self
 
     def join(self):
-        """Connects the namespaces by veth pairs."""
-        router = self.names[2]
-        for name in self.names:
+        """Connects the namespaces by a veth pair."""
+        ip("link", "add", "eth0", "netns", self.names[0], "type", "veth", "peer", "name", "eth0", "netns", self.names[1])
+        for name, address in zip(self.names, self.ADDRESSES):
             ip("-n", name, "link", "set", "lo", "up")
-        for node, name in enumerate(self.names[:2]):
-            ip("link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", f"to{node}", "netns", router)
-            ip("-n", name, "addr", "add", f"10.77.{node}.2/24", "dev", "eth0")
-            ip("-n", router, "addr", "add", f"10.77.{node}.1/24", "dev", f"to{node}")
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
             ip("-n", name, "link", "set", "eth0", "up")
-            ip("-n", router, "link", "set", f"to{node}", "up")
-            ip("-n", name, "route", "add", "default", "via", f"10.77.{node}.1")
-        ip("netns", "exec", router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+            if self.slow:
+                bottleneck = ["root", "tbf", "rate", self.slow, "burst", "8kb", "latency", "2000ms"]
+                ip("netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", *bottleneck)
 
     def __exit__(self, *_):
         for name in self.names:
@@ -82,19 +86,29 @@ class Network:
                 return
 
     def cut(self, senders):
-        """Loses what these nodes send each other."""
+        """Loses what these nodes send each other: it goes to an Ethernet address that nobody has, unless the link is down."""
         for node in senders:
-            ip("-n", self.names[2], "route", "add", "blackhole", f"10.77.{1 - node}.2/32")
+            if self.down:
+                ip("-n", self.names[node], "link", "set", "eth0", "down")
+            else:
+                self.neighbour("replace", node, "lladdr", "02:00:00:00:00:99", "nud", "permanent")
 
     def mend(self, senders):
         for node in senders:
-            ip("-n", self.names[2], "route", "del", "blackhole", f"10.77.{1 - node}.2/32")
+            if self.down:
+                ip("-n", self.names[node], "link", "set", "eth0", "up")
+            else:
+                self.neighbour("del", node)
+
+    def neighbour(self, verb, node, *address):
+        """Changes what this node knows of the other's Ethernet address."""
+        ip("-n", self.names[node], "neigh", verb, self.ADDRESSES[1 - node], *address, "dev", "eth0")
 
 
 class Training:
     """One job on both nodes."""
 
-    def __init__(self, network, folder, arguments, steps):
+    def __init__(self, network, folder, arguments, steps, options=()):
         secret = folder / "secret"
         if not secret.exists():
             secret.write_text(os.urandom(32).hex())
@@ -105,8 +119,8 @@ class Training:
         for node, report in enumerate(self.reports):
             report.unlink(missing_ok=True)
             command = ["ip", "netns", "exec", network.names[node], *older, arguments.build / "launcher" / "tsprun", "-n", 2,
-                       "--nnodes", 2, "--node-rank", node, "--rendezvous", "10.77.0.2:29400", "--secret-file", secret, "--inter", "tcp",
-                       "--timeout", arguments.timeout, "--tls", arguments.tls, "--json", report,
+                       "--nnodes", 2, "--node-rank", node, "--rendezvous", f"{network.ADDRESSES[0]}:29400", "--secret-file", secret, "--inter", "tcp",
+                       "--timeout", arguments.timeout, "--tls", arguments.tls, "--json", report, *options,
                        "train", "--config", "nano", "--data", ROOT / "README.md", "--batch", 2, "--seq", 32, "--steps", steps]
             self.nodes.append(subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
 
@@ -130,6 +144,21 @@ class Training:
 
 def losses(report):
     return [step["loss"] for step in report.get("steps", [])]
+
+
+def verdicts_of(reports):
+    return [{key: (report.get("failure") or {}).get(key) for key in ("kind", "rank", "node", "detail")} for report in reports]
+
+
+def ends_alike(network, folder, arguments, code, options):
+    """Trains over a slow link. Returns whether both nodes end with this exit code and one verdict."""
+    codes, texts, reports = Training(network, folder, arguments, 4, options).end(300)
+    verdicts = verdicts_of(reports)
+    alike = codes == [code, code] and verdicts[0] == verdicts[1]
+    print(f"{' '.join(options) or 'no fault'}: exit codes {codes}, verdicts {verdicts}: {'as it must be' if alike else 'WRONG'}", flush=True)
+    if not alike or arguments.verbose:
+        print(*texts, sep="\n")
+    return alike
 
 
 def trial(network, folder, arguments, expected, after):
@@ -159,7 +188,7 @@ def judge(training, network, folder, arguments, expected, after):
     codes, texts, reports = training.end(arguments.timeout + MOST_LATE if arguments.fails else 120)
     took = time.monotonic() - began
     wrong = "" if running else "the training had ended before the cut"
-    verdicts = [{key: (report.get("failure") or {}).get(key) for key in ("kind", "rank", "node", "detail")} for report in reports]
+    verdicts = verdicts_of(reports)
     if arguments.fails:
         if codes != [1, 1]:
             wrong = f"exit codes {codes}"
@@ -184,6 +213,8 @@ def main():
     parser.add_argument("--timeout", type=float, default=10, help="the job's --timeout, seconds")
     parser.add_argument("--outage", type=float, default=9, help="how long packets are lost, seconds")
     parser.add_argument("--lost", choices=("01", "0", "1"), default="01", help="the nodes whose packets are lost (default: both)")
+    parser.add_argument("--down", action="store_true", help="the link is down at these nodes rather than silent")
+    parser.add_argument("--slow", metavar="RATE", help="cut nothing, but limit the link to this rate of tc(8)")
     parser.add_argument("--fails", action="store_true", help="the job must fail on both nodes")
     parser.add_argument("--tls", default="auto", help="the job's --tls")
     parser.add_argument("--older-kernel", action="store_true", help="as if Linux were older than 6.15: see older_kernel.py")
@@ -195,8 +226,11 @@ def main():
     if arguments.older_kernel and subprocess.run([ROOT / "bench" / "older_kernel.py", "true"], check=False).returncode != 0:
         return 77
     draw = random.Random(arguments.seed)
-    with Network() as network, tempfile.TemporaryDirectory(prefix="tsp-outages-") as name:
+    with Network(arguments) as network, tempfile.TemporaryDirectory(prefix="tsp-outages-") as name:
         folder = pathlib.Path(name)
+        if arguments.slow:
+            cases = [(0, []), (1, ["--fault", "kill:rank=1,step=2"])]
+            return 0 if all([ends_alike(network, folder, arguments, code, options) for code, options in cases]) else 1
         expected, whole = [], 5
         if not arguments.fails:
             began = time.monotonic()

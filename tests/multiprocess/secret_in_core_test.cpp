@@ -1,5 +1,5 @@
-// What core dumps of a job's processes would tell: not the job's secret. A job of two nodes with TLS, whose processes are
-// searched while they live, the pages that the kernel would write.
+// What core dumps of a job's processes tell: not the job's secret. A job of two nodes, whose processes are searched while they
+// live, the pages that the kernel would write; and one that crashes, whose core the kernel does write.
 
 #include "tests/support/dumped_memory.h"
 #include "tests/support/free_port.h"
@@ -14,7 +14,10 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <sys/stat.h>
@@ -144,6 +147,41 @@ TEST_P(TheSecretOfALivingJob, IsInNoCoreOfAnyProcess) {
     }
   }
   EXPECT_EQ(processes, 2 * 3);
+}
+
+/// A rank of the node that has the secret from a file crashes; then the tsprun that has it from its environment.
+TEST_P(TheSecretOfALivingJob, IsInNoCoreThatTheKernelWrites) {
+  for (const bool of_rank : {true, false}) {
+    const TemporaryDirectory folder;
+    const std::string marker = random_text();
+    const auto dumping = [&](int node) {
+      std::vector<std::string> all = {"sh", "-c", fmt::format("cd {}; ulimit -c unlimited; exec \"$@\"", folder.path("")), "sh"};
+      std::ranges::copy(words(node), std::back_inserter(all));
+      return all;
+    };
+    Process first(of_rank ? words(0) : dumping(0), {.environment = {{"TSP_SECRET", text_}, {"OF_THIS_TEST", marker}}});
+    Process second(of_rank ? dumping(1) : words(1), {.environment = {{"OF_THIS_TEST", marker}}});
+    ASSERT_TRUE(first.wait_for_output("step ", 5)) << first.err() << second.err();
+    const std::vector<std::pair<std::string, Bytes>> forbidden = parts();
+    std::vector<pid_t> ranks = second.marked();
+    std::erase(ranks, second.pid());
+    ASSERT_EQ(ranks.size(), 2U);
+    ::kill(of_rank ? ranks.back() : first.pid(), SIGSEGV);
+    EXPECT_EQ(first.wait(30).code, of_rank ? 1 : 128 + SIGSEGV) << first.err();
+    EXPECT_EQ(second.wait(30).code, 1) << second.err();
+
+    const std::filesystem::directory_iterator cores(folder.path(""));
+    if (cores == std::filesystem::directory_iterator()) {
+      GTEST_SKIP() << "the kernel writes no core into the folder of a process that crashes (core_pattern, ulimit -c)";
+    }
+    std::ifstream file(cores->path(), std::ios::binary);
+    const std::string core((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    EXPECT_NE(core.find(marker), std::string::npos) << "the core doesn't hold the environment: it proves nothing";
+    for (const auto& [what, bytes] : forbidden) {
+      EXPECT_EQ(core.find({reinterpret_cast<const char*>(bytes.data()), bytes.size()}), std::string::npos)
+          << what << " are in the core of " << (of_rank ? "a rank" : "tsprun");
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Tls, TheSecretOfALivingJob, testing::Values("on", "off"),
