@@ -42,38 +42,6 @@ enum class Owner : std::uint8_t {
 /// waited for as prepared(), then as sent(), to each peer that gets it; last comes drained(), once.
 class Offer {
  public:
-  struct Prepared {
-    Offer& offer;
-    std::size_t offset;
-    std::size_t bytes;
-    bool poll() { return offer.is_prepared() || offer.prepare(offset, bytes); }
-  };
-  struct AllPrepared {
-    Offer& offer;
-    bool poll() { return offer.prepare_all(); }
-  };
-  struct Sent {
-    Offer& offer;
-    int to;
-    std::uint32_t step;
-    std::size_t offset;
-    std::size_t bytes;
-    bool poll() { return offer.send(to, step, offset, bytes); }
-  };
-  struct AllSent {
-    Offer& offer;
-    int to;
-    bool prepared = false;
-    bool poll() {
-      prepared = prepared || offer.prepare_all();
-      return prepared && offer.send(to, 0, 0, offer.memory_.size());
-    }
-  };
-  struct Drained {
-    Offer& offer;
-    bool poll() { return (offer.block_ == nullptr && offer.pending_.empty()) || offer.drain(); }
-  };
-
   /// Makes an offer of nothing, until set().
   explicit Offer(Collective& me) : me_(&me) {}
   /// Makes an offer as set() does, unless this rank is alone.
@@ -89,15 +57,28 @@ class Offer {
   void set(std::span<const std::byte> memory, std::size_t largest, Readers readers, Owner owner = Owner::caller);
 
   /// Returns the condition that the bytes of this range, which are final, are where peers can get them.
-  Prepared prepared(std::size_t offset, std::size_t bytes) { return {*this, offset, bytes}; }
+  auto prepared(std::size_t offset, std::size_t bytes) {
+    return Until{[this, offset, bytes] { return is_prepared() || prepare(offset, bytes); }};
+  }
   /// Returns the same condition for all of the memory.
-  AllPrepared prepared() { return {*this}; }
+  auto prepared() {
+    return Until{[this] { return prepare_all(); }};
+  }
   /// Returns the condition that a range has been sent to a member. It is false while the lane has no credit.
-  Sent sent(int to, std::uint32_t step, std::size_t offset, std::size_t bytes) { return {*this, to, step, offset, bytes}; }
+  auto sent(int to, std::uint32_t step, std::size_t offset, std::size_t bytes) {
+    return Until{[=, this] { return send(to, step, offset, bytes); }};
+  }
   /// Returns the condition that all of the memory has been prepared and sent to a member, as one message of step 0.
-  AllSent all_sent_to(int to) { return {*this, to}; }
+  auto all_sent_to(int to) {
+    return Until{[this, to, prepared = false]() mutable {
+      prepared = prepared || prepare_all();
+      return prepared && send(to, 0, 0, memory_.size());
+    }};
+  }
   /// Returns the condition that no peer reads the memory any more. No part is sent after it.
-  Drained drained() { return {*this}; }
+  auto drained() {
+    return Until{[this] { return (block_ == nullptr && pending_.empty()) || drain(); }};
+  }
 
   // Polls of the conditions above. Each returns true once its condition holds; until then it notes for which rank the operation
   // waits.

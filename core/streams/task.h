@@ -28,6 +28,14 @@ concept Condition = requires(T& condition) {
   { condition.poll() } -> std::same_as<bool>;
 };
 
+/// A condition made of a function; not of a coroutine's own lambda, as g++ 12 warns of what its frame then holds.
+template <class F>
+struct Until {
+  F poll;
+};
+template <class F>
+Until(F) -> Until<F>;
+
 /// Waiting for it gives others a turn.
 struct NextTurn {};
 

@@ -36,7 +36,7 @@ class Relay {
   /// Copies and sends as much as the budget and lanes allow.
   bool poll();
   /// Returns the condition that no peer reads the buffer any more.
-  Offer::Drained drained() { return offer_.drained(); }
+  auto drained() { return offer_.drained(); }
 
  private:
   /// Number of receives that are posted ahead, so that a sender that needs the receiver's grant doesn't have to wait for it.

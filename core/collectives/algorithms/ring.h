@@ -20,20 +20,16 @@ inline std::size_t ring_piece(DType dtype) { return kRingPieceBytes / size_of(ke
 /// Memory from which partial sums are sent to the right: two slots, so that one is filled while the other is read.
 class RingSlots {
  public:
-  struct SlotSent {
-    RingSlots& slots;
-    std::size_t hop;
-    std::size_t bytes;
-    bool poll() { return slots.send(hop, bytes); }
-  };
   /// Allocates slots of `bytes` each if `sends`, and a landing if messages from the left can't be viewed. Throws
   /// Error(out_of_memory).
   RingSlots(Collective& me, std::size_t bytes, bool sends = true);
   std::byte* slot(std::size_t hop) const { return memory_[hop % 2].bytes().data(); }
   /// Returns the condition that nobody reads slot `hop` mod 2 any more.
-  Offer::Drained writable(std::size_t hop) { return offers_[hop % 2].drained(); }
+  auto writable(std::size_t hop) { return offers_[hop % 2].drained(); }
   /// Returns the condition that the first `bytes` of slot `hop` mod 2 have been sent to the right, as step `hop`.
-  SlotSent sent(std::size_t hop, std::size_t bytes) { return {*this, hop, bytes}; }
+  auto sent(std::size_t hop, std::size_t bytes) {
+    return Until{[this, hop, bytes] { return send(hop, bytes); }};
+  }
   /// Returns the memory into which messages are received that can't be viewed; null if they can.
   std::byte* landing() { return landing_.bytes().data(); }
 

@@ -13,7 +13,7 @@ Task send_and_receive(Collective& me, const Arguments& call) {
     co_await me.finished();
   }
   Offer offer(me, call.send.as_bytes(), call.send.bytes(), Readers::one, Owner::sender);
-  Offer::AllSent sending = offer.all_sent_to(call.root);
+  auto sending = offer.all_sent_to(call.root);
   Landing landing(me, call.recv.as_bytes());
   Arrival arrival(landing, call.source, 0, call.recv.as_bytes());
   co_await me.turn();
