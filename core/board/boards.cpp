@@ -47,8 +47,8 @@ void keep_still_lines(Snapshot& words, const Snapshot& again, const Snapshot& be
 std::size_t useful_bytes(const Snapshot& words) {
   const auto* page = reinterpret_cast<const std::byte*>(words.data());
   std::uint32_t state = 0;
-  std::memcpy(&state, page + offsetof(RankPage, error_state), sizeof state);
-  return state == 0 ? offsetof(RankPage, error_state) : sizeof(RankPage);
+  std::memcpy(&state, page + offsetof(RankPage, error), sizeof state);
+  return state == 0 ? offsetof(RankPage, error) : sizeof(RankPage);
 }
 
 }  // namespace
@@ -97,7 +97,8 @@ void Boards::correct(const Failure& failure) {
 
 void Boards::clear_half_written() {
   for (Node& node : nodes_) {
-    if (node.board.node().abort.load() == 1) node.board.node().abort.store(0);
+    std::atomic<std::uint32_t>& state = node.board.node().first.state;
+    if (state.load() == 1) state.store(0);
   }
 }
 

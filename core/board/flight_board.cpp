@@ -29,6 +29,14 @@ Cause cause_of(std::uint32_t value) {
 
 Op op_of(std::uint32_t value) { return value < kOps ? static_cast<Op>(value) : Op::barrier; }
 
+/// Returns Op + 1; 0 if the text names no operation.
+std::uint32_t number_of_op(std::string_view text) {
+  const std::optional<Op> op = op_from_name(text);
+  return op ? static_cast<std::uint32_t>(*op) + 1 : 0;
+}
+
+std::string text_of_op(std::uint32_t number) { return number == 0 ? std::string() : std::string(name(op_of(number - 1))); }
+
 }  // namespace
 
 Failure failure_of(const Error& error) {
@@ -71,46 +79,37 @@ RankPage& FlightBoard::page(int rank) const { return *reinterpret_cast<RankPage*
 
 NodePage& FlightBoard::node() const { return *reinterpret_cast<NodePage*>(memory_->page(0).data()); }
 
+bool FailureLines::write(const Failure& failure, std::uint32_t from) {
+  if (!state.compare_exchange_strong(from, 1)) return false;
+  cause.store(static_cast<std::uint32_t>(failure.cause), relaxed);
+  rank.store(failure.rank, relaxed);
+  code.store(failure.code, relaxed);
+  op.store(number_of_op(failure.op), relaxed);
+  sequence.store(failure.sequence, relaxed);
+  copy_text(detail, failure.detail);
+  state.store(2);
+  return true;
+}
+
+Failure FailureLines::read() const {
+  if (state.load() != 2) return {};
+  return {.cause = cause_of(cause.load(relaxed)),
+          .rank = rank.load(relaxed),
+          .code = code.load(relaxed),
+          .op = text_of_op(op.load(relaxed)),
+          .sequence = sequence.load(relaxed),
+          .detail = text_of(detail)};
+}
+
 bool FlightBoard::abort(const Failure& failure) const {
-  std::uint32_t none = 0;
-  const bool first = node().abort.compare_exchange_strong(none, 1);
   // A launcher repeats this call in every round: ranks that were woken once know about the failure.
-  if (!first) return false;
-  write_abort(failure);
+  if (!node().first.write(failure)) return false;
   const auto here = static_cast<int>(memory_->layout().local_ranks);
   for (int i = 0; i < here; ++i) memory_->ring(i);
   return true;
 }
 
-void FlightBoard::correct(const Failure& failure) const {
-  std::uint32_t complete = 2;
-  if (node().abort.compare_exchange_strong(complete, 1)) write_abort(failure);
-}
-
-void FlightBoard::write_abort(const Failure& failure) const {
-  NodePage& node_page = node();
-  node_page.cause.store(static_cast<std::uint32_t>(failure.cause), relaxed);
-  node_page.rank.store(failure.rank, relaxed);
-  node_page.code.store(failure.code, relaxed);
-  const std::optional<Op> op = op_from_name(failure.op);
-  node_page.op.store(op ? static_cast<std::uint32_t>(*op) + 1 : 0, relaxed);
-  node_page.sequence.store(failure.sequence, relaxed);
-  copy_text(node_page.detail, failure.detail);
-  node_page.abort.store(2);
-}
-
-Failure FlightBoard::failure() const {
-  const NodePage& node_page = node();
-  Failure failure;
-  if (node_page.abort.load() != 2) return failure;
-  failure.cause = cause_of(node_page.cause.load(relaxed));
-  failure.rank = node_page.rank.load(relaxed);
-  failure.code = node_page.code.load(relaxed);
-  if (const std::uint32_t op = node_page.op.load(relaxed); op > 0) failure.op = name(op_of(op - 1));
-  failure.sequence = node_page.sequence.load(relaxed);
-  failure.detail = text_of(node_page.detail);
-  return failure;
-}
+void FlightBoard::correct(const Failure& failure) const { node().first.write(failure, 2); }
 
 Failure FlightBoard::first_failure() const {
   constexpr std::uint64_t kPatience_ns = 100'000'000;
@@ -199,29 +198,16 @@ int FlightBoard::waits_for(int rank) const {
 }
 
 Failure FlightBoard::first_error(int rank) const {
-  const RankPage& rank_page = page(rank);
-  Failure failure;
-  if (rank_page.error_state.load() != 2) return failure;
-  failure.cause = cause_of(rank_page.error_cause.load(relaxed));
-  const int named = rank_page.error_rank.load(relaxed);
-  failure.rank = named >= 0 && named < ranks_ ? named : rank;
-  if (const std::uint32_t op = rank_page.error_op.load(relaxed); op > 0) failure.op = name(op_of(op - 1));
-  failure.sequence = rank_page.error_sequence.load(relaxed);
-  failure.detail = text_of(rank_page.error_text);
+  Failure failure = page(rank).error.read();
+  if (failure.cause != Cause::none && (failure.rank < 0 || failure.rank >= ranks_)) failure.rank = rank;
   return failure;
 }
 
 void FlightBoard::note_first_error(int rank, const Failure& error) const {
-  RankPage& rank_page = page(rank);
-  std::uint32_t none = 0;
-  if (!rank_page.error_state.compare_exchange_strong(none, 1)) return;
-  rank_page.error_cause.store(static_cast<std::uint32_t>(error.cause), relaxed);
-  rank_page.error_rank.store(error.rank >= 0 ? error.rank : rank, relaxed);
-  const std::optional<Op> op = op_from_name(error.op);
-  rank_page.error_op.store(op ? static_cast<std::uint32_t>(*op) + 1 : 0, relaxed);
-  rank_page.error_sequence.store(op ? error.sequence : 0, relaxed);
-  copy_text(rank_page.error_text, error.detail);
-  rank_page.error_state.store(2);
+  Failure mine = error;
+  if (mine.rank < 0) mine.rank = rank;
+  if (!op_from_name(mine.op)) mine.sequence = 0;
+  page(rank).error.write(mine);
 }
 
 void FlightBoard::note_fault(int rank, const FaultRecord& record) const {
@@ -235,8 +221,7 @@ void FlightBoard::note_fault(int rank, const FaultRecord& record) const {
   line.sequence.store(record.sequence, relaxed);
   line.peer.store(record.peer, relaxed);
   line.fault.store(static_cast<std::uint32_t>(record.fault), relaxed);
-  const std::optional<Op> op = op_from_name(record.op);
-  line.op.store(op ? static_cast<std::uint32_t>(*op) + 1 : 0, relaxed);
+  line.op.store(number_of_op(record.op), relaxed);
   to.fault_records.store(used + 1, std::memory_order_release);
 }
 
@@ -261,11 +246,10 @@ std::vector<FaultRecord> FlightBoard::fault_records(int rank) const {
   std::vector<FaultRecord> records;
   for (std::size_t i = 0; i < used; ++i) {
     const FaultLine& line = from.fault_lines[i];
-    const std::uint32_t op = line.op.load(relaxed);
     records.push_back({.fault = line.fault.load(relaxed),
                        .when_ns = line.when_ns.load(relaxed),
                        .step = line.step.load(relaxed),
-                       .op = op == 0 ? std::string() : std::string(name(op_of(op - 1))),
+                       .op = text_of_op(line.op.load(relaxed)),
                        .sequence = line.sequence.load(relaxed),
                        .peer = line.peer.load(relaxed)});
   }

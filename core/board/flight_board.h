@@ -8,14 +8,12 @@
 //
 // Node page                                         written by
 //   0 ┌───────────────┐
-//     │ abort         │ 0 none, 1 being written,     the process that finds the first failure: 0→1 by CAS, the fields, then 2
-//     │               │ 2 complete                   (if it dies in between, the launcher starts over; if the launcher learns
-//     │               │                              of an earlier cause, it replaces the failure: 2→1, the fields, 2)
 //     │ untold        │ 1: other nodes don't know    the courier (courier.h), 0 where there is none; ranks that have waited
 //     │               │ of a failure yet             for it in vain
 //  64 ├───────────────┤
-//     │ failure       │ cause, rank, signal, op,     the same process
-//     │               │ sequence, detail text
+//     │ first failure │ 0 none, 1 being written,     the process that finds the first failure: 0→1 by CAS, the fields, then 2
+//     │               │ 2 complete; cause, rank,     (if it dies in between, the launcher starts over; if the launcher learns
+//     │               │ signal, op, sequence, text   of an earlier cause, it replaces the failure: 2→1, the fields, 2)
 //     └───────────────┘
 // Rank page                                         written by
 //   0 ┌───────────────┐
@@ -132,6 +130,32 @@ static_assert(sizeof(FaultLine) == 32);
 /// Number of FaultLines of a page; later strikes are only counted.
 inline constexpr std::size_t kFaultLines = 16;
 
+/// A failure as plain data.
+struct Failure {
+  Cause cause = Cause::none;
+  int rank = -1;   ///< world rank of the culprit, -1 unknown
+  int code = 0;    ///< signal (killed) or exit code (exited)
+  std::string op;  ///< empty outside an operation
+  std::uint32_t sequence = 0;
+  std::string detail;
+};
+
+/// A failure that is written once, by the first of several writers.
+struct FailureLines {
+  alignas(64) std::atomic<std::uint32_t> state;  ///< 0 none, 1 being written, 2 complete
+  std::atomic<std::uint32_t> cause;              ///< Cause
+  std::atomic<std::int32_t> rank;                ///< world rank of the culprit, -1 unknown
+  std::atomic<std::int32_t> code;                ///< signal or exit code, 0 none
+  std::atomic<std::uint32_t> op;                 ///< Op + 1 of the culprit's operation, 0: none was named
+  std::atomic<std::uint32_t> sequence;           ///< number of that operation, as in ActivityLine
+  char detail[kErrorText];
+
+  /// Writes a failure if the state is `from`; 2 replaces one that is complete. Returns whether it was.
+  bool write(const Failure& failure, std::uint32_t from = 0);
+  /// Returns the failure; its cause is none if none is complete.
+  Failure read() const;
+};
+
 /// RankPage::code of a process that is gone and whose exit code nobody could read (only a parent process can).
 inline constexpr std::int32_t kUnknownCode = -1;
 
@@ -155,12 +179,7 @@ struct RankPage {
   FaultLine fault_lines[kFaultLines];                   ///< the first strikes, in order of time
   FinishedLine finished[kFinishedLines];
   LinkLine links[kLinkLines];
-  alignas(64) std::atomic<std::uint32_t> error_state;  ///< 0 none, 1 being written, 2 complete
-  std::atomic<std::uint32_t> error_cause;              ///< Cause
-  std::atomic<std::int32_t> error_rank;                ///< world rank of the culprit
-  std::atomic<std::uint32_t> error_op;                 ///< Op + 1 of the culprit's operation, 0: none was named
-  std::atomic<std::uint32_t> error_sequence;           ///< number of that operation, as in ActivityLine
-  char error_text[kErrorText];
+  FailureLines error;  ///< the rank's first
 
   /// Counts a sign of life. Only the rank itself calls it; of two threads that count at once, one may not be heard.
   void count_sign() { ticks.store(ticks.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
@@ -169,26 +188,10 @@ static_assert(sizeof(RankPage) <= shm::kPage);
 
 /// Page of a node with the first failure of the job, see the drawing above.
 struct NodePage {
-  alignas(64) std::atomic<std::uint32_t> abort;  ///< 0 none, 1 being written, 2 complete
-  std::atomic<std::uint32_t> untold;             ///< 1: a courier runs, and has told other nodes of no failure yet
-  alignas(64) std::atomic<std::uint32_t> cause;  ///< Cause
-  std::atomic<std::int32_t> rank;                ///< world rank of the culprit, -1 unknown
-  std::atomic<std::int32_t> code;                ///< signal or exit code, 0 none
-  std::atomic<std::uint32_t> op;                 ///< Op + 1, 0: outside an operation
-  std::atomic<std::uint32_t> sequence;           ///< number of the operation, as in ActivityLine
-  char detail[kErrorText];
+  alignas(64) std::atomic<std::uint32_t> untold;  ///< 1: a courier runs, and has told other nodes of no failure yet
+  FailureLines first;
 };
 static_assert(sizeof(NodePage) <= shm::kPage);
-
-/// A failure as plain data.
-struct Failure {
-  Cause cause = Cause::none;
-  int rank = -1;   ///< world rank of the culprit, -1 unknown
-  int code = 0;    ///< signal (killed) or exit code (exited)
-  std::string op;  ///< empty outside an operation
-  std::uint32_t sequence = 0;
-  std::string detail;
-};
 
 /// FaultLine as plain data.
 struct FaultRecord {
@@ -245,14 +248,14 @@ class FlightBoard {
   NodePage& node() const;
 
   /// Returns true if the job has failed.
-  bool aborted() const { return node().abort.load(std::memory_order_relaxed) != 0; }
+  bool aborted() const { return node().first.state.load(std::memory_order_relaxed) != 0; }
   /// Writes the job's first failure and rings all doorbells of the node, so that sleeping ranks notice. Does nothing and returns
   /// false if there was a failure before.
   bool abort(const Failure& failure) const;
   /// Replaces a completely written failure by the true first one. For the launcher, which alone knows how processes ended.
   void correct(const Failure& failure) const;
   /// Returns the job's first failure; its cause is Cause::none if there is none or it isn't completely written yet.
-  Failure failure() const;
+  Failure failure() const { return node().first.read(); }
   /// Returns the first failure of a job that has failed. Waits up to 0.1 s until it is completely written; says so if it isn't
   /// then, because its writer died. A launcher writes it in that case.
   Failure first_failure() const;
@@ -304,8 +307,6 @@ class FlightBoard {
   std::string describe(const Chain& chain, std::uint64_t now_ns) const;
 
  private:
-  void write_abort(const Failure& failure) const;
-
   const shm::NodeMemory* memory_;
   int ranks_;
 };
