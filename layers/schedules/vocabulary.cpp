@@ -16,6 +16,8 @@ using kernels::Write;
 
 namespace {
 
+const CallOptions kMergedHead{.stream = Stream::kv, .purpose = Purpose::head};
+
 std::vector<std::size_t> elements_of(const std::vector<std::vector<std::uint32_t>>& rows, std::size_t width) {
   std::vector<std::size_t> elements;
   for (const auto& list : rows) elements.push_back(list.size() * width);
@@ -165,6 +167,35 @@ void HeadShard::add_to_loss(const Tensor& maximum, const Tensor& sum, const Tens
     rank.compute().cross_entropy_update(maximum.slice(0, row, count), sum.slice(0, row, count), label_logit.slice(0, row, count),
                                         tile, labels.subspan(row, count), static_cast<std::int64_t>(first_id));
   });
+}
+
+double HeadShard::merged_loss(Communicator& axis, const std::vector<std::size_t>& counts, const Tensor& lse,
+                              const LogitsSink* logits, std::span<const std::size_t> numbers) const {
+  ComputeStream& compute = rank.compute();
+  const auto vector = [&](std::string_view what) { return rank.tensor(Category::communication, sums, {x.size(0)}, what); };
+  const OwnedTensor maximum = vector("maxima of logits");
+  const OwnedTensor sum = vector("sums of exponentials");
+  const OwnedTensor label_logit = vector("labels' logits");
+  compute.cross_entropy_begin(maximum, sum, label_logit);
+  add_to_loss(maximum, sum, label_logit, logits, numbers);
+  const OwnedTensor& part_lse = maximum;
+  compute.cross_entropy_finish(part_lse, maximum, sum);
+  const auto me = counts.begin() + axis.rank();
+  const std::size_t first = std::accumulate(counts.begin(), me, std::size_t{0});
+  const std::vector<std::size_t> mine(counts.size(), *me);
+  const OwnedTensor parts = rank.tensor(Category::communication, sums, {counts.size(), *me}, "log-sum-exp parts");
+  rank.wait(axis.post_all_to_all_v(buffer_of(ConstTensor(part_lse.view())), counts, buffer_of(parts.view()), mine, kMergedHead));
+  std::vector<ConstTensor> in_order;
+  for (std::size_t r = 0; r < counts.size(); ++r) in_order.push_back(parts->select(0, r));
+  const Tensor merged = lse.slice(0, first, *me);
+  compute.merge_log_sum_exp(merged, in_order);
+  rank.wait(axis.post_all_gather_v(buffer_of(ConstTensor(merged)), buffer_of(lse), counts, kMergedHead));
+
+  // Σ log-sum-exp of this rank's part of the tokens, minus the logits of the labels among this shard's ids.
+  const OwnedTensor& zeros = sum;
+  compute.fill_zero(zeros);
+  return compute.cross_entropy_loss(merged, zeros->slice(0, 0, *me), labels.subspan(first, *me)) +
+         compute.cross_entropy_loss(zeros, label_logit, labels);
 }
 
 void HeadShard::backward(const Tensor& dx, const Tensor& dW, const ConstTensor& lse, double weight, Write into_dx) const {

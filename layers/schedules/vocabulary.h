@@ -81,6 +81,11 @@ struct HeadShard {
   /// then not read.
   void add_to_loss(const Tensor& maximum, const Tensor& sum, const Tensor& label_logit, const LogitsSink* logits,
                    std::span<const std::size_t> numbers) const;
+  /// Returns this rank's part of the sum of losses where every rank of `axis` has all of these tokens and a shard of its own:
+  /// merges the shards' log-sum-exps into `lse` [rows], each rank those of counts[r] rows, one after another. `logits` and
+  /// `numbers` as above.
+  double merged_loss(Communicator& axis, const std::vector<std::size_t>& counts, const Tensor& lse, const LogitsSink* logits,
+                     std::span<const std::size_t> numbers) const;
   /// Writes the shard's gradient to dW [ids, h], and its part of x's to dx [rows, h], which is replaced or added to. `weight`: as
   /// in Vocabulary::head_backward().
   void backward(const Tensor& dx, const Tensor& dW, const ConstTensor& lse, double weight, kernels::Write into_dx) const;

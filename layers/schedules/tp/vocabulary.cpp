@@ -14,12 +14,6 @@ namespace tsprun::detail {
 
 using kernels::Write;
 
-namespace {
-
-const CallOptions kTensorHead{.stream = Stream::kv, .purpose = Purpose::head};
-
-}  // namespace
-
 TensorVocabulary::TensorVocabulary(Rank& rank, Communicator& tensor, Communicator& sequence, const Chunks& rows,
                                    const Weights& weights)
     : rank_(rank), tensor_(tensor), sequence_(sequence), rows_(rows), weights_(weights) {}
@@ -97,26 +91,8 @@ void TensorVocabulary::embed_backward(const ConstTensor& dx) {
 
 // --- head and loss -----------------------------------------------------------------------------------------------------------
 
-/// Merges the ranks' log-sum-exps over their own ids of all tokens: each rank merges those of a part of the tokens, then an
-/// all_gather gives all of them to every rank.
-void TensorVocabulary::merge_log_sum_exp(const Tensor& lse, const Tensor& part) {
-  const Chunks cut = Chunks::balanced(tensor_.size(), lse.size(0));
-  const std::size_t own = cut.count(tensor_.rank());
-  std::vector<std::size_t> counts;
-  for (int t = 0; t < tensor_.size(); ++t) counts.push_back(cut.count(t));
-  const std::vector<std::size_t> mine(counts.size(), own);
-  const OwnedTensor parts = rank_.tensor(Category::communication, lse.dtype(), {counts.size(), own}, "log-sum-exp parts");
-  rank_.wait(tensor_.post_all_to_all_v(buffer_of(ConstTensor(part)), counts, buffer_of(parts.view()), mine, kTensorHead));
-  std::vector<ConstTensor> in_order;
-  for (std::size_t t = 0; t < counts.size(); ++t) in_order.push_back(parts->select(0, t));
-  const Tensor merged = lse.slice(0, cut.offset(tensor_.rank()), own);
-  rank_.compute().merge_log_sum_exp(merged, in_order);
-  rank_.wait(tensor_.post_all_gather_v(buffer_of(ConstTensor(merged)), buffer_of(lse), counts, kTensorHead));
-}
-
 double TensorVocabulary::head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens,
                               std::span<const std::int64_t> labels, const LogitsSink* logits, bool) {
-  ComputeStream& compute = rank_.compute();
   if (!labels.empty()) std::ranges::copy(tokens.take(tokens.holder(), labels), labels_.begin());
   row_numbers_.clear();
   if (logits != nullptr) {
@@ -124,25 +100,8 @@ double TensorVocabulary::head(const ConstTensor& x, const Tensor& lse, const Tok
     std::iota(numbers.begin(), numbers.end(), std::size_t{0});
     row_numbers_ = tokens.take(tokens.holder(), std::span<const std::size_t>(numbers));
   }
-  const std::size_t all = x.size(0);
-  const DType sums = lse.dtype();
-  const auto vector = [&](std::string_view what) { return rank_.tensor(Category::workspace, sums, {all}, what); };
-  const OwnedTensor maximum = vector("maxima of logits");
-  const OwnedTensor sum = vector("sums of exponentials");
-  const OwnedTensor label_logit = vector("labels' logits");
-  compute.cross_entropy_begin(maximum, sum, label_logit);
-  shard(x, sums).add_to_loss(maximum, sum, label_logit, logits, row_numbers_);
-  compute.cross_entropy_finish(maximum, maximum, sum);
-  merge_log_sum_exp(lse, maximum);
-
-  // Σ log-sum-exp of this rank's part of the tokens, minus the logits of the labels among this rank's ids.
-  const Chunks cut = Chunks::balanced(tensor_.size(), all);
-  const std::size_t first = cut.offset(tensor_.rank());
-  const std::size_t own = cut.count(tensor_.rank());
-  const OwnedTensor& zeros = sum;
-  compute.fill_zero(zeros);
-  return compute.cross_entropy_loss(lse.slice(0, first, own), zeros->slice(0, 0, own), labels_.subspan(first, own)) +
-         compute.cross_entropy_loss(zeros, label_logit, labels_);
+  const std::vector<std::size_t> counts = Chunks::balanced(tensor_.size(), x.size(0)).counts(tensor_.size());
+  return shard(x, lse.dtype()).merged_loss(tensor_, counts, lse, logits, row_numbers_);
 }
 
 void TensorVocabulary::head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout&,

@@ -31,7 +31,6 @@ class TensorVocabulary final : public Vocabulary {
   }
   void sum_over_tensor(const Tensor& x, DType travelling, Purpose purpose);
   void sum_over_sequence(const Tensor& gradient, Purpose purpose);
-  void merge_log_sum_exp(const Tensor& lse, const Tensor& part);
 
   Rank& rank_;
   Communicator& tensor_;
