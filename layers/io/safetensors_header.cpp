@@ -1,5 +1,5 @@
 // Parses the JSON of a safetensors header and checks every field.
-#include "layers/io/json_text.h"
+#include "layers/io/json_object.h"
 #include "layers/io/safetensors.h"
 #include "transport/cause.h"
 
@@ -14,52 +14,27 @@ namespace {
 
 using nlohmann::json;
 
-/// One tensor's entry, with errors that name it.
-class Entry {
- public:
-  Entry(const std::string& where, const std::string& name, const json& object) : where_(where), name_(name), object_(object) {
-    if (!object.is_object()) refuse("entry", fmt::format("expected an object, found {}", shown_value(object)));
-  }
-
-  [[noreturn]] void refuse(std::string_view field, const std::string& why) const {
-    throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": {}: {}", where_, shown(name_), field, why));
-  }
-
-  StoredType type() const {
-    const json& value = field("dtype");
-    const auto type = value.is_string() ? stored_type_from_name(value.get_ref<const std::string&>()) : std::nullopt;
-    if (!type) refuse("dtype", fmt::format("expected F64, F32, F16, BF16 or an integer type, found {}", shown_value(value)));
-    return *type;
-  }
-
-  /// Returns an array field of integers that aren't negative.
-  std::vector<std::uint64_t> numbers(std::string_view name) const {
-    const json& value = field(name);
-    const bool good =
-        value.is_array() && std::all_of(value.begin(), value.end(), [](const json& each) { return each.is_number_unsigned(); });
-    if (!good) refuse(name, "expected an array of integers that aren't negative");
-    return value.get<std::vector<std::uint64_t>>();
-  }
-
- private:
-  const json& field(std::string_view name) const {
-    const auto at = object_.find(name);
-    if (at == object_.end()) refuse(name, "is missing");
-    return *at;
-  }
-
-  const std::string& where_;
-  const std::string& name_;
-  const json& object_;
-};
-
 TensorInfo read_entry(const std::string& where, const std::string& name, const json& object, std::uint64_t data_begin,
                       std::uint64_t data_bytes) {
-  const Entry entry(where, name, object);
-  TensorInfo tensor{name, entry.type(), {}, 0, 0};
+  JsonObject entry(object, fmt::format("{}: tensor \"{}\"", where, shown(name)));
+  const auto refuse = [&](std::string_view field, const std::string& why) {
+    throw Error(Cause::refused, fmt::format("{}: {}: {}", entry.where(), field, why));
+  };
+  const auto numbers = [&](std::string_view field) {
+    const json* value = entry.find(field);
+    const auto is_size = [](const json& each) { return each.is_number_unsigned(); };
+    if (value == nullptr || !value->is_array() || !std::ranges::all_of(*value, is_size))
+      entry.refuse(field, "an array of integers that aren't negative");
+    return value->get<std::vector<std::uint64_t>>();
+  };
+  const json* dtype = entry.find("dtype");
+  const auto type =
+      dtype != nullptr && dtype->is_string() ? stored_type_from_name(dtype->get_ref<const std::string&>()) : std::nullopt;
+  if (!type) entry.refuse("dtype", "F64, F32, F16, BF16 or an integer type");
+  TensorInfo tensor{name, *type, {}, 0, 0};
 
   std::uint64_t expected = size_of(tensor.type);
-  const std::vector<std::uint64_t> shape = entry.numbers("shape");
+  const std::vector<std::uint64_t> shape = numbers("shape");
   tensor.shape.assign(shape.begin(), shape.end());
   // A zero makes the tensor empty, but the other sizes must still be valid.
   bool overflow = false;
@@ -68,19 +43,19 @@ TensorInfo read_entry(const std::string& where, const std::string& name, const j
     empty = empty || size == 0;
     overflow = __builtin_mul_overflow(expected, std::max<std::uint64_t>(size, 1), &expected) || overflow;
   }
-  if (overflow) entry.refuse("shape", fmt::format("{} has more bytes than 64 bits can count", describe(tensor.shape)));
+  if (overflow) refuse("shape", fmt::format("{} has more bytes than 64 bits can count", describe(tensor.shape)));
   if (empty) expected = 0;
 
-  const std::vector<std::uint64_t> offsets = entry.numbers("data_offsets");
-  if (offsets.size() != 2) entry.refuse("data_offsets", fmt::format("expected [begin, end], found {} numbers", offsets.size()));
+  const std::vector<std::uint64_t> offsets = numbers("data_offsets");
+  if (offsets.size() != 2) refuse("data_offsets", fmt::format("expected [begin, end], found {} numbers", offsets.size()));
   const auto [begin, end] = std::pair(offsets[0], offsets[1]);
   if (begin > end || end > data_bytes) {
-    entry.refuse("data_offsets", fmt::format("[{}, {}]: expected begin ≤ end ≤ {}, the bytes of data in the file{}", begin, end,
-                                             data_bytes, begin <= end ? " (is it cut off?)" : ""));
+    refuse("data_offsets", fmt::format("[{}, {}]: expected begin ≤ end ≤ {}, the bytes of data in the file{}", begin, end,
+                                       data_bytes, begin <= end ? " (is it cut off?)" : ""));
   }
   if (end - begin != expected) {
-    entry.refuse("data_offsets", fmt::format("[{}, {}] are {} bytes; expected {} for {} {}", begin, end, end - begin, expected,
-                                             detail::name(tensor.type), describe(tensor.shape)));
+    refuse("data_offsets", fmt::format("[{}, {}] are {} bytes; expected {} for {} {}", begin, end, end - begin, expected,
+                                       detail::name(tensor.type), describe(tensor.shape)));
   }
   tensor.offset = data_begin + begin;
   tensor.bytes = expected;
