@@ -4,6 +4,7 @@
 #include "transport/number.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <fstream>
 #include <limits>
@@ -222,6 +223,13 @@ OutOfMemoryKills out_of_memory_kills() {
   kills.cgroup = innermost("", "memory.events") + innermost("memory", "memory.oom_control");
   return kills;
 }
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
+}
+
+std::string boot_identity() { return first_line("/proc/sys/kernel/random/boot_id").value_or(""); }
 
 bool has_proc() { return ::access("/proc/self/stat", R_OK) == 0; }
 

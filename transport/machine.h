@@ -33,6 +33,11 @@ struct OutOfMemoryKills {
 /// Reads the present counts.
 OutOfMemoryKills out_of_memory_kills();
 
+/// Returns the machine's name; "?" if it has none.
+std::string host_name();
+/// Returns Linux's identity of the machine's boot; empty if unknown.
+std::string boot_identity();
+
 /// Returns true if /proc is mounted. Without it stopped processes, leftover processes and cgroup limits can't be seen.
 bool has_proc();
 

@@ -5,6 +5,8 @@
 #include "layers/checkpoints/checkpoint_folder.h"
 #include "layers/io/json_text.h"
 #include "transport/cause.h"
+#include "transport/hexadecimal.h"
+#include "transport/machine.h"
 
 #include <fmt/format.h>
 
@@ -15,7 +17,6 @@
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
-#include <fstream>
 #include <memory>
 #include <sys/file.h>
 #include <sys/random.h>
@@ -34,25 +35,11 @@ constexpr std::size_t kRecordBytes = 512;
 constexpr std::string_view kVersionField = "tsprun lease";
 constexpr std::size_t kMostHost = 64;
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "?";
-  return shown(std::string(name.data()).substr(0, kMostHost));
-}
-
-std::string boot_identity() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
-  ::gmtime_r(&now, &parts);
   std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &parts);
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", ::gmtime_r(&now, &parts));
   return text.data();
 }
 
@@ -135,13 +122,11 @@ constexpr std::string_view kWhatToDo = "name another folder, or wait for it to e
 }  // namespace
 
 std::string new_run_identity() {
-  std::array<unsigned char, 16> bytes{};
+  std::array<std::byte, 16> bytes{};
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
     throw system_error(Cause::refused, "an identity for the run: getrandom", errno);
   }
-  std::string text;
-  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
-  return text;
+  return hexadecimal(bytes);
 }
 
 std::optional<LeaseRecord> read_lease(const fs::path& dir) {
@@ -171,8 +156,8 @@ CheckpointLease::CheckpointLease(const fs::path& dir, const std::string& run,
       times_(times),
       record_{.token = new_run_identity(),
               .run = run,
-              .host = host_name(),
-              .boot = boot_identity(),
+              .host = shown(machine::host_name().substr(0, kMostHost)),
+              .boot = machine::boot_identity(),
               .pid = ::getpid(),
               .since = utc_now(),
               .locked = false,

@@ -8,11 +8,11 @@
 #include "layers/io/file.h"
 #include "layers/parameters/agreement.h"
 #include "transport/cause.h"
+#include "transport/machine.h"
 #include "transport/posix.h"
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <fcntl.h>
@@ -41,11 +41,6 @@ int try_for_a_while(Rank& rank, const std::function<bool()>& attempt) {
     rank.tick();
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-}
-
-std::string trial_host() {
-  std::array<char, 65> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
 }
 
 constexpr std::string_view kShareIt =
@@ -91,7 +86,7 @@ void try_shared_folder(Rank& rank, Communicator& ranks, const fs::path& dir) {
       if (failed == 0) return;
       throw system_error(Cause::refused,
                          fmt::format("--save {}: node {} ({}) can't write the file that node 0 has just made there; {}",
-                                     dir.string(), job.node, trial_host(), kShareIt),
+                                     dir.string(), job.node, machine::host_name(), kShareIt),
                          failed);
     });
     agree(ranks, [&] {
@@ -106,7 +101,7 @@ void try_shared_folder(Rank& rank, Communicator& ranks, const fs::path& dir) {
       });
       if (failed == 0) return;
       throw Error(Cause::refused, fmt::format("--save {}: what node {} wrote there doesn't reach node 0 ({}); {}", dir.string(),
-                                              missing, trial_host(), kShareIt));
+                                              missing, machine::host_name(), kShareIt));
     });
   } catch (...) {
     clear_away();

@@ -5,6 +5,7 @@
 #include "transport/bootstrap/store_link.h"
 #include "transport/cause.h"
 #include "transport/hexadecimal.h"
+#include "transport/machine.h"
 #include "transport/number.h"
 #include "transport/posix.h"
 
@@ -14,7 +15,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <fstream>
 #include <optional>
 #include <set>
 #include <span>
@@ -157,9 +157,7 @@ Plan Plan::parse(std::string_view text) {
 }
 
 std::string machine_name(std::string_view node) {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  std::string text = fmt::format("{} {}", boot, ::getuid());
+  std::string text = fmt::format("{} {}", machine::boot_identity(), ::getuid());
   for (const char* space : {"/proc/self/ns/net", "/proc/self/ns/pid"}) {
     struct stat of {};
     text += ::stat(space, &of) == 0 ? fmt::format(" {}", of.st_ino) : " -";
