@@ -15,7 +15,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string>
-#include <unistd.h>
 #include <utility>
 
 namespace tsprun::detail {

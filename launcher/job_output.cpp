@@ -1,8 +1,6 @@
 // The part of Job that passes on what ranks write: output relays, back pressure, rank 0's results.
 #include "launcher/job.h"
 
-#include "transport/cause.h"
-
 #include <spdlog/spdlog.h>
 
 #include <array>

@@ -5,7 +5,6 @@
 #include "launcher/refuse.h"
 #include "transport/bootstrap/job_description.h"
 #include "transport/bootstrap/store.h"
-#include "transport/cause.h"
 #include "transport/factory.h"
 #include "transport/machine.h"
 #include "transport/number.h"

@@ -15,7 +15,6 @@
 #include <fstream>
 #include <memory>
 #include <sstream>
-#include <string_view>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>

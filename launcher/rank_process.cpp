@@ -12,7 +12,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <arpa/inet.h>
 #include <cerrno>
 #include <csignal>

@@ -1,7 +1,6 @@
 // Keeps an incomplete last character for the next piece.
 #include "launcher/utf8_pieces.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <utility>
 

@@ -2,7 +2,6 @@
 #include "core/collectives/exchange.h"
 
 #include "transport/cause.h"
-#include "transport/posix.h"
 
 #include <fmt/format.h>
 

@@ -10,10 +10,8 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <iterator>
 #include <string>
-#include <string_view>
 #include <unistd.h>
 #include <utility>
 

@@ -3,7 +3,6 @@
 
 #include "core/program/recorder.h"
 #include "core/trace/recorder.h"
-#include "transport/posix.h"
 
 #include <algorithm>
 

@@ -2,7 +2,6 @@
 #include "core/streams/link_times.h"
 
 #include <algorithm>
-#include <iterator>
 
 namespace tsprun::detail {
 

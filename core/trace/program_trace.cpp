@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <fcntl.h>
-#include <vector>
 
 namespace tsprun::detail {
 

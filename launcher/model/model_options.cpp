@@ -22,7 +22,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cmath>
 #include <fcntl.h>
 #include <limits>
 #include <sys/stat.h>

@@ -11,7 +11,6 @@
 #include <limits>
 #include <string_view>
 #include <system_error>
-#include <vector>
 
 namespace tsprun::detail::bootstrap {
 

@@ -1,8 +1,6 @@
 // Messages of played ranks.
 #include "transport/sim/sim_transport.h"
 
-#include <algorithm>
-
 namespace tsprun::detail::sim {
 
 namespace {

@@ -16,7 +16,6 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <system_error>
-#include <unistd.h>
 
 namespace tsprun::detail::tcp {
 
