@@ -1,9 +1,9 @@
 // Counts the messages that operations prescribe, and decides by number or by a seeded hash which of them are hit.
 #include "core/fault/message_faults.h"
 
+#include "transport/checksum.h"
+
 #include <fmt/format.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ namespace {
 
 std::uint64_t hash_of_message(const fault::Spec& spec, std::uint64_t message) {
   const std::uint64_t key[4] = {spec.seed, static_cast<std::uint64_t>(spec.from), static_cast<std::uint64_t>(spec.to), message};
-  return XXH3_64bits(key, sizeof key);
+  return checksum(std::as_bytes(std::span(key)));
 }
 
 /// Maps 64 random bits to [0, 1).
@@ -77,7 +77,7 @@ void MessageFaults::at_post(Stream stream, std::uint64_t number, const Operation
                                       .fault = fault.number,
                                       .from = info.relayed ? fault::Strike::kAnyRank : fault.spec.from,
                                       // Hashes again, because selection already favoured small hashes.
-                                      .draw = XXH3_64bits(&drawn, sizeof drawn),
+                                      .draw = checksum(std::as_bytes(std::span(&drawn, 1))),
                                       .late_ns = static_cast<std::uint64_t>(fault.spec.milliseconds * 1e6)});
   }
 }

@@ -6,10 +6,9 @@
 #include "core/program/recorder.h"
 #include "core/streams/mail.h"
 #include "core/streams/wait_state.h"
+#include "transport/checksum.h"
 
 #include <fmt/format.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <algorithm>
 #include <new>
@@ -401,11 +400,11 @@ std::vector<int> Engine::missing(const Work& work) const {
 }
 
 std::uint64_t Engine::new_group(std::span<const int> members) {
-  const std::uint64_t hash = XXH3_64bits(members.data(), members.size_bytes());
+  const std::uint64_t hash = checksum(std::as_bytes(members));
   Alike& alike = groups_[hash];
   if (alike.made == 0) alike.members.assign(members.begin(), members.end());
   const std::uint64_t parts[] = {hash, ++alike.made};
-  const std::uint64_t group = XXH3_64bits(parts, sizeof parts);
+  const std::uint64_t group = checksum(std::as_bytes(std::span(parts)));
   members_of_.emplace(group, &alike.members);
   return group;
 }

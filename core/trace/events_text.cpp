@@ -1,12 +1,12 @@
 // Prints slices, arrows and counters as Chrome's trace events.
 #include "core/trace/events_text.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include "transport/checksum.h"
 
 #include <algorithm>
 #include <array>
 #include <map>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -89,7 +89,7 @@ class ArrowNames {
     const std::uint64_t number = collective ? event.sequence : ++messages_[{event.group, event.row, from, to}];
     const std::array<std::uint64_t, 6> parts = {
         event.group, number, event.row, collective ? 1U : 0U, static_cast<std::uint64_t>(from), static_cast<std::uint64_t>(to)};
-    return XXH3_64bits(parts.data(), sizeof parts);
+    return checksum(std::as_bytes(std::span(parts)));
   }
 
  private:

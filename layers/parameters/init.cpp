@@ -4,14 +4,13 @@
 #include "core/tensor/tensor.h"
 #include "layers/io/philox.h"
 #include "transport/cause.h"
+#include "transport/checksum.h"
 
 #include <fmt/format.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <bit>
 #include <cmath>
+#include <span>
 
 namespace tsprun::detail {
 
@@ -74,7 +73,7 @@ double fresh_deviation(ParameterRole role, std::size_t layers) {
   return ends_a_sublayer ? kDeviation / std::sqrt(2.0 * static_cast<double>(layers)) : kDeviation;
 }
 
-std::uint64_t name_hash(std::string_view name) { return XXH3_64bits(name.data(), name.size()); }
+std::uint64_t name_hash(std::string_view name) { return checksum(std::as_bytes(std::span(name))); }
 
 std::pair<double, double> normal_pair(std::uint64_t seed, std::uint64_t name_hash, std::uint64_t pair) {
   const auto words = philox(seed, pair, name_hash);

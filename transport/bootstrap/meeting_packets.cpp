@@ -2,13 +2,13 @@
 #include "transport/bootstrap/meeting_packets.h"
 
 #include "transport/cause.h"
+#include "transport/checksum.h"
 
-#define XXH_INLINE_ALL
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <span>
 #include <unistd.h>
 
 namespace tsprun::detail::bootstrap::meeting {
@@ -17,7 +17,7 @@ Address::Address(const Identity& identity) {
   constexpr std::size_t kLongest = sizeof value.sun_path - 1;
   name = fmt::format("tsp-{}-{}", ::getuid(), identity.job_id);
   if (name.size() > kLongest) {
-    const std::string hash = fmt::format("-{:016x}", XXH3_64bits(name.data(), name.size()));
+    const std::string hash = fmt::format("-{:016x}", checksum(std::as_bytes(std::span(name))));
     name = name.substr(0, kLongest - hash.size()) + hash;
   }
   value.sun_family = AF_UNIX;
