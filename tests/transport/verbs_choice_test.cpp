@@ -120,7 +120,7 @@ TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {
   address.region = 0x7f0012345000;
   address.region_key = 42;
   address.mtu = 3;
-  address.ethernet = true;
+  address.ethernet = 1;
   address.gid[15] = 9;
   address.port = "rxe0 port 1";
   const std::vector<std::byte> blob = address.encode();
@@ -131,7 +131,7 @@ TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {
   EXPECT_EQ(read->region, 0x7f0012345000U);
   EXPECT_EQ(read->region_key, 42U);
   EXPECT_EQ(read->mtu, 3);
-  EXPECT_TRUE(read->ethernet);
+  EXPECT_EQ(read->ethernet, 1);
   EXPECT_EQ(read->gid[15], 9);
   EXPECT_EQ(read->port, "rxe0 port 1");
   for (std::size_t cut = 0; cut < blob.size(); ++cut) EXPECT_FALSE(Address::decode(std::span(blob).first(cut)).has_value());

@@ -69,7 +69,7 @@ std::vector<std::byte> VerbsTransport::address(int number) {
   address.region_key = slot->region.remote_key();
   address.lid = parts.port.port.lid;
   address.mtu = parts.port.port.mtu;
-  address.ethernet = parts.port.port.ethernet;
+  address.ethernet = parts.port.port.ethernet ? 1 : 0;
   std::copy(parts.port.gid.bytes.begin(), parts.port.gid.bytes.end(), address.gid);
   address.network_bits = static_cast<std::uint8_t>(parts.port.network_bits);
   address.rail = static_cast<std::uint8_t>(parts.port.rail);
@@ -85,7 +85,7 @@ Reach VerbsTransport::can_reach(int /*peer*/, std::span<const std::byte> blob) c
     // If places were given, the reasons of both ends begin with them.
     return {false, parts_->options.place.empty() ? "at the peer: " + address->why_not : address->why_not};
   }
-  if (address->ethernet != parts_->port.port.ethernet) {
+  if ((address->ethernet == 1) != parts_->port.port.ethernet) {
     return {false,
             fmt::format("one end is Ethernet, the other InfiniBand: {} here, {} there", parts_->port.text(), address->port)};
   }

@@ -21,6 +21,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace tsprun::detail::verbs {
@@ -112,18 +113,28 @@ constexpr std::uint64_t widen(std::uint32_t low, std::uint64_t near) {
   return near >= down ? near - down : near + up;
 }
 
-/// Facts that a peer needs to connect to this rank.
-struct Address {
+/// Begin of an address blob; its texts follow.
+struct AddressFields {
+  std::uint32_t magic = 0x33567354;           ///< "TsV3"
+  std::uint32_t region_bytes = kRegionBytes;  ///< differs if the peer has another layout of the region
+  std::uint64_t region = 0;                   ///< address of the region in its owner
   std::uint32_t queue_pair = 0;
   std::uint32_t first_packet = 0;  ///< packet sequence number, 24 bits
-  std::uint64_t region = 0;        ///< address of the region in its owner
   std::uint32_t region_key = 0;
   std::uint16_t lid = 0;
   std::uint8_t mtu = 0;
-  bool ethernet = false;
+  std::uint8_t ethernet = 0;  ///< 1: Ethernet, 0: InfiniBand
   std::uint8_t gid[16] = {};
   std::uint8_t network_bits = 0;  ///< see ChosenPort
   std::uint8_t rail = 0;
+  std::uint16_t port_bytes = 0;     ///< of the text `port`
+  std::uint16_t why_not_bytes = 0;  ///< of the text `why_not`
+  std::uint16_t padding = 0;
+};
+static_assert(sizeof(AddressFields) == 56 && std::is_trivially_copyable_v<AddressFields>);
+
+/// Facts that a peer needs to connect to this rank.
+struct Address : AddressFields {
   std::string port;     ///< for messages: "rxe0 port 1, …"
   std::string why_not;  ///< why the rank has no device; if not empty, the other fields are void
 
