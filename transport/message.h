@@ -5,6 +5,7 @@
 
 #include "tsprun/types.h"
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -21,6 +22,7 @@ inline constexpr int kQueues = kStreams + 1;
 struct LaneId {
   int peer;
   Stream stream;
+  auto operator<=>(const LaneId&) const = default;
 };
 
 /// Header of a message, on which both ends must agree. Two envelopes match if signature, sequence and tag are equal. The

@@ -74,11 +74,11 @@ void TaskGraph::message(PlayedTask::Kind kind, LaneId lane, Ticket ticket, std::
   const auto tag = static_cast<std::uint32_t>(ticket * kQueues + static_cast<std::uint64_t>(lane.stream));
   const std::uint32_t task = add({.kind = kind, .row = row, .peer = lane.peer, .tag = tag, .amount = bytes}, line.seen);
   line.messages.push_back(task);
-  under_way_.emplace(Key(kind, lane.peer, lane.stream, ticket), task);
+  under_way_.emplace(Key(kind, lane, ticket), task);
 }
 
 void TaskGraph::done(PlayedTask::Kind kind, LaneId lane, Ticket ticket) {
-  const auto at = under_way_.find(Key(kind, lane.peer, lane.stream, ticket));
+  const auto at = under_way_.find(Key(kind, lane, ticket));
   if (at == under_way_.end()) return;  // it was seen before
   Line& line = head(lane.stream);
   // What the message needed is over since it is.

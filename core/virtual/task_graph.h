@@ -79,7 +79,7 @@ class TaskGraph final : public sim::MessageLog {
     std::uint64_t begun = 0;                  // operations that had been at the head
     std::uint64_t before = 0;                 // operations that were posted before the program began again
   };
-  using Key = std::tuple<PlayedTask::Kind, int, Stream, Ticket>;
+  using Key = std::tuple<PlayedTask::Kind, LaneId, Ticket>;
 
   std::uint32_t add(const PlayedTask& task, std::span<const std::uint32_t> needs);
   std::uint32_t joined(std::vector<std::uint32_t>& tasks, std::uint8_t row);

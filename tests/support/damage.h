@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <map>
-#include <utility>
 #include <vector>
 
 namespace tsprun::detail::test {
@@ -22,7 +21,7 @@ class DamagingTransport final : public ForwardingTransport {
   Outcome test_receive(LaneId lane, Ticket ticket) override {
     const Outcome outcome = inner().test_receive(lane, ticket);
     if (outcome != Outcome::done || ticket != ticket_) return outcome;
-    const auto found = places_.find({lane.peer, lane.stream});
+    const auto found = places_.find(lane);
     if (found != places_.end() && byte_ < found->second.size()) found->second[byte_] ^= std::byte{0x10};
     if (found != places_.end()) places_.erase(found);
     return outcome;
@@ -30,23 +29,22 @@ class DamagingTransport final : public ForwardingTransport {
   std::span<const std::byte> access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) override {
     const std::span<const std::byte> payload = inner().access(lane, ticket, offset, bytes);
     if (ticket != ticket_ || byte_ < offset || byte_ >= offset + bytes) return payload;
-    std::vector<std::byte>& copy = copies_[{lane.peer, lane.stream}];
+    std::vector<std::byte>& copy = copies_[lane];
     copy.assign(payload.begin(), payload.end());
     copy[byte_ - offset] ^= std::byte{0x10};
     return copy;
   }
 
  private:
-  using Key = std::pair<int, Stream>;
   Ticket note(LaneId lane, Ticket ticket, std::span<std::byte> place) {
-    if (ticket == ticket_) places_[{lane.peer, lane.stream}] = place;
+    if (ticket == ticket_) places_[lane] = place;
     return ticket;
   }
 
   Ticket ticket_;
   std::size_t byte_;
-  std::map<Key, std::span<std::byte>> places_;
-  std::map<Key, std::vector<std::byte>> copies_;
+  std::map<LaneId, std::span<std::byte>> places_;
+  std::map<LaneId, std::vector<std::byte>> copies_;
 };
 
 }  // namespace tsprun::detail::test

@@ -23,7 +23,7 @@ Ticket DamageTransport::expect(LaneId lane, const Envelope& envelope, std::byte*
   // Copies: below, a DelayTransport may carry out strikes of its own.
   const std::optional<Strike> loss = can_be_struck ? strikes_->due(Kind::drop, lane.stream, from) : std::nullopt;
   std::optional<Strike> damage = can_be_struck ? strikes_->due(Kind::corrupt, lane.stream, from) : std::nullopt;
-  Lane& here = lanes_[{lane.peer, lane.stream}];
+  Lane& here = lanes_[lane];
   if (loss && !here.losing) {
     const Ticket below = post();
     if (below == kNotNow) return kNotNow;
@@ -75,7 +75,7 @@ Outcome DamageTransport::take_lost(Lane& here, LaneId lane, Ticket ticket) {
 
 Outcome DamageTransport::test_receive(LaneId lane, Ticket ticket) {
   if (strikes_->why_cut(world(lane.peer)) != nullptr) return Outcome::disconnected;
-  Lane& here = lanes_[{lane.peer, lane.stream}];
+  Lane& here = lanes_[lane];
   if (const Outcome outcome = take_lost(here, lane, ticket); outcome != Outcome::done) return outcome;
   const Outcome outcome = inner().test_receive(lane, here.below(ticket));
   const auto damaged = here.damaged.find(ticket);
@@ -86,7 +86,7 @@ Outcome DamageTransport::test_receive(LaneId lane, Ticket ticket) {
 }
 
 std::span<const std::byte> DamageTransport::access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) {
-  Lane& here = lanes_[{lane.peer, lane.stream}];
+  Lane& here = lanes_[lane];
   const std::span<const std::byte> part = inner().access(lane, here.below(ticket), offset, bytes);
   const auto damaged = here.damaged.find(ticket);
   if (damaged == here.damaged.end()) return part;
@@ -97,7 +97,7 @@ std::span<const std::byte> DamageTransport::access(LaneId lane, Ticket ticket, s
 }
 
 void DamageTransport::release(LaneId lane, Ticket ticket) {
-  Lane& here = lanes_[{lane.peer, lane.stream}];
+  Lane& here = lanes_[lane];
   inner().release(lane, here.below(ticket));
   here.damaged.erase(ticket);
 }

@@ -18,7 +18,6 @@
 #include <map>
 #include <set>
 #include <span>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -29,15 +28,15 @@ class DamagedArrivals final : public PayloadCheck {
  public:
   /// Chooses a message of a lane: a bit of it will be flipped before it is checked. Call it before the message's receive is
   /// posted.
-  void damage(LaneId lane, Ticket ticket) { chosen_.insert({lane.peer, lane.stream, ticket}); }
+  void damage(LaneId lane, Ticket ticket) { chosen_.insert({lane, ticket}); }
 
   bool is_whole(LaneId lane, Ticket ticket, std::span<std::byte> payload, std::uint64_t hash) override {
-    if (chosen_.erase({lane.peer, lane.stream, ticket}) != 0) payload.front() ^= std::byte{1};
+    if (chosen_.erase({lane, ticket}) != 0) payload.front() ^= std::byte{1};
     return PayloadCheck::is_whole(lane, ticket, payload, hash);
   }
 
  private:
-  std::set<std::tuple<int, Stream, Ticket>> chosen_;
+  std::set<std::pair<LaneId, Ticket>> chosen_;
 };
 
 /// Carries out a rank's Strikes of kind corrupt and drop, and its cuts.
@@ -76,7 +75,6 @@ class DamageTransport final : public ForwardingTransport {
 
     Ticket below(Ticket ticket) const;
   };
-  using Key = std::pair<int, Stream>;
 
   int world(int peer) const { return worlds_[static_cast<std::size_t>(peer)]; }
   template <class Post>
@@ -86,7 +84,7 @@ class DamageTransport final : public ForwardingTransport {
   Strikes* strikes_;
   std::vector<int> worlds_;
   DamagedArrivals* arrivals_;
-  std::map<Key, Lane> lanes_;  ///< lanes on which something was received
+  std::map<LaneId, Lane> lanes_;  ///< lanes on which something was received
 };
 
 }  // namespace tsprun::detail::fault

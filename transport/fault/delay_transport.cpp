@@ -35,19 +35,17 @@ Ticket DelayTransport::expect(LaneId lane, const Envelope& envelope, Ticket tick
       message.late_ns += late_ns;
     }
   }
-  Lane& waiting = lanes_[{lane.peer, lane.stream}];
-  waiting.id = lane;
-  waiting.expected.push_back(message);
+  lanes_[lane].push_back(message);
   return ticket;
 }
 
 /// Starts a message's time on the link if it has arrived. Returns what the transport tells of it, which is asked once: a second
 /// answer may differ.
-Outcome DelayTransport::see(Lane& lane, Expected& message) {
+Outcome DelayTransport::see(LaneId lane, Expected& message) {
   if (message.ready_ns != 0) return Outcome::done;
-  if (const Outcome outcome = inner().test_receive(lane.id, message.ticket); outcome != Outcome::done) return outcome;
-  std::uint64_t& free = link_free_ns_[lane.id.peer];
-  const double speed = speed_of(lane.id, message.bytes);
+  if (const Outcome outcome = inner().test_receive(lane, message.ticket); outcome != Outcome::done) return outcome;
+  std::uint64_t& free = link_free_ns_[lane.peer];
+  const double speed = speed_of(lane, message.bytes);
   const auto travel = speed > 0 ? static_cast<std::uint64_t>(static_cast<double>(message.bytes) / speed) : 0;
   free = std::max(free, posix::now_ns()) + travel;
   message.ready_ns = free + message.late_ns;
@@ -55,11 +53,10 @@ Outcome DelayTransport::see(Lane& lane, Expected& message) {
 }
 
 Outcome DelayTransport::test_receive(LaneId lane, Ticket ticket) {
-  Lane& waiting = lanes_[{lane.peer, lane.stream}];
-  std::deque<Expected>& expected = waiting.expected;
+  std::deque<Expected>& expected = lanes_[lane];
   const auto message = std::ranges::find(expected, ticket, &Expected::ticket);
   if (message == expected.end()) return inner().test_receive(lane, ticket);
-  if (const Outcome outcome = see(waiting, *message); outcome != Outcome::done) return outcome;  // failures aren't delayed
+  if (const Outcome outcome = see(lane, *message); outcome != Outcome::done) return outcome;  // failures aren't delayed
   if (posix::now_ns() < message->ready_ns) return Outcome::pending;
   expected.erase(message);
   return Outcome::done;
@@ -68,15 +65,15 @@ Outcome DelayTransport::test_receive(LaneId lane, Ticket ticket) {
 /// Counts a message as withheld until it is taken: the rank may not have tested one that has just become ready.
 bool DelayTransport::withholds(int peer) const {
   return std::ranges::any_of(lanes_, [&](const auto& each) {
-    const std::deque<Expected>& expected = each.second.expected;
-    return each.first.first == peer && !expected.empty() && expected.front().ready_ns != 0;
+    const auto& [lane, expected] = each;
+    return lane.peer == peer && !expected.empty() && expected.front().ready_ns != 0;
   });
 }
 
 /// Starts the time of messages when they arrive, not when the caller tests for them.
 bool DelayTransport::progress() {
-  for (auto& [key, lane] : lanes_) {
-    for (Expected& message : lane.expected) {
+  for (auto& [lane, expected] : lanes_) {
+    for (Expected& message : expected) {
       if (message.ready_ns == 0) see(lane, message);
       if (message.ready_ns == 0) break;
     }
@@ -87,8 +84,8 @@ bool DelayTransport::progress() {
 std::uint64_t DelayTransport::arm() {
   std::uint64_t wake = inner().arm();
   const std::uint64_t now = posix::now_ns();
-  for (const auto& [key, lane] : lanes_) {
-    for (const Expected& message : lane.expected) {
+  for (const auto& [lane, expected] : lanes_) {
+    for (const Expected& message : expected) {
       // One that is ready by now is found by the last look before the sleep, unless nobody waits for it yet.
       if (message.ready_ns > now) wake = std::min(wake, message.ready_ns);
     }

@@ -61,21 +61,16 @@ class DelayTransport final : public ForwardingTransport {
     std::uint64_t late_ns;       // delay that strikes add
     std::uint64_t ready_ns = 0;  // time at which it may be handed over; 0: not seen yet
   };
-  struct Lane {
-    LaneId id;
-    std::deque<Expected> expected;  // in the order of tickets
-  };
-
   Ticket expect(LaneId lane, const Envelope& envelope, Ticket ticket, std::size_t bytes);
-  Outcome see(Lane& lane, Expected& message);
+  Outcome see(LaneId lane, Expected& message);
   double speed_of(LaneId lane, std::size_t bytes) const;
 
   double bytes_per_ns_;
   std::vector<SlowLink> slow_;
   Strikes* strikes_;
   std::vector<int> worlds_;
-  std::map<std::pair<int, Stream>, Lane> lanes_;
-  std::map<int, std::uint64_t> link_free_ns_;  // by peer
+  std::map<LaneId, std::deque<Expected>> lanes_;  // in the order of tickets
+  std::map<int, std::uint64_t> link_free_ns_;     // by peer
 };
 
 }  // namespace tsprun::detail::fault

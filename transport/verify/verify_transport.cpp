@@ -42,7 +42,7 @@ Ticket VerifyTransport::sent(VerifiedSend& out, Ticket below) {
 }
 
 Ticket VerifyTransport::send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) {
-  VerifiedSend& out = outgoing_[key(lane)];
+  VerifiedSend& out = outgoing_[lane];
   if (!announce(out, lane, envelope, payload)) return kNotNow;
   return sent(out, inner().send(lane, envelope, payload, delivery));
 }
@@ -68,19 +68,19 @@ Ticket VerifyTransport::posted(VerifiedReceive& in, Ticket below) {
 }
 
 Ticket VerifyTransport::receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) {
-  VerifiedReceive& in = incoming_[key(lane)];
+  VerifiedReceive& in = incoming_[lane];
   if (!expect_announcement(in, lane, {.envelope = envelope, .bytes = into.data(), .count = into.size()})) return kNotNow;
   return posted(in, inner().receive(lane, envelope, into));
 }
 
 Ticket VerifyTransport::view(LaneId lane, const Envelope& envelope, std::size_t bytes) {
-  VerifiedReceive& in = incoming_[key(lane)];
+  VerifiedReceive& in = incoming_[lane];
   if (!expect_announcement(in, lane, {.envelope = envelope, .count = bytes, .is_view = true})) return kNotNow;
   return posted(in, inner().view(lane, envelope, bytes));
 }
 
 Outcome VerifyTransport::test_receive(LaneId lane, Ticket ticket) {
-  VerifiedReceive& in = incoming_[key(lane)];
+  VerifiedReceive& in = incoming_[lane];
   if (ticket < in.first) return Outcome::done;
   Expected& expected = in.expected[ticket - in.first];
   if (expected.checked) return Outcome::done;
@@ -118,20 +118,20 @@ void VerifyTransport::finish(VerifiedReceive& in, Expected& expected) {
 }
 
 std::span<const std::byte> VerifyTransport::access(LaneId lane, Ticket ticket, std::size_t offset, std::size_t bytes) {
-  const VerifiedReceive& in = incoming_[key(lane)];
+  const VerifiedReceive& in = incoming_[lane];
   const Expected& expected = in.expected[ticket - in.first];
   assert(expected.checked && offset <= expected.count && bytes <= expected.count - offset);
   return {expected.bytes + offset, bytes};
 }
 
 void VerifyTransport::release(LaneId lane, Ticket ticket) {
-  VerifiedReceive& in = incoming_[key(lane)];
+  VerifiedReceive& in = incoming_[lane];
   inner().release(lane, 2 * ticket);
   finish(in, in.expected[ticket - in.first]);
 }
 
 Found VerifyTransport::found(LaneId lane) const {
-  const auto in = incoming_.find(key(lane));
+  const auto in = incoming_.find(lane);
   if (in != incoming_.end() && in->second.damaged) return in->second.found;
   Found found = inner().found(lane);
   if (in == incoming_.end()) return found;

@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <utility>
 
 namespace tsprun::detail::verify {
 
@@ -64,8 +63,6 @@ class VerifyTransport final : public ForwardingTransport {
     bool damaged = false;
     Found found;
   };
-  using Key = std::pair<int, Stream>;
-  static Key key(LaneId lane) { return {lane.peer, lane.stream}; }
 
   bool announce(VerifiedSend& out, LaneId lane, const Envelope& envelope, std::span<const std::byte> payload);
   static Ticket sent(VerifiedSend& out, Ticket below);
@@ -74,8 +71,8 @@ class VerifyTransport final : public ForwardingTransport {
   Outcome check(VerifiedReceive& in, LaneId lane, Ticket ticket, Expected& expected);
   static void finish(VerifiedReceive& in, Expected& expected);
 
-  std::map<Key, VerifiedSend> outgoing_;
-  std::map<Key, VerifiedReceive> incoming_;
+  std::map<LaneId, VerifiedSend> outgoing_;
+  std::map<LaneId, VerifiedReceive> incoming_;
 };
 
 }  // namespace tsprun::detail::verify
