@@ -14,13 +14,9 @@ namespace {
 /// Summands of a stretch: a panel of B then has 48 KiB, in bf16 24.
 constexpr std::size_t kDepth = 256;
 static_assert(kDepth % 32 == 0, "AMX adds up groups of 32 summands, which must not depend on stretches");
-/// A tile's sides at most. A stretch of B, 528 KiB in f32, is packed once for all rows of a tile. A tile has twice as many where
-/// it needs no sums beside C, which take 1 MiB for 512 rows.
-constexpr std::size_t kMostRows = 1024;
-constexpr std::size_t kMostRowsOfSums = 512;
+/// A tile's sides at most: a stretch of A has 512 KiB in f32, one of B 528 KiB, and the tile's sums 1 MiB.
+constexpr std::size_t kMostRows = 512;
 constexpr std::size_t kMostColumns = 528;
-/// Rows of a block of A, which has 512 KiB in f32 and passes by all panels of B.
-constexpr std::size_t kMostRowsAtOnce = 512;
 /// Tiles for each of several threads, so that they finish together, and the least side of such a tile.
 constexpr std::size_t kTilesPerThread = 4;
 constexpr std::size_t kLeastSide = 96;
@@ -33,16 +29,11 @@ constexpr std::size_t even(std::size_t total, std::size_t limit, std::size_t gra
 }
 
 /// Returns the tiles of a product whose output isn't empty.
-template <class Operands>
-GemmTile tile_of(const ConstTensor& c, const ConstTensor& a, std::size_t threads) {
-  constexpr std::size_t grain = Operands::kGrain;
+GemmTile tile_of(const ConstTensor& c, const ConstTensor& a, std::size_t grain, std::size_t threads) {
   const std::size_t m = c.size(0);
   const std::size_t n = c.size(1);
-  const bool keeps_sums = c.dtype() != dtype_of<typename Operands::Sum>();
-  GemmTile tile{.rows = even(m, keeps_sums ? kMostRowsOfSums : kMostRows, kRowGrain),
-                .columns = even(n, kMostColumns, grain),
-                .depth = std::min(kDepth, a.size(1)),
-                .rows_at_once = 0};
+  GemmTile tile{
+      .rows = even(m, kMostRows, kRowGrain), .columns = even(n, kMostColumns, grain), .depth = std::min(kDepth, a.size(1))};
   const auto tiles = [&] { return pieces(m, tile.rows) * pieces(n, tile.columns); };
   while (threads > 1 && tiles() < kTilesPerThread * threads && std::max(tile.rows, tile.columns) >= 2 * kLeastSide) {
     if (tile.rows >= tile.columns) {
@@ -51,7 +42,6 @@ GemmTile tile_of(const ConstTensor& c, const ConstTensor& a, std::size_t threads
       tile.columns = even(n, tile.columns / 2, grain);
     }
   }
-  tile.rows_at_once = even(tile.rows, kMostRowsAtOnce, kRowGrain);
   return tile;
 }
 
@@ -70,22 +60,21 @@ struct Scratch {
 /// Computes a tile `out` of C from A's rows and B's columns.
 template <class Operands>
 void multiply_tile(const Tensor& out, const ConstTensor& a, const ConstTensor& b, Write write, Scratch<Operands>& scratch,
-                   std::size_t rows_at_once, const Tick& tick) {
+                   const Tick& tick) {
   using Sum = typename Operands::Sum;
   Sum* c = scratch.c != nullptr ? scratch.c : out.as<Sum>();
   const std::size_t c_step = scratch.c != nullptr ? out.size(1) : out.stride(0);
   bool add_to_c = write == Write::add && scratch.c == nullptr;
   const std::size_t depth = a.size(1);
-  for (std::size_t at = 0; at < depth; at += kDepth) {
+  std::size_t at = 0;
+  do {
     const std::size_t summands = std::min(kDepth, depth - at);
-    scratch.operands.take_columns(b.slice(0, at, summands));
-    for (std::size_t row = 0; row < out.size(0); row += rows_at_once) {
-      if (at + row != 0) tick();
-      scratch.operands.take_rows(a.slice(0, row, std::min(rows_at_once, out.size(0) - row)).slice(1, at, summands));
-      scratch.operands.multiply(c + row * c_step, c_step, add_to_c);
-    }
+    scratch.operands.take(a.slice(1, at, summands), b.slice(0, at, summands));
+    scratch.operands.multiply(c, c_step, add_to_c);
     add_to_c = true;
-  }
+    at += summands;
+    if (at < depth) tick();
+  } while (at < depth);
   if (scratch.c == nullptr) return;
   const ConstTensor sum(reinterpret_cast<const std::byte*>(c), dtype_of<Sum>(), {out.size(0), out.size(1)});
   if (write == Write::add) {
@@ -97,7 +86,7 @@ void multiply_tile(const Tensor& out, const ConstTensor& a, const ConstTensor& b
 
 template <class Operands>
 void run(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTensor& b, Write write) {
-  const GemmTile tile = tile_of<Operands>(c, a, on.threads());
+  const GemmTile tile = tile_of(c, a, Operands::kGrain, on.threads());
   const std::size_t bytes = carved_bytes<Scratch<Operands>>(tile, c, a, b);
   check_workspace(on, "gemm", workspace_bytes(bytes, on.threads()));
   const std::size_t across = pieces(c.size(1), tile.columns);
@@ -109,13 +98,13 @@ void run(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTe
     const std::size_t rows = std::min(tile.rows, c.size(0) - row);
     const std::size_t columns = std::min(tile.columns, c.size(1) - column);
     multiply_tile(c.slice(0, row, rows).slice(1, column, columns), a.slice(0, row, rows), b.slice(1, column, columns), write,
-                  scratch, tile.rows_at_once, thread == 0 ? on.tick : Tick());
+                  scratch, thread == 0 ? on.tick : Tick());
   });
 }
 
 template <class Operands>
 std::size_t workspace_of(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b, std::size_t threads) {
-  return workspace_bytes(carved_bytes<Scratch<Operands>>(tile_of<Operands>(c, a, threads), c, a, b), threads);
+  return workspace_bytes(carved_bytes<Scratch<Operands>>(tile_of(c, a, Operands::kGrain, threads), c, a, b), threads);
 }
 
 void check(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b) {

@@ -2,7 +2,7 @@
 //
 // Threads share the tiles; one thread adds up a tile's sum, in order, so neither the number of threads nor the size of tiles
 // changes a bit. The sum is cut into stretches, for which A's and B's parts are packed, so that a panel of B stays in the first
-// two caches while a block of A's rows passes by. Where the level has bf16 units, they multiply operands of which one is in bf16,
+// two caches while a tile's rows of A pass by. Where the level has bf16 units, they multiply operands of which one is in bf16,
 // or both; otherwise bf16 is widened to f32 as it is packed. Products of up to four rows take neither way (thin_product.h).
 #pragma once
 
@@ -14,8 +14,8 @@ namespace tsprun::detail::kernels {
 /// Computes C = A·B, or C += A·B with Write::add; A [M, K], B [K, N], C [M, N]. A and B must be dense along either dim, so a
 /// weight w stored as [out, in] is multiplied as x·w.transposed(0, 1); C has dense rows. All three are f64, or each is f32 or
 /// bf16: sums are then in f32, and a bf16 C is rounded once, when its sum (including its earlier value) is complete. In bf16
-/// units an f32 operand beside a bf16 one is rounded to bf16. K = 0 writes zeros, or adds nothing. Ticks between stretches
-/// and blocks. Needs gemm_workspace() bytes of workspace. Throws std::invalid_argument if the views don't fit.
+/// units an f32 operand beside a bf16 one is rounded to bf16. K = 0 writes zeros, or adds nothing. Ticks between stretches.
+/// Needs gemm_workspace() bytes of workspace. Throws std::invalid_argument if the views don't fit.
 void gemm(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTensor& b, Write write = Write::replace);
 
 /// Returns the bytes of workspace that gemm() needs for these views and this many threads, at any level: at most 2.1 MiB a thread

@@ -1,6 +1,6 @@
-// Operands of one stretch of a tile of gemm(): B's part, and one block after another of A's rows, whose products are added to a
-// tile of C. WideOperands multiplies in the type of sums, T, into which bf16 is widened; PairOperands multiplies in bf16 units,
-// for which f32 is rounded to bf16. Both have the same functions. They live in workspace, and use one thread's part of it each.
+// Operands of one stretch of a tile of gemm(): parts of A and B whose products are added to a tile of C. WideOperands multiplies
+// in the type of sums, T, into which bf16 is widened; PairOperands multiplies in bf16 units, for which f32 is rounded to bf16.
+// Both have the same functions. They live in workspace, and use one thread's part of it each.
 //
 // An element of C is a chain of multiply-adds over ascending k, in either class; by AMX, over groups of 32 k, of which a stretch
 // holds a whole number. So its bits depend neither on tiles nor stretches.
@@ -19,12 +19,11 @@
 
 namespace tsprun::detail::kernels {
 
-/// Sides of a tile of C, the most summands of a stretch, and the most rows of a block of A.
+/// Sides of a tile of C, and the most summands of a stretch.
 struct GemmTile {
   std::size_t rows;
   std::size_t columns;
   std::size_t depth;
-  std::size_t rows_at_once;
 };
 
 /// Returns `view` itself if it is of type T, otherwise a copy of that type at `to`, dense along the same dim.
@@ -48,24 +47,21 @@ class WideOperands {
 
   /// Takes workspace for tiles of these views, which may be the whole matrices.
   WideOperands(Carver& carver, const GemmTile& tile, const ConstTensor& a, const ConstTensor& /* b */)
-      : a_(!dense_rows(a)               ? carver.take<T>(round_up(tile.rows_at_once, kGrain) * tile.depth)
-           : a.dtype() != dtype_of<T>() ? carver.take<T>(tile.rows_at_once * tile.depth)
+      : a_(!dense_rows(a)               ? carver.take<T>(round_up(tile.rows, kGrain) * tile.depth)
+           : a.dtype() != dtype_of<T>() ? carver.take<T>(tile.rows * tile.depth)
                                         : nullptr),
         b_(carver.take<T>(round_up(tile.columns, kGrain) * tile.depth)) {}
 
-  /// Takes B's part [depth, columns].
-  void take_columns(const ConstTensor& b) {
-    depth_ = b.size(0);
+  /// Takes the parts A [rows, depth], which must stay where it is, and B [depth, columns].
+  void take(const ConstTensor& a, const ConstTensor& b) {
+    rows_ = a.size(0);
+    depth_ = a.size(1);
     columns_ = b.size(1);
     if (dense_rows(b)) {
       flash::pack_panels(b_, width_, b);
     } else {
       flash::pack_transposed(b_, width_, b.transposed(0, 1));
     }
-  }
-  /// Takes a block of A's part [rows, depth], which must stay where it is.
-  void take_rows(const ConstTensor& a) {
-    rows_ = a.size(0);
     turned_ = !dense_rows(a);
     if (turned_) {
       flash::pack_panels(a_, width_, a.transposed(0, 1));
@@ -76,7 +72,7 @@ class WideOperands {
     step_ = rows.stride(0);
   }
 
-  /// Computes C = A·B, or adds it to C if `add` is true, of what was taken last. C [rows, columns].
+  /// Computes C = A·B, or adds it to C if `add` is true, for the whole parts. C [rows, columns].
   void multiply(T* c, std::size_t c_step, bool add) const {
     for (std::size_t column = 0; column < columns_; column += width_) {
       flash::PanelProduct<T> product{.rows = rows_,
@@ -123,19 +119,17 @@ class PairOperands {
   static constexpr std::size_t kGrain = pairs::kPairColumns;
 
   PairOperands(Carver& carver, const GemmTile& tile, const ConstTensor& a, const ConstTensor& b)
-      : a_(carver.take<bf16>(round_up(tile.rows_at_once, pairs::kPairRows) * step_of(tile.depth))),
+      : a_(carver.take<bf16>(round_up(tile.rows, pairs::kPairRows) * step_of(tile.depth))),
         b_(carver.take<bf16>(pairs::packed_elements(tile.columns, tile.depth, pairs::kPairColumns))),
-        rounded_(carver.take<bf16>(a.dtype() == DType::f32   ? tile.rows_at_once * tile.depth
+        rounded_(carver.take<bf16>(a.dtype() == DType::f32   ? tile.rows * tile.depth
                                    : b.dtype() == DType::f32 ? tile.columns * tile.depth
                                                              : 0)) {}
 
-  void take_columns(const ConstTensor& b) {
-    depth_ = b.size(0);
+  void take(const ConstTensor& a, const ConstTensor& b) {
+    rows_ = a.size(0);
+    depth_ = a.size(1);
     columns_ = b.size(1);
     pairs::pack(b_, pairs::kPairColumns, as_type<bf16>(b, rounded_));
-  }
-  void take_rows(const ConstTensor& a) {
-    rows_ = a.size(0);
     const ConstTensor rows = as_type<bf16>(a, rounded_);
     turned_ = !dense_rows(a) && !pairs::in_tiles();
     from_ = a_;
