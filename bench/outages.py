@@ -152,7 +152,12 @@ def verdicts_of(reports):
 
 def ends_alike(network, folder, arguments, code, options):
     """Trains over a slow link. Returns whether both nodes end with this exit code and one verdict."""
-    codes, texts, reports = Training(network, folder, arguments, 4, options).end(300)
+    training = Training(network, folder, arguments, 4, options)
+    try:
+        codes, texts, reports = training.end(120)
+    finally:
+        for node in training.nodes:
+            node.kill()
     verdicts = verdicts_of(reports)
     alike = codes == [code, code] and verdicts[0] == verdicts[1]
     print(f"{' '.join(options) or 'no fault'}: exit codes {codes}, verdicts {verdicts}: {'as it must be' if alike else 'WRONG'}", flush=True)

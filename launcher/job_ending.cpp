@@ -54,7 +54,7 @@ void Job::rank_ended(int rank) {
   signal_group(ended.pid, SIGKILL);
   RankRecord& record = records_[static_cast<std::size_t>(rank)];
   const std::uint64_t waited_ns = waited_for_core_ns(ended.pid);
-  record.waited_for_core_ns = waited_ns - std::min(waited_ns, board_.page(rank).yielded_ns.load(std::memory_order_relaxed));
+  record.waited_for_core_ns = waited_ns - std::min(waited_ns, boards_.page(rank).yielded_ns.load(std::memory_order_relaxed));
   ::waitpid(ended.pid, nullptr, 0);
 
   record.end = end;

@@ -89,6 +89,7 @@ bool Engine::drive(WaitState& state, std::uint64_t number, const std::atomic<std
   } interruptible(wanted_, wanted);
   if (broken_) throw_first_cause();  // of which a call may have told one thread alone
   state.number = number;
+  state.yielded_at_ns = 0;  // other threads have had the engine since
   const auto all_done = [&] { return state.blocked ? is_over(state.stream, number) : busy_ == 0; };
   bool completed = false;
   while (!completed && !all_done()) {

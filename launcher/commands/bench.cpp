@@ -150,7 +150,7 @@ void BenchCommand::declare(OptionTable& table) {
 
 /// Refuses options that would change nothing.
 void BenchCommand::refuse_ignored(std::span<const Kind> kinds) const {
-  if (options_.reduction.given() && std::ranges::none_of(kinds, bench::reduces)) {
+  if (options_.reduction != Reduction::sum && std::ranges::none_of(kinds, bench::reduces)) {
     refuse(fmt::format("--op {}: bench {} sums nothing; leave it out, or measure all_reduce, reduce or reduce_scatter",
                        options_.reduction.text, options_.ops));
   }

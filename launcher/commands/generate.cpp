@@ -268,9 +268,8 @@ void GenerateCommand::refuse_ignored() const {
     refuse(
         fmt::format("{} {}: --temperature 0 draws nothing, but takes the likeliest token; leave one of them out", option, text));
   };
-  if (options_.top_k.given()) drawn("--top-k", options_.top_k.text);
-  if (options_.top_p.given()) drawn("--top-p", options_.top_p.text);
-  if (model_.seed.given() && !model_.model.empty()) drawn("--seed", model_.seed.text);
+  if (options_.top_k != 0) drawn("--top-k", options_.top_k.text);
+  if (options_.top_p < 1) drawn("--top-p", options_.top_p.text);
 }
 
 void GenerateCommand::read_texts() {

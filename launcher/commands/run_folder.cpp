@@ -89,7 +89,7 @@ std::string resume_command(const std::vector<std::string>& words, const std::str
       ++i;
       continue;
     }
-    if (word.starts_with("--model=") || word.starts_with("--resume=")) continue;
+    if (word.starts_with("--model=") || word.starts_with("--resume=") || word == "--no-checksum") continue;
     command += " " + for_shell(word);
   }
   return fmt::format("{} --resume {}", command, for_shell(dir));

@@ -51,8 +51,8 @@ class RunFolder {
   std::optional<CheckpointLease> lease_;
 };
 
-/// Returns the command, quoted for a shell, that continues a training: `words` as typed, without --model and --resume, which the
-/// checkpoint replaces, and with --resume `dir`.
+/// Returns the command, quoted for a shell, that continues a training: `words` as typed, without --model, its --no-checksum and
+/// --resume, which the checkpoint replaces, and with --resume `dir`.
 std::string resume_command(const std::vector<std::string>& words, const std::string& dir);
 
 }  // namespace tsprun::detail::launcher

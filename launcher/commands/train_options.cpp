@@ -119,8 +119,8 @@ void find_resumed(TrainOptions& options, ModelCommandOptions& model) {
   if (own && !model.model.empty()) {
     spdlog::info("--model {}: where the run began; it goes on from its checkpoint", model.model);
     model.model.clear();
-    model.unchecked = false;
   }
+  if (own) model.unchecked = false;  // as the command says that earlier versions printed for going on
   if (!model.model.empty()) {
     refuse(fmt::format("--resume {} and --model {}: a checkpoint brings its weights; give one of them", options.resume,
                        model.model));
