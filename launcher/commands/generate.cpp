@@ -296,7 +296,6 @@ void GenerateCommand::check_replicas(const GlobalOptions& global, const Layout& 
 }
 
 void GenerateCommand::validate(const GlobalOptions& global) {
-  refuse_ignored();
   validate_model(model_, global, kGenerateUse);
   const Layout layout = layout_of(global);
   if (const std::string why = Decoder::why_not(layout.plain()); !why.empty()) {
@@ -321,6 +320,7 @@ void GenerateCommand::validate(const GlobalOptions& global) {
   check("--tokens", options_.tokens, 1, static_cast<std::int64_t>(room - shortest));
   check_room(options_.texts, options_.tokens, room);
   check("--top-k", options_.top_k, 0, static_cast<std::int64_t>(model_.shape.vocabulary));
+  refuse_ignored();
   options_.sampling = {
       .temperature = options_.temperature, .top_k = options_.top_k, .top_p = options_.top_p, .seed = model_.seed};
   validate_memory(model_, global, ModelUse::inference);
