@@ -23,7 +23,7 @@ Measured bench(const std::string& intra, const std::string& bytes, const std::st
   std::vector<std::string> arguments = {"-n", "3", "--intra", intra, "--json", folder.path("report.json")};
   for (const std::string& fault : faults) arguments.insert(arguments.end(), {"--fault", fault});
   arguments.insert(arguments.end(), {"bench", "all_gather", "--sizes", bytes, "--iters", times, "--check=off"});
-  const Finished run = run_tsprun(arguments, {.cores = cores});
+  const Finished run = run_tsprun(arguments, {.environment = {}, .cores = cores});
   EXPECT_EQ(run.end.code, 0) << run.describe();
   return {run.err, read_json(folder.path("report.json")).at("links")};
 }
@@ -51,7 +51,7 @@ TEST_P(SlowLink, IsNamedAndHasTheSpeedItHas) {
 TEST_P(SlowLink, IsNamedWhereStrangersUseTheCores) {
   std::vector<std::unique_ptr<Process>> strangers;
   const std::vector<std::string> busy = {"/bin/sh", "-c", "while :; do :; done"};
-  for (int i = 0; i < 4; ++i) strangers.push_back(std::make_unique<Process>(busy, ProcessOptions{.cores = 2}));
+  for (int i = 0; i < 4; ++i) strangers.push_back(std::make_unique<Process>(busy, ProcessOptions{.environment = {}, .cores = 2}));
   const Measured run = bench(GetParam(), "192K", "60", {"slow:from=1,to=2,gbps=0.001"}, 2);
   EXPECT_NE(run.err.find("messages from rank 1 to rank 2 come slowly"), std::string::npos) << run.err;
 }
