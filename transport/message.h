@@ -22,7 +22,7 @@ inline constexpr int kQueues = kStreams + 1;
 struct LaneId {
   int peer;
   Stream stream;
-  auto operator<=>(const LaneId&) const = default;
+  auto operator<=>(const LaneId&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 means the 0 of a comparison
 };
 
 /// Header of a message, on which both ends must agree. Two envelopes match if signature, sequence and tag are equal. The
