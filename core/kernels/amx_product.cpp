@@ -20,7 +20,7 @@ namespace {
 
 using pairs::kTileSide;
 
-/// What LDTILECFG reads (Intel's Software Developer's Manual, volume 1, 18.2).
+/// Memory operand of LDTILECFG (Intel's Software Developer's Manual, volume 2, at this instruction).
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1;
   std::uint8_t start_row = 0;

@@ -13,7 +13,7 @@ namespace {
 
 /// Summands of a stretch: a panel of B then has 48 KiB, in bf16 24.
 constexpr std::size_t kDepth = 256;
-static_assert(kDepth % 32 == 0, "AMX adds up groups of 32 summands, which must not depend on stretches");
+static_assert(kDepth % pairs::kTileDepth == 0, "the groups of summands that AMX adds up must not depend on stretches");
 /// A tile's sides at most: a stretch of A has 512 KiB in f32, one of B 528 KiB, and the tile's sums 1 MiB.
 constexpr std::size_t kMostRows = 512;
 constexpr std::size_t kMostColumns = 528;

@@ -164,7 +164,7 @@ class PairOperands {
 
  private:
   /// Elements from one row of a copy of A, for AMX, to the next.
-  static constexpr std::size_t step_of(std::size_t depth) { return round_up(depth, 32); }
+  static constexpr std::size_t step_of(std::size_t depth) { return round_up(depth, pairs::kTileDepth); }
 
   bf16* a_;        // A if it isn't read in place: turned, or for AMX as rows
   bf16* b_;        // panels

@@ -22,6 +22,8 @@ namespace tsprun::detail::kernels::pairs {
 inline constexpr std::size_t kPairColumns = 48;
 inline constexpr std::size_t kWideColumns = 64;
 inline constexpr std::size_t kPairRows = 16;
+/// Summands of a tile of AMX, which are added up as a group.
+inline constexpr std::size_t kTileDepth = 32;
 
 /// Returns whether this machine has the instructions. Call the functions below only then.
 bool offered();
@@ -56,7 +58,7 @@ void multiply(const PairProduct& product);
 /// Missing lines of the last panel, and the missing half of an odd depth's last pair, become zeros.
 void pack(bf16* to, std::size_t width, const ConstTensor& view);
 /// Copies `view` [rows, depth], of which each column's elements are adjacent, to rows whose elements are, `step` apart; `step` is
-/// a multiple of 32 that isn't below the depth. What follows the depth, up to the next multiple of 32, becomes zeros.
+/// a multiple of kTileDepth that isn't below the depth. What follows the depth, up to the next multiple, becomes zeros.
 void turn_to_rows(bf16* to, std::size_t step, const ConstTensor& view);
 
 }  // namespace tsprun::detail::kernels::pairs

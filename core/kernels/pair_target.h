@@ -1,6 +1,6 @@
-// Macros that source files with AVX512_BF16's instructions share. Their functions bear the target as an attribute, between
-// TSP_PAIRS_BEFORE and TSP_PAIRS_AFTER: Highway 1.0.3 has no target with AVX512_BF16, and the rest of the program must run
-// without it.
+// Macros, masks and a transposition that source files with AVX512_BF16's instructions share. Their functions bear the target as
+// an attribute, between TSP_PAIRS_BEFORE and TSP_PAIRS_AFTER: Highway 1.0.3 has no target with AVX512_BF16, and the rest of the
+// program must run without it.
 #pragma once
 
 #include <hwy/base.h>

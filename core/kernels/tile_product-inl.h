@@ -20,9 +20,8 @@
 
 namespace tsprun::detail::kernels::pairs {
 
-/// Rows of a tile, and columns of one of B or C; summands of a tile of A or B.
+/// Rows of a tile, and columns of one of B or C.
 inline constexpr std::size_t kTileSide = 16;
-inline constexpr std::size_t kTileDepth = 32;
 
 /// One product. `Tiles` has the instructions, as static functions; tile numbers are template arguments:
 ///   begin(), end()                configure eight tiles, and release them

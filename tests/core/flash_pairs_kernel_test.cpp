@@ -42,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(At, FlashLevels,
                          testing::Values(Level::baseline, Level::avx2, Level::avx512, Level::avx512_bf16, Level::amx_bf16),
                          [](const auto& of) { return std::string(name(of.param)); });
 
-/// What the formula gives, and the limits of each element's error. The backward pass is given lse and delta of the formula,
+/// Results of the formula, and the limits of each element's error. The backward pass is given lse and delta of the formula,
 /// rounded to f32.
 struct Judged {
   Expected expected;
