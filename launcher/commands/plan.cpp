@@ -109,26 +109,24 @@ void PlanCommand::refuse_ignored(const GlobalOptions& global) const {
   if (global.reassociate && !played)
     refuse("--reassociate: it orders the sums of steps that are played; leave it out, or give --search --simulate 3");
   if (!options_.paper && !options_.search) return;
-  std::vector<std::string> given;
-  const auto note = [&](std::string_view option, bool is_given, const std::string& text) {
-    if (is_given) given.push_back(fmt::format("{} {}", option, text));
+  const auto no_place_for = [&](std::string_view option, bool is_given, const std::string& text) {
+    if (!is_given) return;
+    refuse(fmt::format("{} {}: {}", option, text,
+                       options_.paper
+                           ? "the paper's equations have no place for it; leave out either it or --paper"
+                           : "a search is among the GPUs of --machine; leave it out, or plan one layout with --layout"));
   };
   if (options_.paper) {
-    note("--machine", !options_.machine.empty(), options_.machine);
-    note("--mem", options_.memory.given(), options_.memory.text);
-    note("--mem-per-rank", global.mem_per_rank.given(), global.mem_per_rank.text);
-    note("--recompute", model_.recompute.given(), model_.recompute.text);
+    no_place_for("--machine", !options_.machine.empty(), options_.machine);
+    no_place_for("--mem", options_.memory.given(), options_.memory.text);
+    no_place_for("--mem-per-rank", global.mem_per_rank.given(), global.mem_per_rank.text);
+    no_place_for("--recompute", model_.recompute.given(), model_.recompute.text);
     for (const AxisRow& row : kAxes)
-      note(fmt::format("--{}", row.name), global.variant(row.kind).given(), global.variant(row.kind).text);
+      no_place_for(fmt::format("--{}", row.name), global.variant(row.kind).given(), global.variant(row.kind).text);
   }
-  note("--nodes", global.nodes.given(), global.nodes.text);
-  note("--threads", global.threads.given(), global.threads.text);
-  note("--intra", global.intra.given(), global.intra.text);
-  if (given.empty()) return;
-  if (options_.paper)
-    refuse(fmt::format("{}: the paper's equations have no place for it; leave out either it or --paper", given.front()));
-  refuse(
-      fmt::format("{}: a search is among the GPUs of --machine; leave it out, or plan one layout with --layout", given.front()));
+  no_place_for("--nodes", global.nodes.given(), global.nodes.text);
+  no_place_for("--threads", global.threads.given(), global.threads.text);
+  no_place_for("--intra", global.intra.given(), global.intra.text);
 }
 
 /// Returns the memory of a GPU: --mem, else --mem-per-rank, else the machine's; 0: none is known.
