@@ -62,37 +62,30 @@ TEST(TaggedMessages, RefusesWhatCantBe) {
   });
 }
 
-TEST(ATaggedReceive, OfAMessageThatNeverComesSaysWhatItWants) {
+/// Expects every rank that runs `program` to fail with a deadlock whose message has this text.
+void expect_deadlock(int ranks, const std::string& text, const RankBody& program) {
   SharedClock clock;
-  const std::vector<RankOutcome> outcomes =
-      try_ranks(2,
-                [](Context& context) {
-                  std::vector<std::int32_t> value(1);
-                  if (context.rank() == 1) context.world().send(std::span<const std::int32_t>(value), 0, {.tag = 6});
-                  else context.world().recv(std::span<std::int32_t>(value), 1, {.tag = 5});
-                  context.world().barrier();
-                },
-                {.clock = &clock});
+  const std::vector<RankOutcome> outcomes = try_ranks(ranks, program, {.clock = &clock});
   for (const RankOutcome& outcome : outcomes) {
     EXPECT_EQ(outcome.cause, Cause::deadlock) << describe(outcomes);
-    EXPECT_NE(outcome.message.find("recv #1 (i32, 4 B, from 1, tag 5), waiting for rank 1"), std::string::npos)
-        << describe(outcomes);
+    EXPECT_NE(outcome.message.find(text), std::string::npos) << describe(outcomes);
   }
 }
 
+TEST(ATaggedReceive, OfAMessageThatNeverComesSaysWhatItWants) {
+  expect_deadlock(2, "recv #1 (i32, 4 B, from 1, tag 5), waiting for rank 1", [](Context& context) {
+    std::vector<std::int32_t> value(1);
+    if (context.rank() == 1) context.world().send(std::span<const std::int32_t>(value), 0, {.tag = 6});
+    else context.world().recv(std::span<std::int32_t>(value), 1, {.tag = 5});
+    context.world().barrier();
+  });
+}
+
 TEST(AReceiveFromAnySource, OfEveryRankIsADeadlock) {
-  SharedClock clock;
-  const std::vector<RankOutcome> outcomes =
-      try_ranks(3,
-                [](Context& context) {
-                  std::vector<std::int32_t> value(1);
-                  context.world().recv(std::span<std::int32_t>(value), kAnySource, {.tag = 5});
-                },
-                {.clock = &clock});
-  for (const RankOutcome& outcome : outcomes) {
-    EXPECT_EQ(outcome.cause, Cause::deadlock) << describe(outcomes);
-    EXPECT_NE(outcome.message.find("from any rank, tag 5"), std::string::npos) << describe(outcomes);
-  }
+  expect_deadlock(3, "from any rank, tag 5", [](Context& context) {
+    std::vector<std::int32_t> value(1);
+    context.world().recv(std::span<std::int32_t>(value), kAnySource, {.tag = 5});
+  });
 }
 
 TEST(AReceiveFromAnySource, WaitsForWhoeverStillComputes) {

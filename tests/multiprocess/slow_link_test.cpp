@@ -50,7 +50,7 @@ TEST_P(SlowLink, IsNamedAndHasTheSpeedItHas) {
 // A rank that waits yields its core to whoever wants it; that it then has none explains nothing.
 TEST_P(SlowLink, IsNamedWhereStrangersUseTheCores) {
   std::vector<std::unique_ptr<Process>> strangers;
-  const std::vector<std::string> busy = {"/bin/sh", "-c", "while :; do :; done"};
+  const std::vector<std::string> busy = {"timeout", "60", "sh", "-c", "while :; do :; done"};
   for (int i = 0; i < 4; ++i) strangers.push_back(std::make_unique<Process>(busy, ProcessOptions{.environment = {}, .cores = 2}));
   const Measured run = bench(GetParam(), "192K", "60", {"slow:from=1,to=2,gbps=0.001"}, 2);
   EXPECT_NE(run.err.find("messages from rank 1 to rank 2 come slowly"), std::string::npos) << run.err;

@@ -44,7 +44,7 @@ inline void reduce_ones(tsprun::Context& context, std::size_t count) {
   }
 }
 
-/// What the actor can be told to do, by name: returns the exit code.
+/// Functions by the names under which the actor is told to run them; each returns the exit code.
 using Actions = std::map<std::string, std::function<int(const Arguments&)>>;
 /// loop [forked]: all_reduces for ever; if `forked` is given, a forked child lives on, as a DataLoader's worker does.
 int loop(const Arguments& arguments);
