@@ -45,7 +45,7 @@ ordered_json simulate_json(const SimulatePoint& point, const theory::Machine& ma
                       {"why", point.why}};
   if (played == nullptr) return row;
   const Setting setting = point.model.setting();
-  const double flops = !point.forward ? theory::model_flops(setting) : theory::forward_flops(setting);
+  const double flops = point.forward ? theory::forward_flops(setting, {}, {}).total() : theory::model_flops(setting);
   ordered_json links = ordered_json::array();
   for (const theory::LinkUse& link : played->links)
     links.push_back({{"kind", link.kind}, {"busy", link.busy}, {"bytes", link.bytes}});

@@ -167,7 +167,7 @@ ordered_json break_evens() {
 ordered_json flops_per_token() {
   constexpr std::size_t kSequence = 131072;
   const Setting setting = reference_setting(kSequence);
-  const theory::PassFlops flops = theory::step_flops(setting, {}, {}).forward;
+  const theory::PassFlops flops = theory::forward_flops(setting, {}, {});
   const paper::Symbols s = symbols(kSequence);
   const double attention = s.L * 4 * s.S * s.h;
   return {{"seq", kSequence},

@@ -47,7 +47,7 @@ struct LayerFlops {
   double mlp;
 };
 LayerFlops layer_flops(const Setting& setting, const Layout& layout) {
-  const theory::PassFlops flops = theory::step_flops(setting, layout, {}).forward;
+  const theory::PassFlops flops = theory::forward_flops(setting, layout, {});
   const double L = real(setting.model.layers);
   return {(flops.attention_linear + flops.attention_core) / L, flops.mlp / L};
 }

@@ -152,7 +152,8 @@ double Model::forward_own(const TokenBatch& own, std::size_t first_token, const 
   rank_.enter_stage(PassPart::head, false, [] { return std::string("head, forward"); });
   rank_.look(Watched::input, x.view());
   OwnedTensor lse = rank_.tensor(kept, kernels::summed_in(options_.dtype), {layout_->held_rows()}, "log-sum-exp of the head");
-  const double sum = vocabulary_->head(final_norm(x).view(), lse, *layout_, own.labels, logits, keep);
+  const double sum = vocabulary_->head(final_norm(x).view(), lse, *layout_, own.labels, logits,
+                                       keep ? std::optional(saved_.weight) : std::nullopt);
   rank_.look(Watched::head_statistics, lse.view());
   if (keep) {
     saved_.x = std::move(x);
@@ -202,9 +203,7 @@ void Model::backward() {
   const OwnedTensor d = layout_->residual(rank_, Category::workspace, kernels::summed_in(options_.dtype), options_.config.hidden,
                                           "gradient of the residual");
   {
-    const OwnedTensor dx = rank_.tensor(Category::workspace, d->dtype(), {layout_->held_rows(), options_.config.hidden},
-                                        "gradient of the head's input");
-    vocabulary_->head_backward(dx, final_norm(saved_.x).view(), saved_.lse, *layout_, saved_.weight);
+    const OwnedTensor dx = vocabulary_->head_backward(final_norm(saved_.x).view(), saved_.lse, *layout_, saved_.weight);
     norm_backward(compute, options_.config, d->merged(0), dx, saved_.x->merged(0), final_norm_weights(), kernels::Write::replace);
   }
   rank_.look(Watched::input_gradient, d.view());

@@ -135,6 +135,10 @@ void ExchangedVocabulary::embed_backward(const ConstTensor& dx) {
 
 // --- head and loss -----------------------------------------------------------------------------------------------------------
 
+OwnedTensor head_input_gradient(Rank& rank, const ConstTensor& x, DType sums) {
+  return rank.tensor(Category::workspace, sums, {x.size(0), x.size(1)}, "gradient of the head's input");
+}
+
 std::size_t logit_tile_rows(std::size_t ids, DType sums) {
   constexpr std::size_t kTileBytes = std::size_t{8} << 20;
   constexpr std::size_t kFewest = 64;
@@ -198,19 +202,43 @@ double HeadShard::merged_loss(Communicator& axis, const std::vector<std::size_t>
          compute.cross_entropy_loss(zeros, label_logit, labels);
 }
 
-void HeadShard::backward(const Tensor& dx, const Tensor& dW, const ConstTensor& lse, double weight, Write into_dx) const {
+double HeadShard::loss_and_gradients(const Tensor& dx, const Tensor& dW, const Tensor& lse, double weight) const {
   ComputeStream& compute = rank.compute();
+  const auto vector = [&](std::string_view what) { return rank.tensor(Category::workspace, sums, {x.size(0)}, what); };
+  const OwnedTensor maximum = vector("maxima of logits");
+  const OwnedTensor sum = vector("sums of exponentials");
+  const OwnedTensor label_logit = vector("labels' logits");
+  compute.cross_entropy_begin(maximum, sum, label_logit);
   if (x.size(0) == 0) compute.fill_zero(dW);
   for_tiles(*this, [&](const Tensor& tile, std::size_t row, std::size_t count) {
-    compute.cross_entropy_backward(tile, tile, lse.slice(0, row, count), labels.subspan(row, count),
-                                   static_cast<std::int64_t>(first_id), weight);
-    compute.gemm(dx.slice(0, row, count), tile, W, into_dx);
-    compute.gemm(dW, tile.transposed(0, 1), x.slice(0, row, count), row == 0 ? Write::replace : Write::add);
+    const Tensor maxima = maximum->slice(0, row, count);
+    const Tensor exponentials = sum->slice(0, row, count);
+    compute.cross_entropy_update(maxima, exponentials, label_logit->slice(0, row, count), tile, labels.subspan(row, count),
+                                 static_cast<std::int64_t>(first_id));
+    compute.cross_entropy_finish(lse.slice(0, row, count), maxima, exponentials);
+    add_gradients(tile, row, dx, dW, lse, weight, Write::replace);
   });
+  return compute.cross_entropy_loss(lse, label_logit, labels);
+}
+
+void HeadShard::add_gradients(const Tensor& tile, std::size_t row, const Tensor& dx, const Tensor& dW, const ConstTensor& lse,
+                              double weight, Write into_dx) const {
+  ComputeStream& compute = rank.compute();
+  const std::size_t count = tile.size(0);
+  compute.cross_entropy_backward(tile, tile, lse.slice(0, row, count), labels.subspan(row, count),
+                                 static_cast<std::int64_t>(first_id), weight);
+  compute.gemm(dx.slice(0, row, count), tile, W, into_dx);
+  compute.gemm(dW, tile.transposed(0, 1), x.slice(0, row, count), row == 0 ? Write::replace : Write::add);
+}
+
+void HeadShard::backward(const Tensor& dx, const Tensor& dW, const ConstTensor& lse, double weight, Write into_dx) const {
+  if (x.size(0) == 0) rank.compute().fill_zero(dW);
+  for_tiles(*this,
+            [&](const Tensor& tile, std::size_t row, std::size_t) { add_gradients(tile, row, dx, dW, lse, weight, into_dx); });
 }
 
 double ExchangedVocabulary::head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens,
-                                 std::span<const std::int64_t> labels, const LogitsSink* logits, bool keep) {
+                                 std::span<const std::int64_t> labels, const LogitsSink* logits, std::optional<double> weight) {
   const bool all = plan_ == HeadPlan::gather_activations;
   if (!labels.empty()) std::ranges::copy(tokens.take(me(), labels), own_labels_.begin());
   labels_ = own_labels_;
@@ -233,16 +261,18 @@ double ExchangedVocabulary::head(const ConstTensor& x, const Tensor& lse, const 
       row_numbers_.insert(row_numbers_.end(), theirs.begin(), theirs.end());
     }
   }
-  return all ? head_gathered(x, lse, tokens, logits, keep) : head_rotated(x, lse, logits);
+  if (size() == 1 && weight) {
+    head_dx_ = head_input_gradient(rank_, x, lse.dtype());
+    return shard_of(x, weights_.head, me(), lse.dtype()).loss_and_gradients(head_dx_, weights_.head_gradient, lse, *weight);
+  }
+  return all ? head_gathered(x, lse, tokens, logits, weight.has_value()) : head_rotated(x, lse, logits);
 }
 
-void ExchangedVocabulary::head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens,
-                                        double weight) {
-  if (plan_ == HeadPlan::gather_activations) {
-    head_backward_gathered(dx, tokens, weight);
-  } else {
-    head_backward_rotated(dx, x, lse, weight);
-  }
+OwnedTensor ExchangedVocabulary::head_backward(const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens,
+                                               double weight) {
+  if (size() == 1) return std::move(head_dx_);
+  return plan_ == HeadPlan::gather_activations ? head_backward_gathered(x, tokens, weight)
+                                               : head_backward_rotated(x, lse, weight);
 }
 
 HeadShard ExchangedVocabulary::shard_of(const ConstTensor& x, const ConstTensor& W, int owner, DType sums) const {
@@ -275,7 +305,8 @@ double ExchangedVocabulary::head_rotated(const ConstTensor& x, const Tensor& lse
   return compute.cross_entropy_loss(lse, label_logit, labels_);
 }
 
-void ExchangedVocabulary::head_backward_rotated(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, double weight) {
+OwnedTensor ExchangedVocabulary::head_backward_rotated(const ConstTensor& x, const ConstTensor& lse, double weight) {
+  OwnedTensor dx = head_input_gradient(rank_, x, lse.dtype());
   RingShards ring = rotation();
   RingSums sums(
       rank_, axis_, weights_.head_gradient, [this](int r) { return rows_.count(r); },
@@ -287,6 +318,7 @@ void ExchangedVocabulary::head_backward_rotated(const Tensor& dx, const ConstTen
   };
   look_ahead(static_cast<std::size_t>(size()), {{1, [&](std::size_t t) { ring.fetch(t); }}, {0, multiply}});
   sums.settle();
+  return dx;
 }
 
 }  // namespace tsprun::detail

@@ -3,7 +3,9 @@
 // Embedding: every rank knows all ids of the batch, so it knows which of its rows each other rank needs. Rows travel by
 // all_to_all, and their gradients the same way back. Head: either the shards of W travel round a ring while every rank keeps an
 // online log-sum-exp of its own tokens, or x of all tokens is gathered and every rank computes its shard's part of the
-// log-sum-exp. The model uses what moves fewer bytes (head_plan()).
+// log-sum-exp. The model uses what moves fewer bytes (head_plan()). Gradients of logits need the log-sum-exp of the whole
+// vocabulary. A rank that has all of it knows that after each tile of logits, so in training it computes the tile's gradients at
+// once, in the forward pass. Other ranks compute the logits again in the backward pass, as all of them take too much memory.
 #pragma once
 
 #include "core/rank/rank.h"
@@ -15,6 +17,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -58,13 +61,13 @@ class Vocabulary {
 
   /// Returns this rank's part of the sum over predicted tokens of (log-sum-exp − the label's logit); the sum of all ranks' parts
   /// is the whole. x [rows, h]; `labels` [B, S] in natural order; writes `lse` [rows] for head_backward(). `logits` may be null.
-  /// `keep`: head_backward() follows.
+  /// `weight`: 1 / number of predicted tokens, if head_backward() follows, else none. With a weight there are no `logits`, and
+  /// the head's gradient may be replaced already.
   virtual double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
-                      const LogitsSink* logits, bool keep) = 0;
-  /// Computes dx [rows, h], in the type of sums, and the head's gradient, replacing both. `weight`: 1 / number of predicted
-  /// tokens. Call it after head(…, keep = true) of the same tokens.
-  virtual void head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens,
-                             double weight) = 0;
+                      const LogitsSink* logits, std::optional<double> weight) = 0;
+  /// Returns dx [rows, h] in the type of sums, which the caller owns, and replaces the head's gradient. Call it once after head()
+  /// of the same tokens with the same weight.
+  virtual OwnedTensor head_backward(const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens, double weight) = 0;
 };
 
 /// One shard of the head beside some tokens: what the streamed loss computes with. Logits are made a tile of rows at a time and
@@ -86,9 +89,17 @@ struct HeadShard {
   /// `numbers` as above.
   double merged_loss(Communicator& axis, const std::vector<std::size_t>& counts, const Tensor& lse, const LogitsSink* logits,
                      std::span<const std::size_t> numbers) const;
+  /// Returns the sum of the tokens' losses, writes lse [rows], and replaces dx and dW as backward() does. The shard must be the
+  /// whole vocabulary. Every logit is computed once.
+  double loss_and_gradients(const Tensor& dx, const Tensor& dW, const Tensor& lse, double weight) const;
   /// Writes the shard's gradient to dW [ids, h], and its part of x's to dx [rows, h], which is replaced or added to. `weight`: as
-  /// in Vocabulary::head_backward().
+  /// in Vocabulary::head().
   void backward(const Tensor& dx, const Tensor& dW, const ConstTensor& lse, double weight, kernels::Write into_dx) const;
+
+ private:
+  /// Does backward()'s work for the tile of logits that begins at `row`, and overwrites the tile.
+  void add_gradients(const Tensor& tile, std::size_t row, const Tensor& dx, const Tensor& dW, const ConstTensor& lse,
+                     double weight, kernels::Write into_dx) const;
 };
 
 /// The vocabulary over ranks that have different tokens: rows of the embedding go to the ranks of their tokens, and either the
@@ -103,9 +114,8 @@ class ExchangedVocabulary final : public Vocabulary {
   void embed_backward(const ConstTensor& dx) override;
   std::size_t rows_given() const override { return rows_for_others_; }
   double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
-              const LogitsSink* logits, bool keep) override;
-  void head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens,
-                     double weight) override;
+              const LogitsSink* logits, std::optional<double> weight) override;
+  OwnedTensor head_backward(const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens, double weight) override;
 
  private:
   RingShards rotation();
@@ -113,8 +123,8 @@ class ExchangedVocabulary final : public Vocabulary {
   HeadShard shard_of(const ConstTensor& x, const ConstTensor& W, int owner, DType sums) const;
   double head_rotated(const ConstTensor& x, const Tensor& lse, const LogitsSink* logits);
   double head_gathered(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, const LogitsSink* logits, bool keep);
-  void head_backward_rotated(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, double weight);
-  void head_backward_gathered(const Tensor& dx, const TokenLayout& tokens, double weight);
+  OwnedTensor head_backward_rotated(const ConstTensor& x, const ConstTensor& lse, double weight);
+  OwnedTensor head_backward_gathered(const ConstTensor& x, const TokenLayout& tokens, double weight);
   void plan_rows(const TokenLayout& tokens, std::span<const Token> ids, Category kept);
   /// Fills wanted_ and needed_ for a phantom, whose tokens have one id, or without one all equally often on every rank.
   void suppose_rows(const TokenLayout& tokens, std::span<const Token> ids);
@@ -146,7 +156,11 @@ class ExchangedVocabulary final : public Vocabulary {
   std::vector<std::size_t> row_numbers_;  // b·S + s of the same tokens, if logits are asked for
   OwnedTensor gathered_x_;                // [BS, h] in rank order, kept from head() to head_backward()
   OwnedTensor gathered_lse_;              // [BS]
+  OwnedTensor head_dx_;                   // [rows, h], kept likewise where this rank has the whole vocabulary
 };
+
+/// Returns memory for the gradient of the head's input x [rows, h], in the type `sums`.
+OwnedTensor head_input_gradient(Rank& rank, const ConstTensor& x, DType sums);
 
 /// Returns how many rows of logits of `ids` elements are computed at a time: as many as 8 MiB hold, at least 64.
 std::size_t logit_tile_rows(std::size_t ids, DType sums);

@@ -40,16 +40,18 @@ double ExchangedVocabulary::head_gathered(const ConstTensor& x, const Tensor& ls
   return loss;
 }
 
-void ExchangedVocabulary::head_backward_gathered(const Tensor& dx, const TokenLayout& tokens, double weight) {
+OwnedTensor ExchangedVocabulary::head_backward_gathered(const ConstTensor& x, const TokenLayout& tokens, double weight) {
   const std::size_t all = gathered_x_->size(0);
   const DType sums = gathered_lse_->dtype();
+  OwnedTensor dx = head_input_gradient(rank_, x, sums);
   const OwnedTensor dx_all = rank_.tensor(Category::communication, sums, {all, hidden()}, "gradient of the head's input");
   shard_of(gathered_x_, weights_.head, me(), sums)
       .backward(dx_all, weights_.head_gradient, gathered_lse_, weight, Write::replace);
   gathered_x_.reset();
   gathered_lse_.reset();
-  rank_.wait(axis_.post_reduce_scatter_v(buffer_of(ConstTensor(dx_all.view())), buffer_of(dx),
+  rank_.wait(axis_.post_reduce_scatter_v(buffer_of(ConstTensor(dx_all.view())), buffer_of(dx.view()),
                                          token_counts(tokens, size(), hidden()), Reduction::sum, kHead));
+  return dx;
 }
 
 }  // namespace tsprun::detail

@@ -10,7 +10,7 @@ namespace {
 double real(std::uint64_t value) { return static_cast<double>(value); }
 }  // namespace
 
-StepFlops step_flops(const Setting& setting, const Layout& layout, MeshPlace place) {
+PassFlops forward_flops(const Setting& setting, const Layout& layout, MeshPlace place) {
   const ModelConfig& model = setting.model;
   const int D = layout.sequence();
   const MeshSetting of{setting, layout};
@@ -32,23 +32,35 @@ StepFlops step_flops(const Setting& setting, const Layout& layout, MeshPlace pla
   const double V = layout.slices_tokens() ? real(model.vocabulary) / layout.tensor()
                                           : real(Chunks::balanced(layout.tensor(), model.vocabulary).count(place.tensor));
 
-  StepFlops flops;
-  const double projections_in = 2 * tokens * h * d * (n_q + 2 * n_kv) * L;
-  const double projection_out = 2 * tokens * h * d * n_q * L;
-  flops.forward.attention_linear = projections_in + projection_out;
-  flops.forward.attention_core = 4 * pairs * d * n_q * L;
-  flops.forward.mlp = 2 * real(model.mlp_matrices()) * tokens * f * h * L;
-  flops.forward.head = 2 * tokens * V * h;
+  PassFlops flops;
+  flops.attention_linear = 4 * tokens * h * d * (n_q + n_kv) * L;
+  flops.attention_core = 4 * pairs * d * n_q * L;
+  flops.mlp = 2 * real(model.mlp_matrices()) * tokens * f * h * L;
+  flops.head = 2 * tokens * V * h;
+  return flops;
+}
 
-  flops.backward.attention_linear = 2 * flops.forward.attention_linear;
-  flops.backward.attention_core = 2.5 * flops.forward.attention_core;
-  flops.backward.mlp = 2 * flops.forward.mlp;
-  flops.backward.head = 3 * flops.forward.head;  // logits are never kept
-  if (setting.recompute != Recompute::none) {
-    flops.backward.attention_linear += projections_in;
-    flops.backward.mlp += flops.forward.mlp * real(model.mlp_inputs()) / real(model.mlp_matrices());  // gate and up
+StepFlops step_flops(const Setting& setting, const Layout& layout, MeshPlace place) {
+  const PassFlops once = forward_flops(setting, layout, place);
+  StepFlops flops{.forward = once,
+                  .backward = {.attention_linear = 2 * once.attention_linear,
+                               .attention_core = 2.5 * once.attention_core,
+                               .mlp = 2 * once.mlp,
+                               .head = 3 * once.head}};
+  if (layout.sequence() == 1 && layout.tensor() == 1) {
+    // A rank that has the whole vocabulary computes the head's gradients from the logits of the forward pass, at once.
+    flops.forward.head = 3 * once.head;
+    flops.backward.head = 0;
   }
-  if (setting.recompute == Recompute::full) flops.backward.attention_core += flops.forward.attention_core;
+  const ModelConfig& model = setting.model;
+  if (setting.recompute != Recompute::none) {
+    const BlockSlice slice = BlockSlice::of(model, place.tensor, layout.tensor());
+    const double queries = real(slice.queries.count);
+    const double kv = real(slice.kv.count);
+    flops.backward.attention_linear += once.attention_linear * (queries + 2 * kv) / (2 * (queries + kv));  // all but W_O
+    flops.backward.mlp += once.mlp * real(model.mlp_inputs()) / real(model.mlp_matrices());                // gate and up
+  }
+  if (setting.recompute == Recompute::full) flops.backward.attention_core += once.attention_core;
   return flops;
 }
 

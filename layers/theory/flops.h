@@ -19,14 +19,18 @@ struct PassFlops {
   double total() const { return attention_linear + attention_core + mlp + head; }
 };
 
-/// Operations of one training step.
+/// Operations of one training step. Logits are not kept: a rank that has the whole vocabulary computes the head's gradients as
+/// soon as it has a tile of logits, in the forward pass; others compute the logits again in the backward pass.
 struct StepFlops {
   PassFlops forward;
-  PassFlops backward;  ///< including what --recompute computes again, and the head's logits, which are never kept
+  PassFlops backward;  ///< including what --recompute computes again
   double total() const { return forward.total() + backward.total(); }
 };
 
-/// Returns the operations of the rank at `place`. The layout must be possible (why_impossible()).
+/// Returns the operations of a forward pass without gradients, on the rank at `place`. The layout must be possible
+/// (why_impossible()).
+PassFlops forward_flops(const Setting& setting, const Layout& layout, MeshPlace place);
+/// Returns the operations of a training step on the same rank.
 StepFlops step_flops(const Setting& setting, const Layout& layout, MeshPlace place);
 /// Returns the operations of the rank that computes most.
 StepFlops most_flops(const Setting& setting, const Layout& layout);

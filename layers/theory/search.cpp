@@ -74,8 +74,6 @@ double model_flops(const Setting& setting) {
   return step_flops(plain, {}, {}).total();
 }
 
-double forward_flops(const Setting& setting) { return step_flops(setting, {}, {}).forward.total(); }
-
 namespace {
 
 Candidate judge_mode(const Setting& setting, const Layout& layout, const Machine& machine, const SearchOptions& options) {

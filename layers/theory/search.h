@@ -45,11 +45,9 @@ struct SearchOptions {
 };
 
 /// Returns the FLOPs that one training step takes in total, whatever the layout, with Recompute::none. Attention counts causal
-/// pairs only. Includes the scores that flash attention computes again in backward, and the logits, which are never kept. Divided
-/// by the peak FLOP/s of all GPUs together and by the step's seconds, it gives the model FLOPs utilization (MFU).
+/// pairs only. Includes the scores that flash attention computes again in backward; logits count once. Divided by the peak
+/// FLOP/s of all GPUs together and by the step's seconds, it gives the model FLOPs utilization (MFU).
 double model_flops(const Setting& setting);
-/// Returns the same of a forward pass.
-double forward_flops(const Setting& setting);
 
 /// Judges one layout: whether it is possible, its memory, and the time of a step. Throws what step_time() throws.
 Candidate judge(const Setting& setting, const Layout& layout, const Machine& machine, const SearchOptions& options);

@@ -92,7 +92,7 @@ void TensorVocabulary::embed_backward(const ConstTensor& dx) {
 // --- head and loss -----------------------------------------------------------------------------------------------------------
 
 double TensorVocabulary::head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens,
-                              std::span<const std::int64_t> labels, const LogitsSink* logits, bool) {
+                              std::span<const std::int64_t> labels, const LogitsSink* logits, std::optional<double>) {
   if (!labels.empty()) std::ranges::copy(tokens.take(tokens.holder(), labels), labels_.begin());
   row_numbers_.clear();
   if (logits != nullptr) {
@@ -104,11 +104,12 @@ double TensorVocabulary::head(const ConstTensor& x, const Tensor& lse, const Tok
   return shard(x, lse.dtype()).merged_loss(tensor_, counts, lse, logits, row_numbers_);
 }
 
-void TensorVocabulary::head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout&,
-                                     double weight) {
+OwnedTensor TensorVocabulary::head_backward(const ConstTensor& x, const ConstTensor& lse, const TokenLayout&, double weight) {
+  OwnedTensor dx = head_input_gradient(rank_, x, lse.dtype());
   shard(x, lse.dtype()).backward(dx, weights_.head_gradient, lse, weight, Write::replace);
   if (!weights_.tied) sum_over_sequence(weights_.head_gradient, Purpose::head);
   sum_over_tensor(dx, x.dtype(), Purpose::head);
+  return dx;
 }
 
 }  // namespace tsprun::detail

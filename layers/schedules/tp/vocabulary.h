@@ -19,9 +19,8 @@ class TensorVocabulary final : public Vocabulary {
   void embed_backward(const ConstTensor& dx) override;
   std::size_t rows_given() const override { return rows_here_.size(); }
   double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
-              const LogitsSink* logits, bool keep) override;
-  void head_backward(const Tensor& dx, const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens,
-                     double weight) override;
+              const LogitsSink* logits, std::optional<double> weight) override;
+  OwnedTensor head_backward(const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens, double weight) override;
 
  private:
   std::size_t hidden() const { return weights_.embedding.size(1); }
