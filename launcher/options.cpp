@@ -63,7 +63,10 @@ void validate_nodes(GlobalOptions& options, RankUse use) {
   if (options.nodes.given()) {
     if (several)
       refuse(fmt::format("--nodes {}: it pretends that there are nodes, --nnodes names real ones; give one", options.nodes.text));
-    const std::int64_t most = use == RankUse::jobs ? shm::kMaxLocalRanks : options.ranks;
+    const bool counted = options.ranks.given() || options.layout.given();
+    const std::int64_t most = use == RankUse::jobs                   ? shm::kMaxLocalRanks
+                              : use == RankUse::on_paper && !counted ? kMostRanksOnPaper
+                                                                     : options.ranks.value;
     options.nodes = static_cast<int>(parse_integer("--nodes", options.nodes.text, 1, most));
   }
   if (!several) {

@@ -120,6 +120,7 @@ void PlanCommand::refuse_ignored(const GlobalOptions& global) const {
     no_place_for("--machine", !options_.machine.empty(), options_.machine);
     no_place_for("--mem", options_.memory.given(), options_.memory.text);
     no_place_for("--mem-per-rank", global.mem_per_rank.given(), global.mem_per_rank.text);
+    no_place_for("TSP_ALGORITHMS", !global.algorithms.empty(), global.algorithms);
     no_place_for("--recompute", model_.recompute.given(), model_.recompute.text);
     for (const AxisRow& row : kAxes)
       no_place_for(fmt::format("--{}", row.name), global.variant(row.kind).given(), global.variant(row.kind).text);
@@ -168,6 +169,8 @@ void PlanCommand::validate(const GlobalOptions& global) {
   question_.dtype = model_.dtype;
   if (options_.search) refuse_layouts(global);
   layout_ = layout_of(global);
+  if (global.nodes > layout_.ranks())
+    refuse(fmt::format("--nodes {}: it spreads the ranks of -n or --layout, and neither is given", global.nodes.text));
   if (!options_.machine.empty()) {
     question_.machine = theory::find_machine(options_.machine);
     if (question_.machine->cores)
@@ -183,6 +186,7 @@ void PlanCommand::validate(const GlobalOptions& global) {
   question_.threads = static_cast<std::size_t>(std::max(1, global.threads.value));
   question_.nodes = global.nodes;
   question_.share = within_node(global.intra).views;
+  question_.algorithms = global.algorithms;
   if (options_.search && !model_.recompute.given()) {
     question_.modes = {Recompute::none, Recompute::selective, Recompute::full};
   }

@@ -180,8 +180,7 @@ PlanPoint plan_point(const PlanQuestion& question, const Layout& layout) {
   }
   if (candidate.possible) {
     // For a few layouts many ranks can be asked, with a machine or without.
-    const theory::Need need = theory::need(theory::MeshSetting{setting, layout},
-                                           {.threads = question.threads, .nodes = question.nodes, .share = question.share});
+    const theory::Need need = theory::need({setting, layout}, question.peak_options());
     candidate.memory = need.evenly;
     candidate.fits = need.any_ids <= question.memory_bytes;
     if (question.memory_bytes != 0 && !candidate.fits) {
@@ -199,9 +198,8 @@ PlanPoint plan_point(const PlanQuestion& question, const theory::Candidate& cand
   Setting setting = question.setting;
   setting.recompute = point.recompute;
   const bool known = point.amounts && question.nodes == 1 && question.share;
-  const theory::StepCounts counts = theory::step_counts(
-      {setting, point.layout}, {.threads = question.threads, .nodes = question.nodes, .share = question.share},
-      known ? &*point.amounts : nullptr);
+  const theory::StepCounts counts =
+      theory::step_counts({setting, point.layout}, question.peak_options(), known ? &*point.amounts : nullptr);
   point.traffic = counts.traffic;
   point.flops = counts.flops;
   return point;

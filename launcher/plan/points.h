@@ -5,6 +5,7 @@
 #include "layers/layout/layout.h"
 #include "layers/layout/setting.h"
 #include "layers/theory/flops.h"
+#include "layers/theory/peaks.h"
 #include "layers/theory/search.h"
 #include "layers/theory/traffic.h"
 
@@ -38,7 +39,15 @@ struct PlanQuestion {
   bool share = true;               ///< ranks of one node share memory
   std::optional<theory::Machine> machine;
   std::vector<Recompute> modes = {};  ///< recomputation modes for a search to choose from; empty: the setting's alone
-  theory::SearchOptions search_options() const { return {.memory_bytes = memory_bytes, .dtype = dtype, .modes = modes}; }
+  std::string algorithms = {};        ///< TSP_ALGORITHMS
+  theory::SearchOptions search_options() const {
+    return {.memory_bytes = memory_bytes, .dtype = dtype, .modes = modes, .algorithms = algorithms};
+  }
+  theory::PeakOptions peak_options() const {
+    theory::PeakOptions options{.threads = threads, .nodes = nodes, .share = share};
+    options.like.algorithms = algorithms;
+    return options;
+  }
 };
 
 /// Calculates everything about one layout. It asks more ranks for their memory than a search does, so it suits a few layouts.

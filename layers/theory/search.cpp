@@ -81,8 +81,10 @@ Candidate judge_mode(const Setting& setting, const Layout& layout, const Machine
   candidate.layout = layout;
   candidate.recompute = setting.recompute;
   candidate.possible = true;
+  PeakOptions how;
+  how.like.algorithms = options.algorithms;
   try {
-    const RecordedStep recorded = record_step({setting, layout}, fullest({setting, layout}), {}, 2, true);
+    const RecordedStep recorded = record_step({setting, layout}, fullest({setting, layout}), how, 2, true);
     candidate.memory = recorded.peaks;
     candidate.amounts = amounts_of(recorded.program);
   } catch (const Error& error) {

@@ -42,6 +42,7 @@ struct SearchOptions {
   DType dtype = DType::f32;
   /// Recomputation modes to choose from; empty: only the setting's.
   std::vector<Recompute> modes = {};
+  std::string algorithms = {};  ///< TSP_ALGORITHMS, as the ranks will have it
 };
 
 /// Returns the FLOPs that one training step takes in total, whatever the layout, with Recompute::none. Attention counts causal

@@ -406,10 +406,29 @@ TEST(Plan, RefusesWhatItCannotMean) {
                                       {"--sp", "ring"}})
     refused({"--paper", "--layout", "tp=2,sp=4", option, value},
             option + " " + value + ": the paper's equations have no place for it");
+  refused({"--config", "nano", "--nodes", "2"}, "--nodes 2: it spreads the ranks of -n or --layout, and neither is given");
   // What is proposed works.
   refused({"--config", "nano", "--tp", "sequence"}, "try --layout tp=2\n");
   refused({"--config", "nano", "--sp", "ring"}, "try --layout sp=2\n");
   refused({"--config", "nano", "--layout", "zero3=2,tp=2"}, "zero3 can't be mixed");
+}
+
+TEST(PlanCommand, CountsWithTheAlgorithmsThatRanksWouldUse) {
+  const std::vector<std::string> nano = {"-n", "4", "--config", "nano", "--seq", "64", "--batch", "4"};
+  const auto memory = [&](const char* algorithms) {
+    ::setenv("TSP_ALGORITHMS", algorithms, 1);
+    const Answer answer = plan(nano);
+    ::unsetenv("TSP_ALGORITHMS");
+    EXPECT_EQ(answer.code, 0) << answer.err;
+    return row(answer.report.at("plan"), {{"label", "tsp=4"}}).at("memory_peak_bytes").at("total").get<double>();
+  };
+  EXPECT_LT(memory("all_gather=ring"), memory("all_gather=direct"));
+  ::setenv("TSP_ALGORITHMS", "all_gather=ring", 1);
+  const Answer paper = plan({"--paper"});
+  ::unsetenv("TSP_ALGORITHMS");
+  EXPECT_EQ(paper.code, 2);
+  EXPECT_NE(paper.err.find("TSP_ALGORITHMS all_gather=ring: the paper's equations have no place for it"), std::string::npos)
+      << paper.err;
 }
 
 }  // namespace

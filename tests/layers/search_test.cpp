@@ -179,6 +179,16 @@ TEST(Search, EveryLayoutStandsThereOnce) {
   EXPECT_EQ(twins("tsp=4"), std::multiset<std::string>{});
 }
 
+TEST(Search, HoldsTheMemoryOfTheAlgorithmsThatRanksWouldUse) {
+  const Machine machine = parse_machine(test_machine::kText, "m.json");
+  const auto memory = [&](const char* algorithms) {
+    return judge(nano(4, 64), one_axis(AxisKind::tsp, 4), machine,
+                 {.memory_bytes = 1ULL << 40, .dtype = DType::f32, .algorithms = algorithms})
+        .memory.total;
+  };
+  EXPECT_LT(memory("all_gather=ring"), memory("all_gather=direct"));
+}
+
 // Against single modes, each judged alone.
 TEST(Search, ChoosesTheFastestRecomputationThatFits) {
   Machine machine = parse_machine(test_machine::kText, "m.json");
