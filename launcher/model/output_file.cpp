@@ -13,7 +13,7 @@ namespace tsprun::detail::launcher {
 
 OutputFile::OutputFile(Session& session, const std::string& path, const std::vector<safetensors::PlannedTensor>& tensors)
     : session_(session), plan_(tensors) {
-  if (session.speaks()) writer_.emplace(safetensors::Writer::create(path, plan_));
+  if (session.speaks()) writer_.emplace(safetensors::Writer::create(path, plan_, [&] { session.rank().tick(); }));
   session.world().barrier();
   if (!session.speaks()) writer_.emplace(safetensors::Writer::join(path, plan_));
 }

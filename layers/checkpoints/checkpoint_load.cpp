@@ -16,23 +16,11 @@ namespace tsprun::detail {
 
 namespace {
 
-// Bytes read between two ticks.
-constexpr std::size_t kLoadedPieceBytes = std::size_t{4} << 20;
-
 void read_part(Rank& rank, const safetensors::File& file, const ModelConfig& config, const ParameterPart& part,
                const Tensor& tensor) {
   const safetensors::TensorInfo& info = checkpoint_tensor(file, config, part.plan.parameter);
-  fill_natural_blocks(rank, part.plan, tensor, [&](const safetensors::Rectangle& block, Buffer into) {
-    const std::size_t row_bytes = std::max<std::size_t>(1, block.columns * size_of(into.dtype));
-    const std::size_t step = std::max<std::size_t>(1, kLoadedPieceBytes / row_bytes);
-    for (std::size_t row = 0; row < block.rows; row += step) {
-      safetensors::Rectangle piece = block;
-      piece.first_row += row;
-      piece.rows = std::min(step, block.rows - row);
-      file.read(info, piece, into.slice(row * block.columns, piece.rows * block.columns));
-      rank.tick();
-    }
-  });
+  fill_natural_blocks(rank, part.plan, tensor,
+                      [&](const safetensors::Rectangle& block, Buffer into) { file.read(info, block, into); });
 }
 
 /// Checks that all ranks load the same checkpoint: on several nodes each launcher finds the newest one for itself.

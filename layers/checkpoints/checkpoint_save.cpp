@@ -34,7 +34,6 @@ namespace {
 namespace fs = std::filesystem;
 
 // Bytes written between two ticks, and between two syncs: little enough for a slow disk to take within seconds.
-constexpr std::size_t kSavedPieceBytes = std::size_t{4} << 20;
 constexpr std::uint64_t kUnsyncedBytes = std::uint64_t{64} << 20;
 
 std::string_view torch_name(DType dtype) {
@@ -134,8 +133,7 @@ class Save {
     folder_ = std::make_unique<PartialFolder>(dir_, state_.step);
     write_text(folder_->path() / "config.json", config_json_);
     for (std::size_t i = 0; i < plans_.size(); ++i) {
-      files_.push_back(safetensors::Writer::create(paths_[i], plans_[i]));
-      rank_.tick();
+      files_.push_back(safetensors::Writer::create(paths_[i], plans_[i], [this] { rank_.tick(); }));
     }
   }
 
@@ -153,24 +151,14 @@ class Save {
     }
   }
 
-  /// Writes one part in pieces of whole rows.
+  /// Writes one part.
   void write_part(safetensors::Writer& file, const ParameterPart& part, const Tensor& tensor) {
     for_natural_blocks(rank_, part.plan, tensor, [&](const safetensors::Rectangle& block, ConstBuffer from) {
-      const std::size_t row_bytes = block.columns * size_of(from.dtype);
-      const std::size_t step = std::max<std::size_t>(1, kSavedPieceBytes / std::max<std::size_t>(row_bytes, 1));
-      for (std::size_t row = 0; row < block.rows; row += step) {
-        safetensors::Rectangle piece = block;
-        piece.first_row += row;
-        piece.rows = std::min(step, block.rows - row);
-        file.write(exported_name(config_, part.plan.parameter), piece,
-                   from.slice(row * block.columns, piece.rows * block.columns));
-        unsynced_ += piece.rows * row_bytes;
-        if (unsynced_ >= kUnsyncedBytes) {
-          file.sync();
-          unsynced_ = 0;
-        }
-        rank_.tick();
-      }
+      file.write(exported_name(config_, part.plan.parameter), block, from);
+      unsynced_ += from.as_bytes().size();
+      if (unsynced_ < kUnsyncedBytes) return;
+      file.sync();
+      unsynced_ = 0;
     });
   }
 

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kTurnBytes = std::size_t{256} << 10;
 constexpr std::size_t kAlignment = 8;
+constexpr std::uint64_t kAllocatedBytes = std::uint64_t{64} << 20;  // between two ticks
 
 std::filesystem::path partial_name(const std::filesystem::path& path) {
   std::filesystem::path partial = path;
@@ -78,14 +79,18 @@ const TensorInfo* Plan::find(std::string_view name) const {
 Writer::Writer(std::filesystem::path path, const Plan& plan, posix::UniqueFd file, bool creator)
     : path_(std::move(path)), partial_(partial_name(path_)), plan_(&plan), file_(std::move(file)), creator_(creator) {}
 
-Writer Writer::create(std::filesystem::path path, const Plan& plan) {
+Writer Writer::create(std::filesystem::path path, const Plan& plan, const std::function<void()>& tick) {
   const std::filesystem::path partial = partial_name(path);
   Writer writer(std::move(path), plan, open_partial(partial, O_CREAT | O_TRUNC), true);
   // Allocating the whole space now lets a full disk fail here, before any work is done. posix_fallocate returns its error instead
-  // of setting errno.
-  int error = EINTR;
-  while (error == EINTR) error = ::posix_fallocate(writer.file_.get(), 0, static_cast<off_t>(plan.file_bytes()));
-  if (error != 0) throw system_error(Cause::refused, fmt::format("{}: {} bytes", partial.string(), plan.file_bytes()), error);
+  // of setting errno. Where the file system can't allocate, it writes to each block, which takes as long as writing the file.
+  for (std::uint64_t first = 0; first < plan.file_bytes(); first += kAllocatedBytes) {
+    const std::uint64_t bytes = std::min(kAllocatedBytes, plan.file_bytes() - first);
+    int error = EINTR;
+    while (error == EINTR) error = ::posix_fallocate(writer.file_.get(), static_cast<off_t>(first), static_cast<off_t>(bytes));
+    if (error != 0) throw system_error(Cause::refused, fmt::format("{}: {} bytes", partial.string(), plan.file_bytes()), error);
+    if (tick) tick();
+  }
   file::write(writer.file_, partial, 0, std::as_bytes(std::span(plan.head())));
   return writer;
 }

@@ -9,6 +9,7 @@
 
 #include "layers/io/safetensors.h"
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -45,8 +46,9 @@ class Plan {
 /// One process's handle on a file that is being written. The plan is borrowed and must outlive it.
 class Writer {
  public:
-  /// Creates the file at its full size and writes the header. Throws Error(refused), also if the disk is full.
-  static Writer create(std::filesystem::path path, const Plan& plan);
+  /// Creates the file at its full size and writes the header. Calls `tick` every 64 MiB, for where the space is reserved by
+  /// writing. Throws Error(refused), also if the disk is full.
+  static Writer create(std::filesystem::path path, const Plan& plan, const std::function<void()>& tick = {});
   /// Opens the file that another process created. Throws Error(refused).
   static Writer join(std::filesystem::path path, const Plan& plan);
   Writer(Writer&&) noexcept = default;

@@ -12,7 +12,8 @@ namespace tsprun::detail {
 
 namespace {
 
-constexpr std::size_t kPieceBytes = 256 * 1024;
+constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
+constexpr std::size_t kTurnedBytes = std::size_t{256} << 10;  // of a piece that is transposed in scratch memory
 
 /// Copies to[j, i] = from[i, j] for elements of one size. Rows of either lie `*_step` elements apart.
 template <class Element>
@@ -41,22 +42,25 @@ void transpose(const Tensor& to, const ConstTensor& from) {
   }
 }
 
-/// Rows of the parameter that a piece of a transposed part has.
+/// Rows of the parameter that a piece has.
 std::size_t piece_rows(const PartPlan& plan, const Tensor& tensor) {
   const std::size_t row_bytes = plan.block.columns * size_of(tensor.dtype());
-  return std::clamp<std::size_t>(kPieceBytes / std::max<std::size_t>(row_bytes, 1), 1, std::max<std::size_t>(plan.block.rows, 1));
+  const std::size_t piece_bytes = plan.transposed ? kTurnedBytes : kPieceBytes;
+  return std::clamp<std::size_t>(piece_bytes / std::max<std::size_t>(row_bytes, 1), 1, std::max<std::size_t>(plan.block.rows, 1));
 }
 
-/// Calls body for pieces of a transposed part: some rows of the parameter, and the columns [block.columns, rows] of the tensor
-/// that hold them. So a file is read and written in its own order.
+/// Calls body(piece of the parameter, the part of the tensor that holds it) for pieces of whole rows, and ticks after each. So a
+/// file is read and written in its own order, and slow storage is no sign of a stalled rank. Of a transposed part the tensor
+/// holds columns.
 template <class Body>
-void for_turned_pieces(const PartPlan& plan, const Tensor& tensor, Body&& body) {
+void for_pieces(Rank& rank, const PartPlan& plan, const Tensor& tensor, Body&& body) {
   const std::size_t step = piece_rows(plan, tensor);
   for (std::size_t row = 0; row < plan.block.rows; row += step) {
     safetensors::Rectangle block = plan.block;
     block.first_row += row;
     block.rows = std::min(step, plan.block.rows - row);
-    body(block, tensor.slice(1, row, block.rows));
+    body(block, tensor.slice(plan.transposed ? 1 : 0, row, block.rows));
+    rank.tick();
   }
 }
 
@@ -150,13 +154,13 @@ void ParameterStore::begin_optimizer() {
 void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
                         const std::function<void(const safetensors::Rectangle&, ConstBuffer)>& body) {
   if (plan.rows() * plan.width() == 0) return;
-  if (!plan.transposed) return body(plan.block, buffer_of(ConstTensor(tensor)));
-  const OwnedTensor turned = scratch(rank, plan, tensor);
-  for_turned_pieces(plan, tensor, [&](const safetensors::Rectangle& block, const Tensor& piece) {
+  OwnedTensor turned;
+  if (plan.transposed) turned = scratch(rank, plan, tensor);
+  for_pieces(rank, plan, tensor, [&](const safetensors::Rectangle& block, const Tensor& piece) {
+    if (!plan.transposed) return body(block, buffer_of(ConstTensor(piece)));
     const Tensor natural = turned->slice(0, 0, block.rows);
     transpose(natural, piece);
     body(block, buffer_of(ConstTensor(natural)));
-    rank.tick();
   });
 }
 
@@ -166,16 +170,11 @@ void fill_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
   OwnedTensor turned;
   if (plan.transposed) turned = scratch(rank, plan, tensor);
   if (rank.is_phantom()) return;
-  if (!plan.transposed) {
-    body(plan.block, buffer_of(tensor));
-    rank.tick();
-    return;
-  }
-  for_turned_pieces(plan, tensor, [&](const safetensors::Rectangle& block, const Tensor& piece) {
+  for_pieces(rank, plan, tensor, [&](const safetensors::Rectangle& block, const Tensor& piece) {
+    if (!plan.transposed) return body(block, buffer_of(piece));
     const Tensor natural = turned->slice(0, 0, block.rows);
     body(block, buffer_of(natural));
     transpose(piece, natural);
-    rank.tick();
   });
 }
 

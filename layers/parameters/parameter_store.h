@@ -105,8 +105,8 @@ class ParameterStore {
 };
 
 /// Calls body(block within the whole parameter, contiguous [rows, columns] in natural order) for pieces of a part's tensor, one
-/// of its `value`, `gradient`, `m`, `v` or `master`. A transposed part comes in pieces of some rows of the parameter, which are
-/// transposed in scratch memory, about 256 KiB at a time.
+/// of its `value`, `gradient`, `m`, `v` or `master`, and ticks after each. Pieces are whole rows, of 4 MiB or, where they are
+/// transposed in scratch memory, of 256 KiB, but at least one.
 void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
                         const std::function<void(const safetensors::Rectangle&, ConstBuffer)>& body);
 /// Fills a part's tensor from pieces in natural order, which body provides. The reverse of for_natural_blocks().

@@ -56,6 +56,16 @@ TEST(SafetensorsWriter, WritesTheBytesThatTheFormatPrescribes) {
   EXPECT_FALSE(std::filesystem::exists(folder / "m.safetensors.partial"));
 }
 
+/// Where space is reserved by writing, that takes as long as writing the file, and others wait.
+TEST(SafetensorsWriter, TicksWhileItReservesSpace) {
+  const test::TemporaryFolder folder;
+  const Plan plan({{"a", DType::f32, {std::size_t{33} << 20}}});  // 132 MiB
+  int ticks = 0;
+  const Writer writer = Writer::create(folder / "m.safetensors", plan, [&] { ++ticks; });
+  EXPECT_EQ(ticks, 3);
+  EXPECT_EQ(std::filesystem::file_size(folder / "m.safetensors.partial"), plan.file_bytes());
+}
+
 TEST(SafetensorsWriter, LetsSeveralProcessesWriteTheirSlices) {
   const test::TemporaryFolder folder;
   constexpr std::size_t kRows = 12;
