@@ -10,6 +10,7 @@
 #include <spdlog/spdlog.h>
 
 #include <filesystem>
+#include <limits>
 #include <system_error>
 
 namespace tsprun::detail::launcher {
@@ -25,7 +26,7 @@ bool holds_nothing(const std::filesystem::path& dir) {
   std::error_code error;
   if (!std::filesystem::exists(dir, error)) return true;
   return std::filesystem::is_directory(dir, error) && !std::filesystem::exists(dir / kManifestName, error) &&
-         steps_in(dir).empty();
+         steps_in(dir).empty() && interrupted_in(dir).empty();
 }
 
 bool same_folder(const std::filesystem::path& a, const std::filesystem::path& b) {
@@ -147,7 +148,7 @@ void find_resumed(TrainOptions& options, ModelCommandOptions& model) {
   }
 }
 
-void validate_train(const TrainOptions& options) {
+void validate_train(const TrainOptions& options, DType dtype) {
   const auto needs_save = [&](const std::string& option, const std::string& text, const char* why) {
     if (options.save.empty()) refuse(fmt::format("{} {}: {}; give --save DIR", option, text, why));
   };
@@ -156,6 +157,10 @@ void validate_train(const TrainOptions& options) {
   if (options.save_within.given() && options.save_within > 0)
     needs_save("--save-within", options.save_within.text, "a signal waits for a last checkpoint, and none is written");
   if (options.max_restarts > 0) needs_save("--max-restarts", options.max_restarts.text, "there is no checkpoint to go on from");
+  // Moments and their roots are f32 unless the model is f64.
+  if (constexpr double kLeast = std::numeric_limits<float>::min(); dtype != DType::f64 && options.epsilon < kLeast)
+    refuse(fmt::format("--eps {}: with --dtype {} it is an f32, at least {:.3g}; try --eps 1e-8", options.epsilon.text,
+                       name(dtype), kLeast));
   if (options.resumed && options.resumed->state.step >= options.steps) {
     refuse(fmt::format("--steps {}: {} has done {} already; try --steps {}", options.steps, options.resumed->folder.string(),
                        options.resumed->state.step, options.resumed->state.step + 100));

@@ -177,6 +177,10 @@ CheckpointSearch search_checkpoints(const fs::path& dir, const CheckpointSearchO
     look_at(dir, std::nullopt);
     return search;
   }
+  for (const fs::path& entry : interrupted_in(dir)) {
+    search.skipped.push_back(fmt::format("{}: a run died while it replaced this checkpoint; rename it to {} to go on from it",
+                                         entry.string(), entry.stem().stem().string()));
+  }
   for (const std::uint64_t step : steps_in(dir)) {
     if (is_marked(options.passed_over, dir, step)) continue;
     // A checkpoint with an unreadable manifest may be this run's own: it is examined, and reported as damaged.

@@ -58,6 +58,25 @@ void delete_folder(const fs::path& folder) {
   refuse_if(error, folder, "can't be deleted");
 }
 
+/// A *.partial folder.
+struct Leftover {
+  fs::path checkpoint;    // the name that it had or was to get
+  bool is_whole = false;  // a process that died while it replaced this checkpoint has left it whole, and nothing has its name
+};
+
+std::optional<Leftover> leftover_of(const fs::path& entry) {
+  const std::string whole_name = entry.filename().string();
+  std::string_view name = whole_name;
+  if (!name.ends_with(kPartial)) return std::nullopt;
+  name.remove_suffix(kPartial.size());
+  const bool replaced = name.ends_with(kReplaced);
+  if (replaced) name.remove_suffix(kReplaced.size());
+  if (!step_of(name)) return std::nullopt;
+  std::error_code error;
+  const fs::path checkpoint = entry.parent_path() / name;
+  return Leftover{checkpoint, replaced && !fs::exists(checkpoint, error)};
+}
+
 }  // namespace
 
 void make_folders(const fs::path& dir) {
@@ -90,24 +109,27 @@ std::vector<std::uint64_t> steps_in(const fs::path& dir) {
   return steps;
 }
 
+std::vector<fs::path> interrupted_in(const fs::path& dir) {
+  std::vector<fs::path> found = entries_of(dir);
+  std::erase_if(found, [](const fs::path& entry) {
+    const std::optional<Leftover> leftover = leftover_of(entry);
+    return !leftover || !leftover->is_whole;
+  });
+  return found;
+}
+
 void remove_leftovers(const fs::path& dir) {
   for (const fs::path& entry : entries_of(dir)) {
-    const std::string whole_name = entry.filename().string();
-    std::string_view name = whole_name;
-    if (!name.ends_with(kPartial)) continue;
-    name.remove_suffix(kPartial.size());
-    const bool replaced = name.ends_with(kReplaced);
-    if (replaced) name.remove_suffix(kReplaced.size());
-    if (!step_of(name)) continue;
+    const std::optional<Leftover> leftover = leftover_of(entry);
+    if (!leftover) continue;
     const posix::UniqueFd held = lock(entry);
     if (!held) continue;
-    std::error_code error;
-    // A process that died while it replaced a checkpoint, where names can't be exchanged, has left the old one whole.
-    if (!replaced || fs::exists(dir / name, error)) {
+    if (!leftover->is_whole) {
       delete_folder(entry);
       continue;
     }
-    fs::rename(entry, dir / name, error);
+    std::error_code error;
+    fs::rename(entry, leftover->checkpoint, error);
     refuse_if(error, entry, "can't get its name back");
   }
 }

@@ -28,6 +28,10 @@ void make_folders(const std::filesystem::path& dir);
 /// Returns the steps of the checkpoints in a folder, newest first. Throws Error(refused) if it can't be read.
 std::vector<std::uint64_t> steps_in(const std::filesystem::path& dir);
 
+/// Returns checkpoints whose replacement was interrupted where names can't be exchanged: step-N.replaced.partial without a
+/// step-N. remove_leftovers() gives them their names back. Throws Error(refused) if the folder can't be read.
+std::vector<std::filesystem::path> interrupted_in(const std::filesystem::path& dir);
+
 /// Deletes every *.partial folder of a checkpoint that no process is writing; gives a replaced one whose successor never came its
 /// name back. Throws Error(refused) if one can't be deleted or renamed.
 void remove_leftovers(const std::filesystem::path& dir);

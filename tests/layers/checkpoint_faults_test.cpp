@@ -247,6 +247,12 @@ TEST(CheckpointFaults, ACheckpointThatWasToBeReplacedComesBack) {
   const test::TemporaryFolder folder;
   test::save(folder.path(), 2, test::checkpoint_state(10), 10);
   std::filesystem::rename(folder / "step-000010", folder / "step-000010.replaced.partial");
+  // Who only looks names it.
+  const CheckpointSearch search = search_checkpoints(folder.path());
+  EXPECT_FALSE(search.found);
+  ASSERT_EQ(search.skipped.size(), 1U);
+  EXPECT_NE(search.skipped[0].find("step-000010.replaced.partial: a run died"), std::string::npos) << search.skipped[0];
+  EXPECT_NE(search.skipped[0].find("rename it to step-000010 to"), std::string::npos) << search.skipped[0];
   test::save(folder.path(), 2, test::checkpoint_state(11), 10);
   EXPECT_EQ(test::names_in(folder.path()), (Names{"step-000010", "step-000011"}));
 }
