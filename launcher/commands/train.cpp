@@ -69,7 +69,7 @@ void TrainCommand::declare(OptionTable& table) {
 
 void TrainCommand::validate(const GlobalOptions& global) {
   find_resumed(train_, model_);
-  validate_train(train_);
+  validate_train(train_, model_.dtype);
   validate_model(model_, global);
   check_batch(global, model_.batch);
   validate_data(model_, true);

@@ -55,7 +55,7 @@ void find_resumed(TrainOptions& options, ModelCommandOptions& model);
 /// Warns of checkpoints that were passed over because they are damaged: a line for each.
 void warn_of_skipped(const std::vector<std::string>& skipped);
 /// Checks the options together. Throws Error(refused).
-void validate_train(const TrainOptions& options);
+void validate_train(const TrainOptions& options, DType dtype);
 /// Returns what a checkpoint after `step` records about the run.
 CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommandOptions& model, const GlobalOptions& global,
                                  const std::string& run, std::string_view kernels, std::uint64_t step);

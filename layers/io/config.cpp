@@ -65,6 +65,7 @@ void refuse_restricted(ConfigFields& fields, const ModelType& type) {
 /// scaling.
 double read_rope_theta(ConfigFields& fields) {
   double theta = fields.positive("rope_theta", kDefaultRopeTheta);
+  std::string_view said_by = fields.find("rope_theta") != nullptr ? "rope_theta" : "";  // in which field it was found
   for (const std::string_view field : {"rope_scaling", "rope_parameters"}) {
     const json* scaling = fields.find(field);
     if (scaling == nullptr) continue;
@@ -81,9 +82,8 @@ double read_rope_theta(ConfigFields& fields) {
       if (!neutral) inner.refuse(key, "no such field");
     }
     const double inner_theta = inner.positive("rope_theta", theta);
-    if (fields.find("rope_theta") != nullptr && inner_theta != theta) {
-      inner.refuse("rope_theta", fmt::format("the same as rope_theta beside it, {}", theta));
-    }
+    if (!said_by.empty() && inner_theta != theta) inner.refuse("rope_theta", fmt::format("{} as {} says", theta, said_by));
+    if (inner.find("rope_theta") != nullptr) said_by = field;
     theta = inner_theta;
   }
   return theta;

@@ -20,6 +20,11 @@ void Model::check_tokens(const TokenBatch& tokens) const {
     throw Error(Cause::refused, fmt::format("a batch of {} × {} tokens with {} ids and {} labels", tokens.batch, tokens.sequence,
                                             tokens.ids.size(), tokens.labels.size()));
   }
+  for (const std::int64_t label : tokens.labels) {
+    if (label != kernels::kNoLabel && (label < 0 || label >= static_cast<std::int64_t>(options_.config.vocabulary)))
+      throw Error(Cause::refused, fmt::format("label {}: the vocabulary has {} ids; {} stands for no label", label,
+                                              options_.config.vocabulary, kernels::kNoLabel));
+  }
 }
 
 void Model::check_positions(std::size_t sequence) const {

@@ -81,6 +81,10 @@ ModelFolder::ModelFolder(const std::filesystem::path& folder_or_file) : path_(fo
     }
     where_.emplace(tensor, Place{at->second, tensor});
   }
+  // What the shards hold beside what the index lists is the model's all the same, or check() names it.
+  for (std::size_t shard = 0; shard < files_.size(); ++shard) {
+    for (const safetensors::TensorInfo& tensor : files_[shard].tensors()) where_.emplace(tensor.name, Place{shard, tensor.name});
+  }
   drop_prefix();
 }
 

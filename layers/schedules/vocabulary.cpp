@@ -40,7 +40,7 @@ int owner_of(const Chunks& rows, int ranks, std::size_t id) {
 
 ExchangedVocabulary::ExchangedVocabulary(Rank& rank, Communicator& axis, const Chunks& rows, HeadPlan plan,
                                          const Weights& weights)
-    : rank_(rank), axis_(axis), rows_(rows), plan_(plan), weights_(weights) {}
+    : rank_(rank), axis_(axis), rows_(rows), plan_(size() == 1 ? HeadPlan::rotate_weights : plan), weights_(weights) {}
 
 // --- embedding ---------------------------------------------------------------------------------------------------------------
 
@@ -60,6 +60,7 @@ void ExchangedVocabulary::plan_rows(const TokenLayout& tokens, std::span<const T
 }
 
 void ExchangedVocabulary::suppose_rows(const TokenLayout& tokens, std::span<const Token> ids) {
+  std::iota(order_.begin(), order_.end(), std::uint32_t{0});
   const int only = ids.empty() ? -1 : owner_of(rows_, size(), static_cast<std::size_t>(ids[0]));
   const auto share = [&](int holder, int owner) {
     const std::size_t held = tokens.held_rows(holder);

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace tsprun::detail::theory {
 
@@ -127,6 +128,8 @@ StepTime step_time(const Setting& setting, const Layout& layout, const Machine& 
   const auto element = static_cast<double>(setting.bytes.element);
   // A rank computes with all weights of its tensor rank, whichever rank holds them.
   const double visits = tokens_way(layout).shares_weights ? layout.sequence() : 1;
+  // Backward reads each weight for dX and writes its part of the gradient.
+  const std::array<double, 2> touches = {element, element + static_cast<double>(setting.bytes.accumulated)};
   for (const bool backward : {false, true}) {
     Pass& pass = passes[backward ? 1 : 0];
     const PassFlops& of = backward ? flops.backward : flops.forward;
@@ -135,13 +138,18 @@ StepTime step_time(const Setting& setting, const Layout& layout, const Machine& 
     pass.stages[0].work[at(Resource::compute)] = attention;
     pass.stages[1].work[at(Resource::compute)] = of.mlp / gemm;
     pass.stages[2].work[at(Resource::compute)] = of.head / gemm;
-    // Backward reads each weight for dX and writes its part of the gradient.
-    const double touches = backward ? element + static_cast<double>(setting.bytes.accumulated) : element;
     const auto saved = static_cast<double>(bytes[Category::activations]);
-    const auto reads = [&](std::uint64_t held_elements) { return static_cast<double>(held_elements) * visits * touches; };
+    const auto reads = [&](std::uint64_t held_elements) {
+      return static_cast<double>(held_elements) * visits * touches[backward ? 1 : 0];
+    };
     pass.stages[0].work[at(Resource::memory)] = (reads(parameters.attention) + saved / 2) / machine.memory_rate();
     pass.stages[1].work[at(Resource::memory)] = (reads(parameters.mlp) + saved / 2) / machine.memory_rate();
     pass.stages[2].work[at(Resource::memory)] = reads(parameters.vocabulary) / machine.memory_rate();
+  }
+  // Where the forward pass computes the head's gradients, it also touches what they need.
+  if (flops.backward.head == 0) {
+    double& late = passes[1].stages[2].work[at(Resource::memory)];
+    passes[0].stages[2].work[at(Resource::memory)] += std::exchange(late, 0);
   }
   const double ranks = layout.ranks();
   for (const Flow& flow : step_flows(setting, layout)) {

@@ -193,6 +193,12 @@ TEST(ConfigFile, AcceptsNeutralValues) {
   json newer = without("rope_theta");
   newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1234.0}};
   EXPECT_EQ(parse(newer).config.rope_theta, 1234.0);
+  newer["rope_scaling"] = {{"rope_type", "default"}, {"rope_theta", 1234.0}};
+  EXPECT_EQ(parse(newer).config.rope_theta, 1234.0);
+  newer["rope_scaling"] = {{"rope_type", "default"}};
+  EXPECT_EQ(parse(newer).config.rope_theta, 1234.0);
+  newer["rope_scaling"] = {{"rope_type", "default"}, {"rope_theta", 500.0}};
+  EXPECT_REFUSED(parse(newer), "rope_parameters.rope_theta", "expected 500 as rope_scaling says", "1234");
 }
 
 TEST(ConfigFile, WarnsOnceOfEachUnknownField) {

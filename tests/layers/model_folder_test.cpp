@@ -66,6 +66,19 @@ TEST(ModelFolder, AreReadFromOneFileOrShards) {
   expect_all(ModelFolder(folder / "model.safetensors"), parameters);
 }
 
+TEST(ModelFolder, NameWhatTheIndexLeavesOut) {
+  const test::TemporaryFolder folder;
+  std::vector<Parameter> parameters = model_parameters(tiny());
+  const std::size_t own = parameters.size();
+  parameters.push_back(parameters.back());
+  parameters.back().name = "model.layers.0.self_attn.q_proj.bias";
+  write_shard(folder / "one.safetensors", parameters, 0, 5);
+  write_shard(folder / "two.safetensors", parameters, 5, parameters.size());
+  parameters.resize(own);
+  folder.write("model.safetensors.index.json", index_of(parameters, 5));
+  EXPECT_REFUSED(ModelFolder(folder.path()).check(parameters), "two.safetensors", "q_proj.bias", "biases aren't supported");
+}
+
 TEST(ModelFolder, RefuseAnIndexThatLies) {
   const test::TemporaryFolder folder;
   const std::vector<Parameter> parameters = model_parameters(tiny());

@@ -82,6 +82,21 @@ std::vector<float> logits_of(const Layout& layout, const ModelCase& of, const To
   return logits;
 }
 
+TEST(Model, RefusesLabelsThatAreNoIds) {
+  const ModelCase of = small_case();
+  const auto vocabulary = static_cast<std::int64_t>(of.config.vocabulary);
+  for (const std::int64_t label : {vocabulary, std::int64_t{-2}, std::int64_t{-100}}) {
+    BatchData data(of);
+    data.labels.back() = label;
+    const std::vector<RankOutcome> ends =
+        try_model(Layout::tsp(2), of, true, [&](Rank&, Model& model) { model.forward_backward(data.view(of)); });
+    for (const RankOutcome& end : ends) {
+      EXPECT_NE(end.message.find(fmt::format("label {}: the vocabulary has {} ids", label, vocabulary)), std::string::npos)
+          << end.message;
+    }
+  }
+}
+
 TEST(NotFinite, ATokensNanReachesOnlyTokensThatSeeIt) {
   const ModelCase of = small_case();
   const auto vocabulary = of.config.vocabulary;

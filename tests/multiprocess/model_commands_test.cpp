@@ -285,6 +285,7 @@ TEST(ModelRefusal, NamesOptionValueAndWhatWorks) {
   refused(train(data, "tp=3"), {"--layout tp=3", "8 query heads", "try 2 or 4"});
   refused(train(data, "tsp=2", {"--steps", "0"}), {"--steps 0", "try 1"});
   refused(train(data, "tsp=2", {"--lr", "-1"}), {"--lr -1", "try 0"});
+  refused(train(data, "tsp=2", {"--eps", "1e-46"}), {"--eps 1e-46", "--dtype f32", "1.18e-38", "try --eps 1e-8"});
   refused(train(data, "tsp=2", {"--beta1", "1"}), {"--beta1 1", "try 0.9"});
   refused(train(data, "tsp=2", {"--save-every", "5"}), {"--save-every 5", "--save"});
   refused(train(data, "tsp=2", {"--keep", "2"}), {"--keep 2", "--save DIR"});
