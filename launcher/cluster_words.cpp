@@ -85,7 +85,11 @@ Refusal Refusal::parse(const std::string& text) {
 Refusal begun_already() { return {"a job has begun at this rendezvous already; another one needs another port"}; }
 
 Agreement short_enough(Agreement agreement, const char* what) {
-  const std::string text = nlohmann::json(agreement).dump();
+  // JSON is UTF-8, and a replaced byte would be compared as it stands.
+  for (auto& [name, value] : agreement) {
+    if (json::parse(dump(value)) != value) value = fmt::format("bytes {}", hexadecimal(digest(bytes_of(value))));
+  }
+  const std::string text = dump(agreement);
   if (text.size() <= bootstrap::kMostValueBytes / 2) return agreement;
   return {{fmt::format("{} that are too long to list", what), hexadecimal(digest(bytes_of(text)))}};
 }

@@ -3,16 +3,22 @@
 
 #include "core/kernels/level.h"
 #include "launcher/link_choices.h"
+#include "launcher/model/trace_file.h"
 #include "launcher/outputs.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
+#include <iterator>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 
 namespace tsprun::detail::launcher {
 
@@ -25,6 +31,11 @@ Report::Report(const std::string& path) : path_(path), wanted_(!path.empty()), r
     if (!file_) throw system_error(Cause::refused, "--json -: stdout", errno);
     return;
   }
+  open();
+  say_unfinished();
+}
+
+void Report::open() {
   // O_NONBLOCK only while the file is opened: a FIFO without a reader would keep tsprun waiting for one.
   file_ = posix::UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
   if (!file_ && errno == ENXIO)
@@ -36,7 +47,6 @@ Report::Report(const std::string& path) : path_(path), wanted_(!path.empty()), r
   ::fcntl(file_.get(), F_SETFL, 0);
   struct stat status {};
   regular_ = ::fstat(file_.get(), &status) == 0 && S_ISREG(status.st_mode);
-  say_unfinished();
 }
 
 Report Report::of_one_job(const Report& whole) {
@@ -53,11 +63,20 @@ void Report::say_unfinished() {
   unfinished.detail = "the run isn't over: tsprun still works, or was killed before it could write its report";
   ordered_json before = root_;
   before["failure"] = failure_json(unfinished, {}, ranks_, nodes_);
-  store(before.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+  unfinished_ = before.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  store(unfinished_);
+}
+
+/// Returns whether the file holds another report than this one's unfinished form.
+bool Report::is_others() const {
+  std::ifstream file(path_, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return text != unfinished_;
 }
 
 void Report::begin(const std::string& command, const GlobalOptions& global, bool has_ranks) {
   root_["command"] = command;
+  if (global.several_machines) node_ = global.node_rank;
   ranks_ = global.ranks;
   nodes_ = global.nodes;
   if (has_ranks) {
@@ -96,7 +115,19 @@ std::string Report::write() {
   root_.erase("failure");
   root_["failure"] = std::move(failure);
 
-  return store(root_.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+  const std::string text = root_.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  if (!regular_) return store(text);
+  // Until this report is written no other node looks.
+  static_cast<void>(::flock(file_.get(), LOCK_EX));
+  if (node_ == 0 || !is_others()) return store(text);
+  const std::string shared = std::exchange(path_, trace_of_node(path_, node_));
+  try {
+    open();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  spdlog::info("--json {}: another node's report is in it; this one is in {}", shared, path_);
+  return store(text);
 }
 
 /// Replaces the file's content by `text`. Returns why that failed; empty: it succeeded. The old content is cut off last, so that

@@ -47,14 +47,20 @@ class Report {
   void note_faults(const std::vector<FaultOutcome>& outcomes, std::uint64_t start_ns);
   /// Returns a bit for each fault that has struck, bit i for the i-th --fault.
   std::uint64_t struck_faults() const { return struck_faults_; }
-  /// Writes the document. Returns why that failed; empty: it succeeded.
+  /// Writes the document. Returns why that failed; empty: it succeeded. Where nodes share the file, as they do if one command
+  /// line starts them all, it is node 0's: once another report is in it, other nodes write theirs beside it, as FILE.node1 and so
+  /// on.
   std::string write();
 
  private:
+  void open();
+  bool is_others() const;
   std::string store(const std::string& text);
   void say_unfinished();
 
   std::string path_;
+  int node_ = 0;            // of several machines, the one that this tsprun is
+  std::string unfinished_;  // what say_unfinished() wrote
   int ranks_ = 1;
   int nodes_ = 1;
   posix::UniqueFd file_;

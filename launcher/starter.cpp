@@ -135,7 +135,10 @@ std::optional<StarterFacts> said_by_torchrun(const bootstrap::Getenv& get) {
                     .nodes = {std::to_string(nodes), "PET_NNODES"},
                     .node_rank = {std::to_string(pet.number("PET_NODE_RANK", 0, nodes - 1)), "PET_NODE_RANK"}};
   if (const char* endpoint = pet.find("PET_RDZV_ENDPOINT")) {
-    said.rendezvous = NamedValue{endpoint, "PET_RDZV_ENDPOINT"};
+    // torchrun's own port, where the endpoint has none.
+    const std::size_t end_of_host = std::string_view(endpoint).find_last_of(":]");  // "[::1]" is a host
+    const bool has_port = end_of_host != std::string_view::npos && endpoint[end_of_host] == ':';
+    said.rendezvous = NamedValue{has_port ? endpoint : fmt::format("{}:29400", endpoint), "PET_RDZV_ENDPOINT"};
   } else {
     std::optional<NamedValue> host;
     std::optional<NamedValue> port;

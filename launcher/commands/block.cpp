@@ -244,7 +244,7 @@ void BlockCommand::compute(Context& context, ReportSink& sink, const GlobalOptio
 int BlockCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
   const int code = run_model_job(global, report, [&](Context& context, ReportSink& sink) { compute(context, sink, global); });
-  if (code != 0) discard_output(block_.output);
+  if (code != 0) safetensors::discard_unfinished(block_.output);
   return code;
 }
 

@@ -174,7 +174,7 @@ void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptio
 int EvalCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
   const int code = run_model_job(global, report, [&](Context& context, ReportSink& sink) { evaluate(context, sink, global); });
-  if (code != 0 && !logits_.empty()) discard_output(logits_);
+  if (code != 0 && !logits_.empty()) safetensors::discard_unfinished(logits_);
   return code;
 }
 

@@ -37,7 +37,8 @@ void check_vocabulary(const Prompt& prompt, const ModelCommandOptions& model) {
 
 bool prompt_is_file(const std::string& prompt) {
   const std::filesystem::path path(prompt);
-  return path.extension() == ".bin" && std::filesystem::is_regular_file(path);
+  std::error_code error;  // such as a text too long for a name
+  return path.extension() == ".bin" && std::filesystem::is_regular_file(path, error);
 }
 
 Prompt read_prompt(const std::string& prompt, const ModelCommandOptions& model) {

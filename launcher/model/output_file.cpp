@@ -72,13 +72,9 @@ std::string check_output(const std::string& option, const std::string& typed, do
                                             bytes / (1 << 20), space.available >> 20, folder.string()));
   }
   check_writable(option, path + ".partial");
-  discard_output(path);
+  if (!safetensors::discard_unfinished(path))
+    throw Error(Cause::refused, fmt::format("{} {}: another run writes it ({}.partial); name another file", option, path, path));
   return path;
-}
-
-void discard_output(const std::string& path) {
-  std::error_code ignored;
-  std::filesystem::remove(path + ".partial", ignored);
 }
 
 }  // namespace tsprun::detail::launcher

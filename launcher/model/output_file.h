@@ -32,12 +32,10 @@ class OutputFile {
 };
 
 /// Checks an output file before ranks start, and returns the path to write, with symbolic links followed. Removes what an earlier
-/// job may have left in that path + ".partial". Throws Error(refused) unless the file's folder exists, can be written and has
-/// room for `bytes`. Also throws if the file would replace something that isn't a regular file (a device, say), or a file that
-/// the command reads. `sources`: those files, or folders of them.
+/// job may have left in that path + ".partial". Throws Error(refused) if another run writes that, and unless the file's folder
+/// exists, can be written and has room for `bytes`. Also throws if the file would replace something that isn't a regular file (a
+/// device, say), or a file that the command reads. `sources`: those files, or folders of them.
 std::string check_output(const std::string& option, const std::string& path, double bytes,
                          std::span<const std::filesystem::path> sources);
-/// Removes the unfinished file of a job that failed, whose ranks may have been killed before they could.
-void discard_output(const std::string& path);
 
 }  // namespace tsprun::detail::launcher

@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace tsprun::detail::safetensors {
@@ -34,7 +36,26 @@ posix::UniqueFd open_partial(const std::filesystem::path& partial, int flags) {
   return file;
 }
 
+/// Returns false if another process has the lock. Where a file system has no locks, everybody gets it.
+bool try_lock(const posix::UniqueFd& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+
+/// Returns whether `file` still has the name `path`.
+bool has_name(const posix::UniqueFd& file, const std::filesystem::path& path) {
+  struct stat opened {};
+  struct stat named {};
+  return ::fstat(file.get(), &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
+         opened.st_ino == named.st_ino;
+}
+
 }  // namespace
+
+bool discard_unfinished(const std::filesystem::path& path) {
+  const std::filesystem::path partial = partial_name(path);
+  const posix::UniqueFd file(::open(partial.c_str(), O_RDWR | O_CLOEXEC));
+  if (file && !try_lock(file)) return false;
+  ::unlink(partial.c_str());
+  return true;
+}
 
 Plan::Plan(const std::vector<PlannedTensor>& tensors, const std::map<std::string, std::string>& metadata) {
   // Wide elements first, so that every tensor begins at a multiple of its element's size.
@@ -81,7 +102,12 @@ Writer::Writer(std::filesystem::path path, const Plan& plan, posix::UniqueFd fil
 
 Writer Writer::create(std::filesystem::path path, const Plan& plan, const std::function<void()>& tick) {
   const std::filesystem::path partial = partial_name(path);
-  Writer writer(std::move(path), plan, open_partial(partial, O_CREAT | O_TRUNC), true);
+  posix::UniqueFd file = open_partial(partial, O_CREAT);
+  if (!try_lock(file))
+    throw Error(Cause::refused, fmt::format("{}: another process writes it; name another file", partial.string()));
+  if (::ftruncate(file.get(), 0) != 0)
+    throw system_error(Cause::refused, fmt::format("{}: emptying it", partial.string()), errno);
+  Writer writer(std::move(path), plan, std::move(file), true);
   // Allocating the whole space now lets a full disk fail here, before any work is done. posix_fallocate returns its error instead
   // of setting errno. Where the file system can't allocate, it writes to each block, which takes as long as writing the file.
   for (std::uint64_t first = 0; first < plan.file_bytes(); first += kAllocatedBytes) {
@@ -107,7 +133,7 @@ Writer Writer::join(std::filesystem::path path, const Plan& plan) {
 }
 
 Writer::~Writer() {
-  if (creator_ && !published_ && file_) ::unlink(partial_.c_str());
+  if (creator_ && !published_ && file_ && has_name(file_, partial_)) ::unlink(partial_.c_str());
 }
 
 const TensorInfo& Writer::planned(std::string_view name) const {
@@ -147,6 +173,8 @@ void Writer::sync() { file::sync(file_, partial_); }
 
 void Writer::publish() {
   sync();
+  if (!has_name(file_, partial_))
+    throw Error(Cause::refused, fmt::format("{}: another process has replaced it; name another file", partial_.string()));
   if (::rename(partial_.c_str(), path_.c_str()) != 0) {
     throw system_error(Cause::refused, fmt::format("{}: renaming to {}", partial_.string(), path_.string()), errno);
   }

@@ -127,6 +127,12 @@ TEST(Starter, TorchrunsVariablesTellTheRanksToo) {
   EXPECT_EQ(given.ranks.text, "");
   EXPECT_EQ(given.nnodes, "4");
   EXPECT_EQ(given.rendezvous, "other:1");
+  // torchrun's own port, where the endpoint has none.
+  for (const auto& [endpoint, point] : Variables{{"other", "other:29400"}, {"[::1]", "[::1]:29400"}, {"[::1]:7", "[::1]:7"}}) {
+    GlobalOptions meeting;
+    take(meeting, with(kPet, {{"PET_RDZV_ENDPOINT", endpoint}}));
+    EXPECT_EQ(meeting.rendezvous, point);
+  }
   expect_nothing_taken(with(kPet, {{"PET_NNODES", "1"}}));
 }
 

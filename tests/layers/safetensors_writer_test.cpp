@@ -56,6 +56,33 @@ TEST(SafetensorsWriter, WritesTheBytesThatTheFormatPrescribes) {
   EXPECT_FALSE(std::filesystem::exists(folder / "m.safetensors.partial"));
 }
 
+TEST(SafetensorsWriter, IsNotReplacedByAnotherRun) {
+  const test::TemporaryFolder folder;
+  const Plan plan({{"a", DType::f32, {2}}});
+  const std::vector<float> values = {1, 2};
+  const std::filesystem::path path = folder / "m.safetensors";
+  const std::filesystem::path partial = folder / "m.safetensors.partial";
+  {
+    Writer writer = Writer::create(path, plan);
+    EXPECT_FALSE(discard_unfinished(path));
+    EXPECT_REFUSED(Writer::create(path, plan), "m.safetensors.partial: another process writes it");
+    writer.write("a", std::span(values));
+    writer.publish();
+  }
+  EXPECT_EQ(test::read_all(path).size(), plan.file_bytes());
+  // As on a file system without locks, where nothing keeps the other run from it.
+  {
+    Writer writer = Writer::create(path, plan);
+    std::filesystem::remove(partial);
+    folder.write("m.safetensors.partial", "theirs");
+    EXPECT_REFUSED(writer.publish(), "m.safetensors.partial: another process has replaced it");
+  }
+  EXPECT_EQ(test::read_all(partial), "theirs");
+  EXPECT_EQ(test::read_all(path).size(), plan.file_bytes());
+  EXPECT_TRUE(discard_unfinished(path));
+  EXPECT_FALSE(std::filesystem::exists(partial));
+}
+
 /// Where space is reserved by writing, that takes as long as writing the file, and others wait.
 TEST(SafetensorsWriter, TicksWhileItReservesSpace) {
   const test::TemporaryFolder folder;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -118,6 +119,45 @@ TEST(TwoLaunchers, WithUnlikeOptionsSayWhichAndStartNothing) {
     EXPECT_EQ(process->wait(20).code, 2) << process->err();
     EXPECT_NE(process->err().find("--lr 0.2 on node 1, 0.1 on node 0"), std::string::npos) << process->err();
     EXPECT_EQ(process->err().find("--steps"), std::string::npos) << process->err();
+  }
+}
+
+/// As under srun, whose tasks all have one command line.
+TEST(TwoLaunchers, ThatShareAReportsFileLoseNeither) {
+  const TemporaryDirectory directory;
+  const std::string shared = directory.path("report.json");
+  const int port = free_port();
+  const auto words = [&](int node) {
+    return node_words(node, port, {"--json", shared, "bench", "all_reduce", "--sizes", "1K", "--min-time", "0.01"});
+  };
+  Process first(words(0), kSecret);
+  Process second(words(1), kSecret);
+  EXPECT_EQ(first.wait(20).code, 0) << first.err();
+  EXPECT_EQ(second.wait(20).code, 0) << second.err();
+  std::ifstream file(shared);
+  const nlohmann::json report = nlohmann::json::parse(file);
+  EXPECT_EQ(report.at("bench").size(), 1U) << report.dump();
+  EXPECT_TRUE(report.at("failure").is_null()) << report.dump();
+}
+
+/// A value that JSON can't hold is compared all the same.
+TEST(TwoLaunchers, CompareOptionsThatAreNoUtf8) {
+  const auto generate = [](int node, int port, const char* prompt) {
+    return node_words(node, port, {"generate", "--config", "nano", "--prompt", prompt, "--tokens", "2"});
+  };
+  {
+    const int port = free_port();
+    Process first(generate(0, port, "caf\xe9"), kSecret);
+    Process second(generate(1, port, "caf\xe9"), kSecret);
+    EXPECT_EQ(first.wait(20).code, 0) << first.err();
+    EXPECT_EQ(second.wait(20).code, 0) << second.err();
+  }
+  const int port = free_port();
+  Process first(generate(0, port, "caf\xe9"), kSecret);
+  Process second(generate(1, port, "caf\xe8"), kSecret);
+  for (Process* process : {&first, &second}) {
+    EXPECT_EQ(process->wait(20).code, 2) << process->err();
+    EXPECT_NE(process->err().find("--prompt bytes "), std::string::npos) << process->err();
   }
 }
 
