@@ -50,12 +50,10 @@ void Cluster::lose(int node, const std::string& why, Boards& boards) {
 }
 
 Failure Cluster::loss_of(int node, const std::string& why) const {
-  Failure failure;
-  failure.cause = Cause::disconnected;
   const RankBlock block = block_of(ranks_, static_cast<int>(nodes_.size()), node);
-  failure.rank = block.first;
-  failure.detail = fmt::format("node {} (ranks {} to {}) is lost: {}", node, block.first, block.first + block.count - 1, why);
-  return failure;
+  return {.cause = Cause::disconnected,
+          .rank = block.first,
+          .detail = fmt::format("node {} (ranks {} to {}) is lost: {}", node, block.first, block.first + block.count - 1, why)};
 }
 
 /// Notes, for each linked machine, since when it has acknowledged nothing.
@@ -78,14 +76,12 @@ std::optional<Failure> Cluster::cut_way(int node) const {
   const int other = server_ ? node : 0;
   const std::uint64_t since = nodes_[static_cast<std::size_t>(other)].unanswered_ns;
   if (since == 0 || posix::now_ns() - since < timeout_ns_ / 2) return std::nullopt;
-  Failure failure;
-  failure.cause = Cause::disconnected;
-  failure.rank = -1;
-  failure.detail = fmt::format(
-      "the way between node {} and node {} is cut: what one sends, the other hasn't acknowledged for more than half of "
-      "--timeout {:g}. The network fails between them, in one direction or in both, or one of the machines is down",
-      std::min(other, self_), std::max(other, self_), static_cast<double>(timeout_ns_) * 1e-9);
-  return failure;
+  return Failure{
+      .cause = Cause::disconnected,
+      .detail = fmt::format(
+          "the way between node {} and node {} is cut: what one sends, the other hasn't acknowledged for more than half of "
+          "--timeout {:g}. The network fails between them, in one direction or in both, or one of the machines is down",
+          std::min(other, self_), std::max(other, self_), static_cast<double>(timeout_ns_) * 1e-9)};
 }
 
 std::optional<Failure> Cluster::cut_off(int rank) const {

@@ -229,11 +229,7 @@ void Job::interrupt(int signal) {
     hurried_ = true;
     return;
   }
-  Failure failure;
-  failure.cause = Cause::interrupted;
-  failure.code = signal;
-  failure.detail = fmt::format("tsprun got {}", signal_name(signal));
-  give_up(failure, signal);
+  give_up({.cause = Cause::interrupted, .code = signal, .detail = fmt::format("tsprun got {}", signal_name(signal))}, signal);
 }
 
 /// Ends the job for a reason that isn't a rank's. Programs under `run` get the signal.

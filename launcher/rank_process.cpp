@@ -60,8 +60,7 @@ int local_rank_of(const StartPlan& plan, int rank) { return rank - static_cast<i
 /// Runs a built-in command's part in this rank. Errors go to the board, where tsprun reads them.
 int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
   posix::UniqueFd spare(::fcntl(plan.memory->descriptor(), F_DUPFD_CLOEXEC, 3));
-  Failure failed;
-  failed.cause = Cause::exception;
+  Failure failed{.cause = Cause::exception};
   try {
     ContextOptions options;
     options.heap_budget = plan.spec->global->mem_per_rank;
@@ -73,7 +72,8 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
     options.struck_faults = plan.spec->global->struck_faults;
     const int local_rank = local_rank_of(plan, rank);  // before the memory is moved
     Context context = join(std::move(*plan.memory), local_rank, options);
-    return plan.spec->rank_main(context, sink);
+    plan.spec->rank_main(context, sink);
+    return 0;
   } catch (const Error& error) {
     failed = failure_of(error);
   } catch (const std::exception& error) {

@@ -58,9 +58,8 @@ Report Report::of_one_job(const Report& whole) {
 /// Writes what the file holds until the run is over.
 void Report::say_unfinished() {
   if (!regular_) return;
-  Failure unfinished;
-  unfinished.cause = Cause::interrupted;
-  unfinished.detail = "the run isn't over: tsprun still works, or was killed before it could write its report";
+  const Failure unfinished{.cause = Cause::interrupted,
+                           .detail = "the run isn't over: tsprun still works, or was killed before it could write its report"};
   ordered_json before = root_;
   before["failure"] = failure_json(unfinished, {}, ranks_, nodes_);
   unfinished_ = before.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
@@ -142,12 +141,7 @@ std::string Report::store(const std::string& text) {
   return {};
 }
 
-Failure refusal(const std::string& detail) {
-  Failure failure;
-  failure.cause = Cause::refused;
-  failure.detail = detail;
-  return failure;
-}
+Failure refusal(const std::string& detail) { return {.cause = Cause::refused, .detail = detail}; }
 
 ordered_json failure_json(const Failure& failure, const std::vector<Waiting>& waiting, int ranks, int nodes) {
   ordered_json json;

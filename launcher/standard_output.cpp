@@ -41,11 +41,7 @@ int flush_printed() {
 std::string output_trouble(int errno_value) { return fmt::format("writing to standard output: {}", std::strerror(errno_value)); }
 
 Failure output_failure(int errno_value) {
-  Failure failure;
-  failure.cause = Cause::interrupted;
-  failure.code = errno_value == EPIPE ? SIGPIPE : 0;
-  failure.detail = output_trouble(errno_value);
-  return failure;
+  return {.cause = Cause::interrupted, .code = errno_value == EPIPE ? SIGPIPE : 0, .detail = output_trouble(errno_value)};
 }
 
 int output_lost_code(int errno_value) { return errno_value == EPIPE ? 128 + SIGPIPE : 1; }

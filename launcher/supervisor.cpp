@@ -266,13 +266,7 @@ int run_job(const JobSpec& spec, Report& report) {
 }
 
 int run_model_job(const GlobalOptions& global, Report& report, const std::function<void(Context&, ReportSink&)>& rank_main) {
-  JobSpec spec;
-  spec.global = &global;
-  spec.rank_main = [&](Context& context, ReportSink& sink) {
-    rank_main(context, sink);
-    return 0;
-  };
-  return run_job(spec, report);
+  return run_job({.global = &global, .rank_main = rank_main}, report);
 }
 
 }  // namespace tsprun::detail::launcher

@@ -22,10 +22,9 @@ namespace tsprun::detail::launcher {
 struct JobSpec {
   const GlobalOptions* global = nullptr;  ///< ranks, heap budget, deadline, binding, prefixes
 
-  /// Function that every rank of a built-in command runs; its result is the process's exit code. An exception ends the rank as a
-  /// failure, and its text goes to the flight board. Lines for the user's stdout go through the sink, which prints them without a
-  /// rank prefix.
-  std::function<int(Context&, ReportSink&)> rank_main;
+  /// Function that every rank of a built-in command runs. An exception ends the rank as a failure, and its text goes to the
+  /// flight board. Lines for the user's stdout go through the sink, which prints them without a rank prefix.
+  std::function<void(Context&, ReportSink&)> rank_main = {};
 
   /// Request page of built-in commands that can save and end early: the first SIGINT or SIGTERM asks the ranks to do that. A
   /// second signal, or the end of the time that the ranks have for it, ends the job as signals end other jobs. Null: the first
@@ -34,10 +33,10 @@ struct JobSpec {
 
   /// Reason why this tsprun can't start its part of the job; empty: it can. With several machines all nodes are told the reason,
   /// on one machine run_job() throws it.
-  std::string trouble;
+  std::string trouble = {};
 
   /// Program of `run` and its arguments, used if rank_main is empty.
-  std::vector<std::string> program;
+  std::vector<std::string> program = {};
 };
 
 /// Runs a job to its end. Prints the verdict if it failed, sets `failure` in the report, and merges in what rank 0 put into its

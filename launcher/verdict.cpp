@@ -111,9 +111,8 @@ Failure failure_of_end(const FlightBoard& board, int rank, const RankEnd& end) {
   if (own_words) {
     failure = noted;
   } else {
-    failure.cause = end.signal != 0 ? Cause::killed : Cause::exited;
-    failure.code = end.signal != 0 ? end.signal : end.exit_code;
-    failure.rank = rank;
+    failure = end.signal != 0 ? Failure{.cause = Cause::killed, .rank = rank, .code = end.signal}
+                              : Failure{.cause = Cause::exited, .rank = rank, .code = end.exit_code};
   }
   // The other ranks throw this text: it must make sense without the rest.
   if (failure.detail.empty()) failure.detail = headline(failure);

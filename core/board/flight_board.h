@@ -133,11 +133,11 @@ inline constexpr std::size_t kFaultLines = 16;
 /// A failure as plain data.
 struct Failure {
   Cause cause = Cause::none;
-  int rank = -1;   ///< world rank of the culprit, -1 unknown
-  int code = 0;    ///< signal (killed) or exit code (exited)
-  std::string op;  ///< empty outside an operation
+  int rank = -1;        ///< world rank of the culprit, -1 unknown
+  int code = 0;         ///< signal (killed) or exit code (exited)
+  std::string op = {};  ///< empty outside an operation
   std::uint32_t sequence = 0;
-  std::string detail;
+  std::string detail = {};
 };
 
 /// A failure that is written once, by the first of several writers.

@@ -23,7 +23,6 @@ struct AlgorithmRow {
   Algorithm algorithm;
   Start* start;
   bool relayed = false;          ///< a rank's data may reach another one through a third, or summed with others' data
-  bool summed_by_owner = false;  ///< each term of a rank's part of the sums comes straight from the rank whose data it is
   bool reorders_sums = false;    ///< adds in another order than the canonical one: runs only with --reassociate
   bool has_root = false;         ///< one rank does what no other does, so in virtual time no rank can stand for all
   Refusal* why_not = nullptr;    ///< null: runs on every group

@@ -8,26 +8,25 @@ namespace tsprun::detail::bench {
 namespace {
 
 struct KindFacts {
-  Kind kind;
   std::string_view name;
-  bool parts;
-  bool root;
-  bool reduces;
+  bool parts = false;
+  bool root = false;
+  bool reduces = false;
 };
 
-constexpr KindFacts kFacts[] = {
-#define TSP_X(name, parts, root, reduces) {Kind::name, #name, parts, root, reduces},
-    TSP_BENCH_KINDS(TSP_X)
-#undef TSP_X
-};
+// In the order of Kind.
+constexpr std::array<KindFacts, 8> kFacts = {{{.name = "pingpong"},
+                                              {.name = "broadcast", .root = true},
+                                              {.name = "all_gather", .parts = true},
+                                              {.name = "reduce_scatter", .parts = true, .reduces = true},
+                                              {.name = "all_reduce", .reduces = true},
+                                              {.name = "all_to_all", .parts = true},
+                                              {.name = "reduce", .root = true, .reduces = true},
+                                              {.name = "barrier"}}};
+constexpr std::array<Kind, kFacts.size()> kKinds = {Kind::pingpong,   Kind::broadcast,  Kind::all_gather, Kind::reduce_scatter,
+                                                    Kind::all_reduce, Kind::all_to_all, Kind::reduce,     Kind::barrier};
 
 const KindFacts& facts(Kind kind) { return kFacts[static_cast<std::size_t>(kind)]; }
-
-constexpr std::array<Kind, std::size(kFacts)> kKinds = [] {
-  std::array<Kind, std::size(kFacts)> kinds{};
-  for (std::size_t i = 0; i < kinds.size(); ++i) kinds[i] = kFacts[i].kind;
-  return kinds;
-}();
 
 }  // namespace
 
@@ -36,10 +35,8 @@ std::span<const Kind> all_kinds() { return kKinds; }
 std::string_view name(Kind kind) { return facts(kind).name; }
 
 std::optional<Kind> kind_from_name(std::string_view text) {
-  for (const KindFacts& fact : kFacts) {
-    if (fact.name == text) return fact.kind;
-  }
-  return std::nullopt;
+  const auto found = std::ranges::find(kKinds, text, &name);
+  return found == kKinds.end() ? std::nullopt : std::optional(*found);
 }
 
 bool has_parts(Kind kind) { return facts(kind).parts; }

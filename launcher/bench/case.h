@@ -17,24 +17,8 @@
 
 namespace tsprun::detail::bench {
 
-// X(name, per-rank parts, has a root, reduces)
-// "per-rank parts": the buffer consists of one equal part per rank, so its size must be a multiple of ranks × element size.
-#define TSP_BENCH_KINDS(X)             \
-  X(pingpong, false, false, false)     \
-  X(broadcast, false, true, false)     \
-  X(all_gather, true, false, false)    \
-  X(reduce_scatter, true, false, true) \
-  X(all_reduce, false, false, true)    \
-  X(all_to_all, true, false, false)    \
-  X(reduce, false, true, true)         \
-  X(barrier, false, false, false)
-
-/// Kind of operation that is measured.
-enum class Kind : std::uint8_t {
-#define TSP_X(name, parts, root, reduces) name,
-  TSP_BENCH_KINDS(TSP_X)
-#undef TSP_X
-};
+/// Kind of operation that is measured. case.cpp has a row for each.
+enum class Kind : std::uint8_t { pingpong, broadcast, all_gather, reduce_scatter, all_reduce, all_to_all, reduce, barrier };
 
 /// Returns all kinds, in the order that `all` means.
 std::span<const Kind> all_kinds();
@@ -42,7 +26,7 @@ std::span<const Kind> all_kinds();
 std::string_view name(Kind kind);
 /// Returns the kind of this name; empty if there is none.
 std::optional<Kind> kind_from_name(std::string_view text);
-/// Returns true if the buffer consists of one part per rank.
+/// Returns true if the buffer consists of one equal part per rank, so that its size must be a multiple of ranks × element size.
 bool has_parts(Kind kind);
 /// Returns true if the operation has a root.
 bool has_root(Kind kind);

@@ -252,14 +252,9 @@ void BenchCommand::measure(Context& context, ReportSink& sink, int cores, bool s
 int BenchCommand::run(const GlobalOptions& global, Report& report) {
   report.root()["dtype"] = tsprun::name(options_.dtype.value);
   report.root()["bench"] = nlohmann::ordered_json::array();
-  JobSpec spec;
-  spec.global = &global;
-  spec.rank_main = [this, cores = machine::usable_cores(), several_machines = global.several_machines](Context& context,
-                                                                                                       ReportSink& sink) {
-    measure(context, sink, cores, several_machines);
-    return 0;
-  };
-  return run_job(spec, report);
+  return run_model_job(global, report, [&, cores = machine::usable_cores()](Context& context, ReportSink& sink) {
+    measure(context, sink, cores, global.several_machines);
+  });
 }
 
 }  // namespace

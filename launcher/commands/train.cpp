@@ -104,20 +104,18 @@ Inputs TrainCommand::inputs() const { return model_inputs(model_); }
 
 int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
   const ProgressLine::Style style = progress_style(global);
-  JobSpec spec;
-  spec.global = &global;
-  spec.rank_main = [&](Context& context, ReportSink& sink) {
-    return train_rank(context, sink,
-                      {.global = &global,
+  WindDown* const wind_down = wind_down_ ? &*wind_down_ : nullptr;
+  const TrainPlan plan{.global = &global,
                        .model = &model_,
                        .train = &train_,
                        .progress = style,
                        .folder = folder_ ? &*folder_ : nullptr,
-                       .wind_down = wind_down_ ? &*wind_down_ : nullptr});
-  };
-  spec.wind_down = wind_down_ ? &*wind_down_ : nullptr;
-  spec.trouble = trouble_;
-  return run_job(spec, report);
+                       .wind_down = wind_down};
+  return run_job({.global = &global,
+                  .rank_main = [&](Context& context, ReportSink& sink) { train_rank(context, sink, plan); },
+                  .wind_down = wind_down,
+                  .trouble = trouble_},
+                 report);
 }
 
 /// Says after a failure, or an end before the last step, where the run can go on, and with which command.

@@ -30,7 +30,7 @@ struct TrainPlan {
 
 /// Trains, prints progress and the audit, sets `steps`, `loss`, `per_rank` and `theory` in the report. Returns the exit code. A
 /// run that is asked to end saves, and returns 0 without an audit.
-int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan);
+void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan);
 
 /// The command `train`, with its restarts after failures.
 class TrainCommand final : public Command {

@@ -43,7 +43,7 @@ void end_early(Session& session, WindDown& wind_down) {
 
 }  // namespace
 
-int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
+void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
   const ModelCommandOptions& options = *plan.model;
   Session session(context, sink, *plan.global);
   Rank& rank = session.rank();
@@ -99,7 +99,7 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
     end_early(session, *plan.wind_down);
     if (session.speaks()) sink.set("loss", loss);
     session.finish();
-    return 0;
+    return;
   }
 
   const RankAudit mine{.memory_peak = rank.memory_peaks(),
@@ -111,7 +111,6 @@ int train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
   });
   if (session.speaks()) sink.set("loss", loss);
   finish_with_audit(session, mine, options, batch.ids(), true, passes);
-  return 0;
 }
 
 }  // namespace tsprun::detail::launcher

@@ -2,7 +2,6 @@
 #include "transport/bootstrap/pmix_store.h"
 
 #include "transport/cause.h"
-#include "transport/shared_library.h"
 
 #include <fmt/format.h>
 #include <pmix.h>
@@ -10,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <dlfcn.h>
 #include <functional>
 #include <future>
 #include <memory>
@@ -23,24 +23,23 @@ namespace {
 
 /// The functions of libpmix. It stays loaded, since its thread outlives a store.
 struct PmixLibrary {
-  PmixLibrary() {
-    const SharedLibrary loaded("libpmix.so.2", "libpmix, by which ranks on several nodes meet", "libpmix2");
-    loaded.find(init, "PMIx_Init");
-    loaded.find(finalize, "PMIx_Finalize");
-    loaded.find(put, "PMIx_Put");
-    loaded.find(commit, "PMIx_Commit");
-    loaded.find(fence_nb, "PMIx_Fence_nb");
-    loaded.find(get_nb, "PMIx_Get_nb");
-    loaded.find(error_string, "PMIx_Error_string");
+  template <class Function>
+  Function find(const char* symbol) const {
+    if (void* const address = loaded == nullptr ? nullptr : ::dlsym(loaded, symbol)) return reinterpret_cast<Function>(address);
+    const char* const reason = ::dlerror();
+    throw Error(Cause::refused, fmt::format("can't load libpmix, by which ranks on several nodes meet: {}; Debian's package "
+                                            "libpmix2 brings it",
+                                            reason == nullptr ? "no reason given" : reason));
   }
 
-  decltype(&PMIx_Init) init = nullptr;
-  decltype(&PMIx_Finalize) finalize = nullptr;
-  decltype(&PMIx_Put) put = nullptr;
-  decltype(&PMIx_Commit) commit = nullptr;
-  decltype(&PMIx_Fence_nb) fence_nb = nullptr;
-  decltype(&PMIx_Get_nb) get_nb = nullptr;
-  decltype(&PMIx_Error_string) error_string = nullptr;
+  void* loaded = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
+  decltype(&PMIx_Init) init = find<decltype(init)>("PMIx_Init");
+  decltype(&PMIx_Finalize) finalize = find<decltype(finalize)>("PMIx_Finalize");
+  decltype(&PMIx_Put) put = find<decltype(put)>("PMIx_Put");
+  decltype(&PMIx_Commit) commit = find<decltype(commit)>("PMIx_Commit");
+  decltype(&PMIx_Fence_nb) fence_nb = find<decltype(fence_nb)>("PMIx_Fence_nb");
+  decltype(&PMIx_Get_nb) get_nb = find<decltype(get_nb)>("PMIx_Get_nb");
+  decltype(&PMIx_Error_string) error_string = find<decltype(error_string)>("PMIx_Error_string");
 };
 
 PmixLibrary& library() {

@@ -12,6 +12,7 @@
 #include <arpa/inet.h>
 #include <bit>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <ifaddrs.h>
 #include <netinet/in.h>
@@ -117,22 +118,13 @@ int network_bits_of(const Gid& gid) {
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(first, ::freeifaddrs);
   for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
     if (each->ifa_addr == nullptr || each->ifa_netmask == nullptr) continue;
-    if (each->ifa_addr->sa_family == AF_INET && gid.is_ipv4_mapped()) {
-      sockaddr_in address{};
-      sockaddr_in mask{};
-      std::memcpy(&address, each->ifa_addr, sizeof address);
-      std::memcpy(&mask, each->ifa_netmask, sizeof mask);
-      if (std::memcmp(&address.sin_addr, gid.bytes.data() + 12, 4) != 0) continue;
-      return 96 + std::popcount(mask.sin_addr.s_addr);
-    }
-    if (each->ifa_addr->sa_family == AF_INET6) {
-      sockaddr_in6 address{};
-      sockaddr_in6 mask{};
-      std::memcpy(&address, each->ifa_addr, sizeof address);
-      std::memcpy(&mask, each->ifa_netmask, sizeof mask);
-      if (std::memcmp(&address.sin6_addr, gid.bytes.data(), 16) != 0) continue;
-      return bits_set(std::span(mask.sin6_addr.s6_addr));
-    }
+    const bool four = each->ifa_addr->sa_family == AF_INET && gid.is_ipv4_mapped();
+    if (!four && each->ifa_addr->sa_family != AF_INET6) continue;
+    const std::size_t at = four ? offsetof(sockaddr_in, sin_addr) : offsetof(sockaddr_in6, sin6_addr);
+    const std::size_t size = four ? sizeof(in_addr) : sizeof(in6_addr);
+    const auto bytes = [&](const sockaddr* address) { return reinterpret_cast<const std::uint8_t*>(address) + at; };
+    if (std::memcmp(bytes(each->ifa_addr), gid.bytes.data() + gid.bytes.size() - size, size) != 0) continue;
+    return (four ? 96 : 0) + bits_set({bytes(each->ifa_netmask), size});
   }
   return 0;
 }
