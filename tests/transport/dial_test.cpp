@@ -4,8 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <fstream>
+#include <net/if.h>
+#include <sched.h>
 #include <string>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <vector>
 
 namespace tsprun::detail::tcp::dial_test {
@@ -131,6 +138,55 @@ TEST(Dial, EndsWhenItsCheckThrows) {
     dial({local_address(silent.listener.get())}, 30 * kSecond, [] { throw Error(Cause::interrupted, "told to end"); });
   });
   EXPECT_EQ(what, "told to end");
+}
+
+// A socket whose own port is the one that it dials.
+TEST(Dial, KnowsASocketThatHasReachedItself) {
+  const SocketAddress any = resolve("127.0.0.1", 0);
+  const posix::UniqueFd self(::socket(any.family(), SOCK_STREAM, 0));
+  ASSERT_EQ(::bind(self.get(), any.get(), any.length), 0);
+  const SocketAddress own = local_address(self.get());
+  EXPECT_FALSE(is_self_connected(self.get()));  // not connected
+  ASSERT_EQ(::connect(self.get(), own.get(), own.length), 0);
+  EXPECT_TRUE(is_self_connected(self.get()));
+
+  const std::vector<posix::UniqueFd> listeners = listen_on({any});
+  const posix::UniqueFd other = dial({local_address(listeners[0].get())}, kSecond, {});
+  EXPECT_FALSE(is_self_connected(other.get()));
+}
+
+/// Moves this process to a network of its own, whose kernel has one port alone for whoever connects. Returns false if it may not.
+bool have_one_port(std::uint16_t port) {
+  if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return false;
+  const posix::UniqueFd any(::socket(AF_INET, SOCK_DGRAM, 0));
+  ifreq loopback{};
+  std::strcpy(loopback.ifr_name, "lo");
+  loopback.ifr_flags = IFF_UP;
+  if (::ioctl(any.get(), SIOCSIFFLAGS, &loopback) != 0) return false;
+  std::ofstream range("/proc/sys/net/ipv4/ip_local_port_range");
+  range << port << ' ' << port << std::flush;
+  return range.good();
+}
+
+// The kernel takes the very port that is dialed, where nobody listens yet.
+TEST(Dial, ReachesNobodyRatherThanItself) {
+  constexpr std::uint16_t kPort = 40'000;
+  enum : int { refused, reached, other, no_network };
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (!have_one_port(kPort)) ::_exit(no_network);
+    try {
+      static_cast<void>(dial(on_port(kPort, {"127.0.0.1"}), kSecond / 4, {}));
+    } catch (const Error& error) {
+      ::_exit(error.cause() == Cause::stalled ? refused : other);
+    }
+    ::_exit(reached);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == no_network) GTEST_SKIP() << "this process may have no network of its own";
+  EXPECT_EQ(WEXITSTATUS(status), refused);
 }
 
 }  // namespace

@@ -39,6 +39,9 @@ struct Try {
   int told = ETIMEDOUT;      ///< errno of the last finished attempt
 };
 
+/// Returns 0 for an attempt that has reached a listener, the errno of a refusal for one that has reached itself.
+int reached(const Try& each) { return is_self_connected(each.socket.get()) ? ECONNREFUSED : 0; }
+
 /// Begins an attempt. Returns 0 if connected, EINPROGRESS if it is under way, else the errno of the failure.
 int begin(Try& each, std::uint64_t timeout_ns) {
   each.socket = posix::UniqueFd(::socket(each.where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -48,7 +51,7 @@ int begin(Try& each, std::uint64_t timeout_ns) {
   set_option(each.socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(each.socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT,
              static_cast<int>(std::min<std::uint64_t>(timeout_ns / 1'000'000, 1 << 30)));
-  return ::connect(each.socket.get(), each.where.get(), each.where.length) == 0 ? 0 : errno;
+  return ::connect(each.socket.get(), each.where.get(), each.where.length) == 0 ? reached(each) : errno;
 }
 
 /// Looks at an attempt that is under way. Returns as begin().
@@ -58,7 +61,7 @@ int look(const Try& each) {
   int error = 0;
   socklen_t length = sizeof error;
   ::getsockopt(each.socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-  return error;
+  return error == 0 ? reached(each) : error;
 }
 
 /// Describes the failed attempts: "127.0.0.1:29500 within 5.0 s (Connection refused)".
@@ -97,6 +100,12 @@ bool leaves_machine(int socket) {
   SocketAddress there;
   there.length = sizeof there.storage;
   return ::getpeername(socket, there.get(), &there.length) == 0 && there.host() != local_address(socket).host();
+}
+
+bool is_self_connected(int socket) {
+  SocketAddress there;
+  there.length = sizeof there.storage;
+  return ::getpeername(socket, there.get(), &there.length) == 0 && there.print() == local_address(socket).print();
 }
 
 void set_option(int socket, int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof value); }

@@ -49,6 +49,11 @@ bool bound_retransmission(int socket, std::uint64_t outage_ns);
 /// Returns true if a connected socket's other end has another address than this end: it is on another machine, or may be.
 bool leaves_machine(int socket);
 
+/// Returns true if a connected socket's other end is the socket itself. That happens where nobody listens on a port of the range
+/// from which the kernel takes ports for those who connect: it may take the very port that is dialed, and TCP lets both ends open
+/// the connection at once.
+bool is_self_connected(int socket);
+
 /// Sets a socket option of type int. Errors are ignored: the caller does without the option.
 void set_option(int socket, int level, int option, int value);
 
