@@ -5,6 +5,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <chrono>
 #include <exception>
 #include <mutex>
 #include <stdexcept>
@@ -14,6 +16,9 @@
 #include <vector>
 
 namespace tsprun::torch_binding {
+
+/// Longest limit of a wait: the end of a longer one could overflow the clock's nanoseconds.
+inline constexpr std::chrono::hours kLongest{24 * 365};
 
 /// Rethrows a failure as what torch expects, a std::runtime_error with the verdict's text.
 inline std::exception_ptr as_torch_error(const std::string& call, const std::exception_ptr& failure) {
@@ -81,7 +86,8 @@ class TsprunWork : public c10d::Work {
                   missing.empty() ? "" : " of the job, still computing, or elsewhere");
     }
     std::unique_lock<std::mutex> lock(mutex_);
-    const bool told = cv_.wait_for(lock, limit, [&] { return !telling_ || teller_ == std::this_thread::get_id(); });
+    const bool told = cv_.wait_for(lock, std::min<std::chrono::milliseconds>(limit, kLongest),
+                                   [&] { return !telling_ || teller_ == std::this_thread::get_id(); });
     TORCH_CHECK(told, call_, ": Timed out after ", limit.count(), " ms: it is over, but a callback of its future isn't");
     if (exception_) std::rethrow_exception(exception_);  // its results couldn't be copied out
     return true;

@@ -41,6 +41,8 @@ constexpr std::chrono::microseconds kNap{200};
 constexpr std::uint64_t kQuietNs = 20'000'000;
 /// Time between two signs of life while nothing happens.
 constexpr std::chrono::milliseconds kSign{100};
+/// Limits of this length and longer ones count as none: in nanoseconds they could overflow.
+constexpr std::chrono::milliseconds kLongestLimit = std::chrono::hours(24 * 365);
 
 }  // namespace
 
@@ -336,7 +338,7 @@ void ProgressState::stop() {
 bool Posted::over() const { return state_->over.load(std::memory_order_acquire); }
 
 bool Posted::wait(std::chrono::milliseconds at_most) {
-  const bool limited = at_most.count() > 0;
+  const bool limited = at_most.count() > 0 && at_most < kLongestLimit;
   return state_->owner->wait(
       *state_, limited ? posix::now_ns() + static_cast<std::uint64_t>(std::chrono::nanoseconds(at_most).count()) : kNoDeadline);
 }
@@ -369,8 +371,7 @@ Posted Progress::post(const std::function<Work(Context&)>& call, Done done, std:
   ProgressState::Turn turn(*state_);
   posted->work = call(*state_->context);
   state_->last_post_ns = posix::now_ns();
-  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);  // beyond, nanoseconds could overflow
-  if (at_most.count() > 0 && at_most < kLongest) {
+  if (at_most.count() > 0 && at_most < kLongestLimit) {
     posted->limit_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(at_most).count());
     posted->ends_ns = state_->last_post_ns + posted->limit_ns;
   }

@@ -46,6 +46,16 @@ TEST(Progress, AnOperationMovesOnWhileNobodyWaits) {
   });
 }
 
+TEST(Progress, TheLongestLimitOfAWaitIsNone) {
+  run_ranks(2, [](Context& context) {
+    Progress progress(context);
+    if (context.rank() == 1) std::this_thread::sleep_for(50ms);
+    std::int64_t value = context.rank();
+    EXPECT_TRUE(sum(progress, value).wait(std::chrono::milliseconds::max()));
+    EXPECT_EQ(value, 1);
+  });
+}
+
 TEST(Progress, ThreadsWaitForDifferentStreamsAtOnce) {
   constexpr int kRounds = 200;
   run_ranks(2, [](Context& context) {
