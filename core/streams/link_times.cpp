@@ -24,8 +24,9 @@ void LinkTimes::arrived(int from, std::size_t bytes, std::uint64_t pending_ns) {
   ++record.messages;
   record.bytes += bytes;
   record.pending_ns += pending_ns;
-  const std::uint64_t speed = bytes * 1'000'000'000 / std::max(pending_ns, kLeastPendingNs);
-  judge(link, std::min(speed, kMostBytesPerSecond));
+  // In floating point, as the product of 18.4 GB and 10⁹ overflows 64 bits.
+  const double speed = static_cast<double>(bytes) * 1e9 / static_cast<double>(std::max(pending_ns, kLeastPendingNs));
+  judge(link, static_cast<std::uint64_t>(std::min(speed, static_cast<double>(kMostBytesPerSecond))));
   if (link.line == nullptr) link.line = line_for(link);
   if (link.line == nullptr) return;
   link.line->from.store(from + 1, relaxed);
