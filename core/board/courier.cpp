@@ -3,6 +3,7 @@
 
 #include "transport/bootstrap/placement.h"
 #include "transport/cause.h"
+#include "transport/signals_blocked.h"
 
 #include <fmt/format.h>
 
@@ -65,6 +66,7 @@ Courier::Courier(shm::NodeMemory memory, NodeLink link, const std::vector<int>& 
     link_.client->pace(job_.timeout_ns);
   }
   boards_.board().node().untold.store(1);
+  const SignalsBlocked blocked;
   thread_ = std::thread([this] { run(); });
 }
 

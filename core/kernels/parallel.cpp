@@ -1,6 +1,8 @@
 // Threads that take tasks from a common counter, and sleep between runs, where each has a core of its own after a short spin.
 #include "core/kernels/parallel.h"
 
+#include "transport/signals_blocked.h"
+
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
@@ -32,6 +34,7 @@ struct Pool::Run {
 };
 
 Pool::Pool(std::size_t threads, Idle idle) : idle_(idle) {
+  const SignalsBlocked blocked;
   workers_.reserve(threads > 0 ? threads - 1 : 0);
   for (std::size_t thread = 1; thread < threads; ++thread) workers_.emplace_back([this, thread] { serve(thread); });
 }

@@ -11,6 +11,7 @@
 #include "core/streams/wait_state.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
+#include "transport/signals_blocked.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -349,6 +350,7 @@ std::vector<int> Posted::missing() const {
 }
 
 Progress::Progress(Context& context) : state_(std::make_shared<ProgressState>(context)) {
+  const SignalsBlocked blocked;
   state_->thread = std::thread([state = state_.get()] { state->attend(); });
 }
 

@@ -7,13 +7,13 @@
 #include "transport/cause.h"
 #include "transport/hexadecimal.h"
 #include "transport/machine.h"
+#include "transport/signals_blocked.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
@@ -174,20 +174,15 @@ CheckpointLease::CheckpointLease(const fs::path& dir, const std::string& run,
 /// forked meanwhile would never see them released.
 void CheckpointLease::begin_to_beat() {
   const auto start = std::make_shared<ThreadStart>();
-  // Only the main thread handles signals.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
   int failed = 0;
   try {
+    const SignalsBlocked blocked;
     beating_ = std::thread([this, start, text = text_of(record_)] {
       if (start->begin()) beat_on(text);
     });
   } catch (const std::system_error& reason) {
     failed = reason.code().value();
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (failed == 0 && start->wait_for(times_.begin)) return;
   give_up();
   if (failed != 0) throw system_error(Cause::refused, fmt::format("{}: a thread to keep the lease", dir_.string()), failed);

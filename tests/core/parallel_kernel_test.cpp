@@ -1,6 +1,7 @@
 // The pool that kernels run on, and tensor views.
 
 #include "tests/core/kernel_support.h"
+#include "tests/support/signal_mask.h"
 
 #include <atomic>
 #include <stdexcept>
@@ -34,6 +35,24 @@ auto after_the_caller(std::atomic<bool>& caller_worked) {
     if (thread == 0) caller_worked = true;
     while (!caller_worked) std::this_thread::yield();
   };
+}
+
+// They are for the program's own threads.
+TEST(Pool, ItsThreadsTakeNoSignalsOfTheProcess) {
+  kernels::Pool pool(2);
+  std::atomic<int> begun{0};
+  std::atomic<bool> asked{false};
+  std::atomic<bool> faults{true};
+  pool.run(2, [&](std::size_t, std::size_t thread) {
+    ++begun;
+    while (begun != 2) std::this_thread::yield();
+    if (thread == 0) return;
+    asked = blocks(SIGTERM) && blocks(SIGINT);
+    faults = blocks(SIGSEGV);
+  });
+  EXPECT_TRUE(asked);
+  EXPECT_FALSE(faults);
+  EXPECT_FALSE(blocks(SIGTERM));
 }
 
 TEST(Pool, TicksOnTheCallingThreadOnly) {

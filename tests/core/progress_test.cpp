@@ -1,6 +1,7 @@
 // Several threads of a rank take turns in its engine, and operations move on while none of them waits.
 #include "tsprun/progress.h"
 #include "tests/support/run_ranks.h"
+#include "tests/support/signal_mask.h"
 
 #include <gtest/gtest.h>
 
@@ -53,6 +54,29 @@ TEST(Progress, TheLongestLimitOfAWaitIsNone) {
     std::int64_t value = context.rank();
     EXPECT_TRUE(sum(progress, value).wait(std::chrono::milliseconds::max()));
     EXPECT_EQ(value, 1);
+  });
+}
+
+// They are for the program's own threads.
+TEST(Progress, ItsThreadTakesNoSignalsOfTheProcess) {
+  run_ranks(2, [](Context& context) {
+    Progress progress(context);
+    EXPECT_FALSE(blocks(SIGTERM));
+    if (context.rank() == 1) std::this_thread::sleep_for(50ms);
+    std::int64_t value = 1;
+    std::thread::id by;
+    bool asked = false;
+    bool faults = true;
+    Posted posted = sum(progress, value, Stream::control, [&](const std::exception_ptr&) {
+      by = std::this_thread::get_id();
+      asked = blocks(SIGTERM) && blocks(SIGINT);
+      faults = blocks(SIGSEGV);
+    });
+    while (!posted.over()) std::this_thread::sleep_for(1ms);
+    if (context.rank() == 1 && by == std::this_thread::get_id()) return;  // it came last, and was done at once
+    EXPECT_NE(by, std::this_thread::get_id());
+    EXPECT_TRUE(asked);
+    EXPECT_FALSE(faults);
   });
 }
 

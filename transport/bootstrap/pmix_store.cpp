@@ -2,6 +2,7 @@
 #include "transport/bootstrap/pmix_store.h"
 
 #include "transport/cause.h"
+#include "transport/signals_blocked.h"
 
 #include <fmt/format.h>
 #include <pmix.h>
@@ -117,8 +118,11 @@ PmixStore::PmixStore(std::uint64_t timeout_ns) : timeout_ns_(timeout_ns) {
   const PmixLibrary& pmix = library();
   const auto beginning = std::make_shared<Beginning>();
   std::future<pmix_status_t> begun = beginning->status.get_future();
-  // A thread, because it waits without limit for a manager that is stopped.
-  std::thread([&pmix, beginning] { beginning->status.set_value(pmix.init(&beginning->self, nullptr, 0)); }).detach();
+  {
+    // A thread, because it waits without limit for a manager that is stopped. PMIx's own threads begin with its signals blocked.
+    const SignalsBlocked blocked;
+    std::thread([&pmix, beginning] { beginning->status.set_value(pmix.init(&beginning->self, nullptr, 0)); }).detach();
+  }
   if (begun.wait_for(std::chrono::nanoseconds(timeout_ns)) != std::future_status::ready) {
     throw Error(Cause::stalled, fmt::format("PMIx_Init: the process manager didn't answer within {:g} s (TSP_TIMEOUT)",
                                             static_cast<double>(timeout_ns) * 1e-9));

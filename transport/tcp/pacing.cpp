@@ -2,13 +2,13 @@
 #include "transport/tcp/pacing.h"
 
 #include "transport/posix.h"
+#include "transport/signals_blocked.h"
 #include "transport/tcp/dial.h"
 
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -119,18 +119,13 @@ void PacingThread::add(int socket) {
   const std::lock_guard<std::mutex> guard(mutex_);
   pacing_.add(socket);
   if (pacing_.empty() || thread_.joinable()) return;
-  // Only the main thread handles signals.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& reason) {
     pacing_.remove(socket);
     spdlog::warn("no thread to keep TCP sending during outages: {}", reason.what());
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void PacingThread::remove(int socket) {
