@@ -20,9 +20,10 @@
 //     │ process       │ pid; while ranks connect,    the rank
 //     │               │ the rank it waits for
 //     │ life          │ Life, code, stopped          the launcher; `finished` by the rank itself
+//  64 ├───────────────┤
 //     │ clock         │ last sign of life, ticks,    the rank
 //     │               │ core
-//  64 ├───────────────┤
+// 128 ├───────────────┤
 //     │ activity ×5   │ per stream: the operation    the rank
 //     │               │ at its head
 //     ├───────────────┤
@@ -161,17 +162,19 @@ inline constexpr std::int32_t kUnknownCode = -1;
 
 /// Page of one rank, see the drawing above.
 struct RankPage {
+  // Peers read `life` at every send: its cache line is hardly ever written.
   alignas(64) std::atomic<std::uint32_t> pid;
   std::atomic<std::uint32_t> life;          ///< Life
   std::atomic<std::int32_t> code;           ///< exit code or signal
-  std::atomic<std::int32_t> blocked_on;     ///< Stream + 1 while the rank waits for that stream's head; 0: it doesn't wait
-  std::atomic<std::uint64_t> last_sign_ns;  ///< last tick or look at the board while waiting, CLOCK_MONOTONIC
-  std::atomic<std::uint64_t> ticks;         ///< signs of life so far; deadlines restart when it changes
   std::atomic<std::uint32_t> stopped;       ///< 1 while its process is stopped (SIGSTOP, a debugger)
   std::atomic<std::int32_t> connecting_to;  ///< world rank + 1 for which this rank waits while ranks connect; 0: none
   std::atomic<std::uint32_t> over;          ///< 1 once a launcher has seen how its process ended
-  std::atomic<std::int32_t> core;           ///< 1 + number of the core on which it last ran, where ranks share cores; 0: unknown
-  std::atomic<std::uint64_t> yielded_ns;    ///< in long yields, where ranks share cores, after which it still had nothing to do
+  // The rank itself writes this line with every operation.
+  alignas(64) std::atomic<std::uint64_t> ticks;  ///< signs of life so far; deadlines restart when it changes
+  std::atomic<std::uint64_t> last_sign_ns;       ///< last tick or look at the board while waiting, CLOCK_MONOTONIC
+  std::atomic<std::int32_t> blocked_on;          ///< Stream + 1 while the rank waits for that stream's head; 0: it doesn't wait
+  std::atomic<std::int32_t> core;         ///< 1 + number of the core on which it last ran, where ranks share cores; 0: unknown
+  std::atomic<std::uint64_t> yielded_ns;  ///< in long yields, where ranks share cores, after which it still had nothing to do
   ActivityLine activity[kQueues];
   std::atomic<std::uint64_t> counts[kOps];              ///< operations posted, by Op
   std::atomic<std::uint64_t> fault_counts[kMaxFaults];  ///< how often each injected fault struck here, see note_fault()

@@ -131,6 +131,9 @@ class Collective final : public Operation {
                    bool last) const;
   void widen(DType dtype, const std::byte* term, std::byte* out, std::size_t count) const;
 
+  /// Returns true if a member has left the job or ended.
+  bool has_left(int group_rank) const { return engine_->has_left(group_->member(group_rank).world); }
+
   /// Tells waits that something was done: see Engine::moved().
   void moved() { engine().moved(); }
   /// Bytes that may still be copied before other streams get their turn.

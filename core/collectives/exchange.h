@@ -113,6 +113,18 @@ class Offer {
   PerPeer<PendingSend> pending_;
 };
 
+/// Condition that a member hasn't left the job, before a message to it is sent: to a lane of which nobody reads any more a small
+/// one could still be sent. Once it has left the condition is never true, and the wait fails as that of a receive from it does.
+struct Present {
+  Collective& me;
+  int member;
+  bool poll() {
+    if (!me.has_left(member)) return true;
+    me.set_missing(member);
+    return false;
+  }
+};
+
 /// Condition that one message from a peer has arrived. Trivially copyable.
 class Message {
  public:

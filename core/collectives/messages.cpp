@@ -113,8 +113,9 @@ Work CommunicatorState::start_send(Mode mode, const ConstBuffer& buffer, int to,
   }
   const Envelope envelope = next_message(Direction::out, buffer, to, options);
   Engine& engine = *group.engine;
-  if (mode == Mode::blocking && channel == nullptr && engine.quiet() && is_small(group, buffer.bytes())) {
-    const Group::Member& member = group.member(to);
+  const Group::Member& member = group.member(to);
+  if (mode == Mode::blocking && channel == nullptr && engine.quiet() && is_small(group, buffer.bytes()) &&
+      !engine.has_left(member.world)) {
     const Ticket ticket =
         member.transport->send({member.peer, options.stream}, envelope, buffer.as_bytes(), Delivery::copy_if_small);
     if (ticket != kNotNow) {

@@ -189,6 +189,8 @@ class Engine {
   int world_size() const { return static_cast<int>(routes_.size()); }
   const Route& route(int world_rank) const { return routes_[static_cast<std::size_t>(world_rank)]; }
   const FlightBoard& board() const { return board_; }
+  /// Returns true if a rank of the world has left the job or ended, so that it takes no message any more.
+  bool has_left(int world_rank) const { return board_.life(world_rank) > Life::alive; }
   const EngineOptions& options() const { return options_; }
   const Clock& clock() const { return *options_.clock; }
 

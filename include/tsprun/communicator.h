@@ -177,6 +177,8 @@ class Communicator {
   Work post_scatter_v(ConstBuffer send, std::span<const std::size_t> counts, Buffer recv, int root, CallOptions options = {});
 
   /// Sends a message to rank `to`. A send is complete when the buffer may be reused. A rank can't send to itself.
+  /// If `to` has left the job before, the send fails as a recv from it does: with Error(exited), or killed. A rank that leaves
+  /// meanwhile, without having received it, remains unseen: a small message is complete before anybody takes it.
   ///
   /// Without a tag, the k-th send to a peer on a stream is matched by that peer's k-th recv from this rank on the same stream,
   /// with equal count and dtype. That is the fastest way.

@@ -23,7 +23,7 @@ namespace tsprun::detail::shm {
 namespace {
 
 constexpr std::uint64_t kNodeMagic = 0x747370'6e6f6465;  // "tspnode"
-constexpr std::uint32_t kVersion = 9;
+constexpr std::uint32_t kVersion = 10;
 constexpr std::uint32_t kMostRanks = 65536;
 constexpr std::uint64_t kLargestHeap = 256ULL << 30;
 constexpr std::uint64_t kSmallestHeap = 1ULL << 20;

@@ -17,6 +17,7 @@ Task send_and_receive(Collective& me, const Arguments& call) {
   Landing landing(me, call.recv.as_bytes());
   Arrival arrival(landing, call.source, 0, call.recv.as_bytes());
   co_await me.turn();
+  co_await Present{me, call.root};
   co_await all_of(sending, arrival);
   co_await offer.drained();
   co_await me.finished();

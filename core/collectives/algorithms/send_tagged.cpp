@@ -31,11 +31,14 @@ struct HasLane {
 };
 
 Task send_tagged(Collective& me, const Arguments& call) {
+  // Looked at before the letter is sent, which may be before this operation's turn: a rank may leave once it has its message.
+  const bool never_arrives = me.has_left(call.root);
   Mail::Letter letter(*me.engine().mail(), me.group().member(call.root).world, me.group().id, me.info().tag, call.send.dtype,
                       call.send.as_bytes(), me.info().purpose);
   me.identify(call.root, letter.number());
   Offer offer(me, call.send.as_bytes(), call.send.bytes(), Readers::one, Owner::sender);
   co_await me.turn();
+  if (never_arrives) co_await Present{me, call.root};
   co_await SentOrWanted{me, letter, call.root};
   if (!letter.sent()) {
     co_await offer.prepared();
