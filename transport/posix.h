@@ -83,7 +83,8 @@ class HiddenMemory {
   Mapping pages_;
 };
 
-/// Writes all of `text`, and goes on where a signal interrupts it. Returns the errno of a failure; 0: none.
+/// Writes all of `text`, goes on where a signal interrupts it, and waits for room where the descriptor is non-blocking, as any
+/// process that shares a pipe can make it. Returns the errno of a failure; 0: none.
 int write_all(int descriptor, std::string_view text);
 
 /// Returns nanoseconds of CLOCK_MONOTONIC: the same clock for all processes of a machine.
