@@ -109,6 +109,31 @@ TEST_P(Store, TellsWhatWasWaitedForAtTheDeadline) {
   }
 }
 
+TEST(FullStore, EndsTheLinkOfWhoeverSetsAnotherKey) {
+  const tls::Credentials credentials{secret_from_text("of this test"), false};
+  StoreServer server("127.0.0.1", 0, credentials);
+  for (int key = 0; key < 1 << 20; ++key) server.set(std::to_string(key), {});
+  std::string why;
+  server.on_gone = [&](int, const std::string& reason) { why = reason; };
+  StoreClient one(server.address(), credentials, 0, 5 * kSecond, [&] { server.pump(); });
+  const std::uint64_t ends = posix::now_ns() + 5 * kSecond;
+  const auto pump_until = [&](const auto& met) {
+    while (!met() && posix::now_ns() < ends) {
+      static_cast<void>(one.pump());
+      server.pump();
+    }
+  };
+  one.set("7", bytes_of("changed"));  // known keys still change
+  pump_until([&] { return *server.find("7") == bytes_of("changed"); });
+  EXPECT_EQ(*server.find("7"), bytes_of("changed"));
+  EXPECT_EQ(why, "");
+  one.set("another", bytes_of("lost"));
+  pump_until([&] { return !why.empty() && !one.pump(); });
+  EXPECT_EQ(why, "the store is full: it holds 1048576 keys and takes no other");
+  EXPECT_FALSE(one.pump());
+  EXPECT_EQ(server.find("another"), nullptr);
+}
+
 TEST_P(Store, SubscribersHearEverythingUnderTheirPrefix) {
   StoreClient one = client(0);
   StoreClient two = client(1);

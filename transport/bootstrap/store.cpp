@@ -165,7 +165,13 @@ void StoreServer::serve(int descriptor) {
     trouble = error.what();  // such as no memory for its handshake: this link ends, not the job
   }
   StoreFrame frame;
-  while (client.link.next(frame)) obey(client, frame);
+  while (client.asked_too_much.empty() && client.link.next(frame)) obey(client, frame);
+  if (!client.asked_too_much.empty()) {
+    const std::string why = client.asked_too_much;
+    refusals_.refused(client.address, why);
+    drop(descriptor, why);
+    return;
+  }
   if (!alive || client.link.backlog() > kMostBacklog) {
     const std::string why = alive              ? fmt::format("it left {} MiB unread", client.link.backlog() >> 20)
                             : !trouble.empty() ? trouble
@@ -187,7 +193,10 @@ void StoreServer::arrange(Client& client) {
 void StoreServer::obey(Client& client, const StoreFrame& frame) {
   switch (frame.op) {
     case StoreOp::set:
-      if (values_.size() >= kMostKeys && !values_.contains(frame.key)) return;
+      if (values_.size() >= kMostKeys && !values_.contains(frame.key)) {
+        client.asked_too_much = fmt::format("the store is full: it holds {} keys and takes no other", kMostKeys);
+        return;
+      }
       values_[frame.key] = frame.value;
       publish(frame.key, frame.value);
       if (on_set) on_set(client.link.descriptor(), frame.key, frame.value);

@@ -77,6 +77,7 @@ class StoreServer {
     std::uint64_t deadline_ns = 0;  ///< for its proof
     bool room_wanted = false;
     std::vector<std::string> prefixes{};
+    std::string asked_too_much{};  ///< why its link ends; empty: it goes on
   };
   void accept(int listener);
   void make_room(bool no_descriptors);
