@@ -32,10 +32,10 @@ namespace detail {
 
 namespace {
 
-/// Returns the faults in TSP_FAULTS: texts of --fault, separated by ';'.
-std::vector<fault::Spec> faults_of(std::string_view texts) {
+/// Returns the faults in TSP_FAULTS for a world of `ranks`: texts of --fault, separated by ';'.
+std::vector<fault::Spec> faults_of(std::string_view texts, int ranks) {
   std::vector<fault::Spec> faults;
-  while (!texts.empty()) faults.push_back(fault::parse(take_word(texts, ';')));
+  while (!texts.empty()) faults.push_back(fault::parse(take_word(texts, ';'), ranks, "TSP_FAULTS"));
   return faults;
 }
 
@@ -53,21 +53,35 @@ posix::UniqueFd inherited_memory(int descriptor) {
   return posix::UniqueFd(own);
 }
 
-ContextOptions options_of(const Environment& environment) {
+/// Returns the value of TSP_ALGORITHMS. Throws Error(refused) if ChoiceTable can't read it.
+std::string algorithms_of(const Environment& environment) {
+  std::string algorithms = environment.algorithms();
+  try {
+    const ChoiceTable table(algorithms);
+  } catch (const Error& error) {
+    throw Error(Cause::refused, fmt::format("TSP_ALGORITHMS={}: {}", algorithms, error.what()));
+  }
+  return algorithms;
+}
+
+/// Returns the options of a rank in a world of `ranks`. Throws Error(refused) for any value that can't be used, by the variable's
+/// name.
+ContextOptions options_of(const Environment& environment, int ranks) {
   ContextOptions options;
+  static_cast<void>(environment.log_level());  // the logger takes an unknown one for "info"
   options.heap_budget = environment.mem_per_rank();
-  options.algorithms = environment.algorithms();
+  options.algorithms = algorithms_of(environment);
   options.reassociate = environment.flag("TSP_REASSOCIATE");
   options.verify = environment.flag("TSP_VERIFY");
   options.blocking = environment.flag("TSP_BLOCKING");
   options.link_gbps = environment.link_gbps();
-  options.faults = faults_of(environment.faults());
+  options.faults = faults_of(environment.faults(), ranks);
   return options;
 }
 
 /// Meets the ranks of a job by a store, and makes this one's parts.
 std::unique_ptr<ContextParts> joined_parts(KeyValue& store, int rank, int size, const Environment& environment) {
-  const ContextOptions options = options_of(environment);
+  const ContextOptions options = options_of(environment, size);
   Joined joined = join_by(store, rank, size, environment.text("TSP_NODE").value_or(""), environment.timeout_ns());
   try {
     auto parts = std::make_unique<ContextParts>(std::move(joined.meeting.memory), nullptr, joined.local_rank, options,
@@ -120,7 +134,7 @@ Context Context::from_environment() {
   catch_uncaught_early();
   const std::optional<bootstrap::Identity> identity = bootstrap::identity_from_environment();
   const Environment environment;
-  const ContextOptions options = options_of(environment);
+  const ContextOptions options = options_of(environment, identity ? identity->size : 1);
   std::unique_ptr<ContextParts> parts;
   if (!identity) {
     shm::NodeMemory memory = shm::NodeMemory::create_memfd({.heap_bytes = shm::default_heap_bytes()});

@@ -96,7 +96,7 @@ void ContextParts::check_choices() const {
   for (const ChoiceRow& row : choices.overrides()) {
     const std::string why = CommunicatorState::of(*world).why_not(row.op, row.algorithm);
     if (why.empty()) continue;
-    throw Error(Cause::refused, fmt::format("choice of algorithms: {}={}: {}", name(row.op), name(row.algorithm), why));
+    throw Error(Cause::refused, fmt::format("TSP_ALGORITHMS={}: {}={}: {}", algorithms, name(row.op), name(row.algorithm), why));
   }
 }
 

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 
 namespace tsprun::detail {
@@ -30,6 +32,15 @@ std::optional<std::string_view> Environment::text(std::string_view name) const {
 }
 
 std::string Environment::algorithms() const { return std::string(text("TSP_ALGORITHMS").value_or("")); }
+
+std::string_view Environment::log_level() const {
+  constexpr std::array<std::string_view, 9> kLevels = {"trace", "debug",    "info", "warn", "warning",
+                                                       "error", "critical", "off",  "err"};  // with spdlog's other names
+  const std::string_view value = text("TSP_LOG_LEVEL").value_or("");
+  if (!value.empty() && std::ranges::find(kLevels, value) == kLevels.end())
+    refuse_value("TSP_LOG_LEVEL", value, "trace, debug, info, warn, error, critical and off work");
+  return value;
+}
 
 std::uint64_t Environment::timeout_ns() const {
   const std::string_view value = text("TSP_TIMEOUT").value_or("30");

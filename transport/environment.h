@@ -73,7 +73,7 @@ class Environment {
 
   std::string algorithms() const;  ///< TSP_ALGORITHMS; empty: not set
   std::optional<std::string_view> kernels() const { return text("TSP_KERNELS"); }
-  std::string_view log_level() const { return text("TSP_LOG_LEVEL").value_or(""); }
+  std::string_view log_level() const;  ///< TSP_LOG_LEVEL, which is checked like those; empty: not set
   std::string_view faults() const { return text("TSP_FAULTS").value_or(""); }
   std::uint64_t timeout_ns() const;    ///< TSP_TIMEOUT
   std::uint64_t mem_per_rank() const;  ///< TSP_MEM_PER_RANK in bytes; 0: not set

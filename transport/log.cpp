@@ -16,7 +16,8 @@ namespace {
 
 spdlog::level::level_enum level_from_environment() {
   const Environment environment;
-  const std::string_view name = environment.log_level();
+  // Context refuses unknown names; whoever has none gets the default.
+  const std::string_view name = environment.text("TSP_LOG_LEVEL").value_or("");
   const auto level = spdlog::level::from_str(std::string(name));
   return level == spdlog::level::off && name != "off" ? spdlog::level::info : level;
 }

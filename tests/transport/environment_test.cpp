@@ -66,6 +66,15 @@ TEST(Environment, RefusesWhatIsNoValue) {
             "TSP_VERIFY=yes: 0 and 1 work");
 }
 
+TEST(Environment, KnowsTheLevelsOfTheLog) {
+  for (const char* level : {"", "trace", "debug", "info", "warn", "error", "critical", "off"})
+    EXPECT_EQ(environment_of({{"TSP_LOG_LEVEL", level}}).log_level(), level);
+  EXPECT_EQ(refused_text([] {
+              (void)environment_of({{"TSP_LOG_LEVEL", "verbose"}}).log_level();
+            }),
+            "TSP_LOG_LEVEL=verbose: trace, debug, info, warn, error, critical and off work");
+}
+
 TEST(Environment, CommandsRefuseWhatTheyWouldIgnore) {
   for (const EnvironmentVariable& each : kEnvironment) {
     const Environment environment = environment_of({{std::string(each.name), "1"}});

@@ -22,7 +22,8 @@ using PairMap = std::map<std::string_view, std::string_view>;
 /// Parses one text, for a job with this number of ranks (0: unknown).
 class Parser {
  public:
-  Parser(std::string_view text, int ranks) : text_(text), ranks_(ranks), form_(form_of(kind_of(text))) {}
+  Parser(std::string_view text, int ranks, std::string_view source)
+      : text_(text), ranks_(ranks), source_(source), form_(form_of(kind_of(text))) {}
 
   Spec parse() const {
     const PairMap pairs = named_pairs();
@@ -51,7 +52,7 @@ class Parser {
 
  private:
   [[noreturn]] void refuse(const std::string& why) const {
-    throw Error(Cause::refused, fmt::format("--fault {}: {}", text_, why));
+    throw Error(Cause::refused, fmt::format("{} {}: {}", source_, text_, why));
   }
   /// Refuses a text that lacks something, and shows one that has all.
   [[noreturn]] void refuse_incomplete(const std::string& why) const { refuse(fmt::format("{}, such as {}", why, form_.example)); }
@@ -108,8 +109,7 @@ class Parser {
   }
 
   void check_ranks(const Spec& spec) const {
-    if (!spec.strikes_rank() && ranks_ == 1)
-      throw Error(Cause::refused, fmt::format("--fault {}: one rank alone sends no messages; try -n 2", text_));
+    if (!spec.strikes_rank() && ranks_ == 1) refuse("one rank alone sends no messages; try -n 2");
     const auto check = [&](std::string_view key, int value) {
       if (value >= ranks_) refuse(fmt::format("{}={}, but the ranks are 0 to {}", key, value, ranks_ - 1));
     };
@@ -121,11 +121,12 @@ class Parser {
 
   std::string_view text_;
   int ranks_;
+  std::string_view source_;
   const Form& form_;
 };
 
 }  // namespace
 
-Spec parse(std::string_view text, int ranks) { return Parser(text, ranks).parse(); }
+Spec parse(std::string_view text, int ranks, std::string_view source) { return Parser(text, ranks, source).parse(); }
 
 }  // namespace tsprun::detail::fault

@@ -56,9 +56,9 @@ struct Spec {
   bool strikes_rank() const { return kind == Kind::kill || kind == Kind::stall || kind == Kind::oom; }
 };
 
-/// Parses the text of one `--fault`. `ranks` is the number of ranks of the job, 0 if unknown. Throws Error(refused) naming the
-/// text, what is wrong with it and what would work; also if the text names ranks that the job doesn't have, or a
-/// pair whose two ends are one rank.
-Spec parse(std::string_view text, int ranks = 0);
+/// Parses the text of one `--fault`. `ranks` is the number of ranks of the job, 0 if unknown; `source` is the option or the
+/// variable that holds the text. Throws Error(refused) naming the source, the text, what is wrong with it and what would work;
+/// also if the text names ranks that the job doesn't have, or a pair whose two ends are one rank.
+Spec parse(std::string_view text, int ranks = 0, std::string_view source = "--fault");
 
 }  // namespace tsprun::detail::fault
