@@ -8,8 +8,8 @@
 namespace tsprun::detail {
 
 /// Blocks signals on the calling thread, so that threads started meanwhile begin with them blocked, and gives the thread its own
-/// mask back in the end. Signals that a thread raises by a fault of its own stay as they
-/// are, since a program's handler is to see them, and so does SIGPROF, by which profilers look at all threads.
+/// mask back in the end. Signals that a thread raises by a fault of its own stay as they are, since a program's handler is to see
+/// them, and so does SIGPROF, by which profilers look at all threads.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -1,8 +1,6 @@
 // Hands tasks to threads: one stands by while others are inside tasks.
 #include "callback_threads.h"
 
-#include "transport/signals_blocked.h"
-
 #include <system_error>
 #include <utility>
 
@@ -48,7 +46,6 @@ void CallbackThreads::stop() {
 
 /// Starts a thread, which counts as idle until it has taken a task. Returns false if the system gives none.
 bool CallbackThreads::start_thread() {
-  const detail::SignalsBlocked blocked;
   try {
     threads_.emplace_back([this] { attend(); });
   } catch (const std::system_error&) {
