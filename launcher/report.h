@@ -48,8 +48,8 @@ class Report {
   /// Returns a bit for each fault that has struck, bit i for the i-th --fault.
   std::uint64_t struck_faults() const { return struck_faults_; }
   /// Writes the document. Returns why that failed; empty: it succeeded. Where nodes share the file, as they do if one command
-  /// line starts them all, it is node 0's: once another report is in it, other nodes write theirs beside it, as FILE.node1 and so
-  /// on.
+  /// line starts them all, it is node 0's: once another report is in it, other nodes write theirs beside it, as
+  /// report.node1.json.
   std::string write();
 
  private:

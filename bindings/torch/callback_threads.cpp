@@ -63,6 +63,7 @@ std::deque<CallbackThreads::Task>* CallbackThreads::ready() {
 
 /// Runs in every thread.
 void CallbackThreads::attend() {
+  ::pthread_sigmask(SIG_SETMASK, &signals_, nullptr);
   in_task = true;
   std::unique_lock<std::mutex> lock(mutex_);
   --idle_;

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -20,7 +21,7 @@ class CallbackThreads {
  public:
   using Task = std::function<void()>;
 
-  CallbackThreads() = default;
+  CallbackThreads() { ::pthread_sigmask(SIG_SETMASK, nullptr, &signals_); }
   CallbackThreads(const CallbackThreads&) = delete;
   CallbackThreads& operator=(const CallbackThreads&) = delete;
   ~CallbackThreads() { stop(); }
@@ -37,7 +38,8 @@ class CallbackThreads {
   void attend();
   std::deque<Task>* ready();
 
-  std::mutex mutex_;  // guards what follows; never held while a task runs
+  sigset_t signals_{};  // blocked where this was made, and so in its threads, whichever thread starts them
+  std::mutex mutex_;    // guards what follows; never held while a task runs
   std::condition_variable changed_;
   std::deque<Task> urgent_;
   std::deque<Task> in_order_;

@@ -57,7 +57,7 @@ OptionTable table_of(TrainOptions& options, ModelCommandOptions& model) {
 }  // namespace
 
 void warn_of_skipped(const std::vector<std::string>& skipped) {
-  for (const std::string& line : skipped) spdlog::warn("skipped a damaged checkpoint: {}", line);
+  for (const std::string& line : skipped) spdlog::warn("skipped a checkpoint: {}", line);
 }
 
 UpdateOptions TrainOptions::update(std::uint64_t step) const {

@@ -177,16 +177,19 @@ CheckpointSearch search_checkpoints(const fs::path& dir, const CheckpointSearchO
     look_at(dir, std::nullopt);
     return search;
   }
-  for (const fs::path& entry : interrupted_in(dir)) {
-    search.skipped.push_back(fmt::format("{}: a run died while it replaced this checkpoint; rename it to {} to go on from it",
-                                         entry.string(), entry.stem().stem().string()));
-  }
   for (const std::uint64_t step : steps_in(dir)) {
     if (is_marked(options.passed_over, dir, step)) continue;
     // A checkpoint with an unreadable manifest may be this run's own: it is examined, and reported as damaged.
     if (options.run && run_of(dir / step_folder(step)).value_or(*options.run) != *options.run) continue;
     look_at(dir / step_folder(step), step);
     if (search.found) break;
+  }
+  for (const fs::path& entry : interrupted_in(dir)) {
+    const std::string name = entry.stem().stem().string();
+    if (search.found && *step_of(name) < search.found->state.step) continue;
+    if (options.run && run_of(entry) != *options.run) continue;
+    search.skipped.push_back(
+        fmt::format("{}: a run died while it replaced this checkpoint; rename it to {} to go on from it", entry.string(), name));
   }
   return search;
 }

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,7 +20,7 @@ namespace {
 
 constexpr std::size_t kTurnBytes = std::size_t{256} << 10;
 constexpr std::size_t kAlignment = 8;
-constexpr std::uint64_t kAllocatedBytes = std::uint64_t{64} << 20;  // between two ticks
+constexpr std::uint64_t kAllocatedBytes = std::uint64_t{16} << 20;  // between two ticks
 
 std::filesystem::path partial_name(const std::filesystem::path& path) {
   std::filesystem::path partial = path;
@@ -36,8 +35,16 @@ posix::UniqueFd open_partial(const std::filesystem::path& partial, int flags) {
   return file;
 }
 
-/// Returns false if another process has the lock. Where a file system has no locks, everybody gets it.
-bool try_lock(const posix::UniqueFd& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+/// Returns false if another process has the lock. Where a file system has no locks, everybody gets it. What is locked is a byte
+/// far behind the data, which others may then write even where locks are mandatory, as on SMB shares.
+bool try_lock(const posix::UniqueFd& file) {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = off_t{1} << 62;
+  lock.l_len = 1;
+  return ::fcntl(file.get(), F_OFD_SETLK, &lock) == 0 || (errno != EAGAIN && errno != EACCES);
+}
 
 /// Returns whether `file` still has the name `path`.
 bool has_name(const posix::UniqueFd& file, const std::filesystem::path& path) {
@@ -51,10 +58,18 @@ bool has_name(const posix::UniqueFd& file, const std::filesystem::path& path) {
 
 bool discard_unfinished(const std::filesystem::path& path) {
   const std::filesystem::path partial = partial_name(path);
-  const posix::UniqueFd file(::open(partial.c_str(), O_RDWR | O_CLOEXEC));
-  if (file && !try_lock(file)) return false;
-  ::unlink(partial.c_str());
-  return true;
+  // Other nodes of a job may look at the same moment.
+  constexpr int kLooks = 50;
+  for (int looks = 0; looks < kLooks; ++looks) {
+    const posix::UniqueFd file(::open(partial.c_str(), O_RDWR | O_CLOEXEC));
+    if (!file) return true;
+    if (try_lock(file)) {
+      if (has_name(file, partial)) ::unlink(partial.c_str());
+      return true;
+    }
+    posix::sleep_ns(20'000'000);
+  }
+  return false;
 }
 
 Plan::Plan(const std::vector<PlannedTensor>& tensors, const std::map<std::string, std::string>& metadata) {
@@ -102,7 +117,10 @@ Writer::Writer(std::filesystem::path path, const Plan& plan, posix::UniqueFd fil
 
 Writer Writer::create(std::filesystem::path path, const Plan& plan, const std::function<void()>& tick) {
   const std::filesystem::path partial = partial_name(path);
-  posix::UniqueFd file = open_partial(partial, O_CREAT);
+  posix::UniqueFd file;
+  do {
+    file = open_partial(partial, O_CREAT);
+  } while (try_lock(file) && !has_name(file, partial));  // another process has just discarded it
   if (!try_lock(file))
     throw Error(Cause::refused, fmt::format("{}: another process writes it; name another file", partial.string()));
   if (::ftruncate(file.get(), 0) != 0)

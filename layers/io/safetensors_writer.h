@@ -43,13 +43,14 @@ class Plan {
   std::uint64_t file_bytes_ = 0;
 };
 
-/// Deletes the unfinished file of `path` that a killed process has left. Returns false if a process still writes it.
+/// Deletes the unfinished file of `path` that a killed process has left. Returns false if a process still writes it, after a
+/// second.
 bool discard_unfinished(const std::filesystem::path& path);
 
 /// One process's handle on a file that is being written. The plan is borrowed and must outlive it.
 class Writer {
  public:
-  /// Creates the file at its full size, locked against other creators, and writes the header. Calls `tick` every 64 MiB, for
+  /// Creates the file at its full size, locked against other creators, and writes the header. Calls `tick` every 16 MiB, for
   /// where the space is reserved by writing. Throws Error(refused), also if the disk is full or another process writes the file.
   static Writer create(std::filesystem::path path, const Plan& plan, const std::function<void()>& tick = {});
   /// Opens the file that another process created. Throws Error(refused).

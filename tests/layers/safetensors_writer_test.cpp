@@ -86,7 +86,7 @@ TEST(SafetensorsWriter, IsNotReplacedByAnotherRun) {
 /// Where space is reserved by writing, that takes as long as writing the file, and others wait.
 TEST(SafetensorsWriter, TicksWhileItReservesSpace) {
   const test::TemporaryFolder folder;
-  const Plan plan({{"a", DType::f32, {std::size_t{33} << 20}}});  // 132 MiB
+  const Plan plan({{"a", DType::f32, {std::size_t{9} << 20}}});  // 36 MiB
   int ticks = 0;
   const Writer writer = Writer::create(folder / "m.safetensors", plan, [&] { ++ticks; });
   EXPECT_EQ(ticks, 3);

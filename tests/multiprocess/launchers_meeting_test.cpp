@@ -123,7 +123,7 @@ TEST(TwoLaunchers, WithUnlikeOptionsSayWhichAndStartNothing) {
 }
 
 /// As under srun, whose tasks all have one command line.
-TEST(TwoLaunchers, ThatShareAReportsFileLoseNeither) {
+TEST(TwoLaunchers, ThatShareAReportsFileKeepNodeZeros) {
   const TemporaryDirectory directory;
   const std::string shared = directory.path("report.json");
   const int port = free_port();

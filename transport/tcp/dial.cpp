@@ -47,6 +47,8 @@ int begin(Try& each, std::uint64_t timeout_ns) {
   each.socket = posix::UniqueFd(::socket(each.where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!each.socket) return errno;  // for example on a machine without IPv6
   set_option(each.socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  // If it reaches itself, whoever was dialed can still listen on the port afterwards.
+  set_option(each.socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   bound_retransmission(each.socket.get(), 0);
   set_option(each.socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(each.socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT,
