@@ -75,7 +75,7 @@ bool Report::is_others() const {
 
 void Report::begin(const std::string& command, const GlobalOptions& global, bool has_ranks) {
   root_["command"] = command;
-  if (global.several_machines) node_ = global.node_rank;
+  if (global.several_machines) node_ = global.node_rank.value;
   ranks_ = global.ranks;
   nodes_ = global.nodes;
   if (has_ranks) {
@@ -115,12 +115,12 @@ std::string Report::write() {
   root_["failure"] = std::move(failure);
 
   const std::string text = root_.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-  if (!regular_ || nodes_ == 1) return store(text);
+  if (!regular_ || !node_) return store(text);
   // While a node writes, others don't look. They write soon, so whoever holds the lock for longer isn't one of them.
   constexpr int kTries = 100;
   for (int tries = 0; tries < kTries && ::flock(file_.get(), LOCK_EX | LOCK_NB) != 0; ++tries) posix::sleep_ns(20'000'000);
-  if (node_ == 0 || !is_others()) return store(text);
-  const std::string shared = std::exchange(path_, trace_of_node(path_, node_));
+  if (*node_ == 0 || !is_others()) return store(text);
+  const std::string shared = std::exchange(path_, trace_of_node(path_, *node_));
   try {
     open();
   } catch (const Error& error) {

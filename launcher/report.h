@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,8 +60,8 @@ class Report {
   void say_unfinished();
 
   std::string path_;
-  int node_ = 0;            // of several machines, the one that this tsprun is
-  std::string unfinished_;  // what say_unfinished() wrote
+  std::optional<int> node_;  // of several machines, the one that this tsprun is
+  std::string unfinished_;   // what say_unfinished() wrote
   int ranks_ = 1;
   int nodes_ = 1;
   posix::UniqueFd file_;

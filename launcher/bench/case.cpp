@@ -25,6 +25,7 @@ constexpr std::array<KindFacts, 8> kFacts = {{{.name = "pingpong"},
                                               {.name = "barrier"}}};
 constexpr std::array<Kind, kFacts.size()> kKinds = {Kind::pingpong,   Kind::broadcast,  Kind::all_gather, Kind::reduce_scatter,
                                                     Kind::all_reduce, Kind::all_to_all, Kind::reduce,     Kind::barrier};
+static_assert(kFacts.size() == static_cast<std::size_t>(Kind::barrier) + 1);
 
 const KindFacts& facts(Kind kind) { return kFacts[static_cast<std::size_t>(kind)]; }
 

@@ -28,8 +28,8 @@ struct TrainPlan {
   WindDown* wind_down;      ///< tells when to save and end early; null: never
 };
 
-/// Trains, prints progress and the audit, sets `steps`, `loss`, `per_rank` and `theory` in the report. Returns the exit code. A
-/// run that is asked to end saves, and returns 0 without an audit.
+/// Trains, prints progress and the audit, sets `steps`, `loss`, `per_rank` and `theory` in the report. A
+/// run that is asked to end saves, and returns without an audit.
 void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan);
 
 /// The command `train`, with its restarts after failures.

@@ -52,9 +52,9 @@ struct TrainOptions {
 /// own folder. If --resume and --save name the same folder and it has no checkpoint yet, a new run begins there. Call before the
 /// other validations. Throws Error(refused).
 void find_resumed(TrainOptions& options, ModelCommandOptions& model);
-/// Warns of checkpoints that were passed over because they are damaged: a line for each.
+/// Warns of checkpoints that were passed over, because they are damaged or half replaced: a line for each.
 void warn_of_skipped(const std::vector<std::string>& skipped);
-/// Checks the options together. Throws Error(refused).
+/// Checks the options together, for a model in `dtype`. Throws Error(refused).
 void validate_train(const TrainOptions& options, DType dtype);
 /// Returns what a checkpoint after `step` records about the run.
 CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommandOptions& model, const GlobalOptions& global,

@@ -22,8 +22,8 @@ namespace tsprun::detail::launcher {
 /// and dp alone.
 std::vector<Layout> peers_of(const Layout& given);
 
-/// What theory found about a layout, with its traffic and FLOPs if it is possible. Times are known with a machine only, and
-/// `fits` counts with a memory budget only.
+/// A layout with what theory found about it, and with its traffic and FLOPs if it is possible. Times are known with a machine
+/// only, and `fits` counts with a memory budget only.
 struct PlanPoint : theory::Candidate {
   theory::Traffic traffic;  ///< bytes received in a step, summed over all ranks
   theory::StepFlops flops;  ///< those of the busiest rank

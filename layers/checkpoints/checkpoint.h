@@ -123,7 +123,7 @@ struct FoundCheckpoint {
 /// Result of search_checkpoints().
 struct CheckpointSearch {
   std::optional<FoundCheckpoint> found;  ///< the newest whole checkpoint
-  std::vector<std::string> skipped;      ///< a line for each newer, damaged one: file, field, what was expected
+  std::vector<std::string> skipped;      ///< a line for each newer one, damaged or half replaced: what and why
 };
 
 /// Options of search_checkpoints(): which checkpoints it considers, and what it verifies.

@@ -33,7 +33,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Bytes written between two ticks, and between two syncs: little enough for a slow disk to take within seconds.
+// Bytes written between two syncs: little enough for a slow disk to take within seconds.
 constexpr std::uint64_t kUnsyncedBytes = std::uint64_t{64} << 20;
 
 std::string_view torch_name(DType dtype) {

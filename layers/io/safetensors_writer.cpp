@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::size_t kTurnBytes = std::size_t{256} << 10;
 constexpr std::size_t kAlignment = 8;
+constexpr int kLooks = 50;                                          // at an unfinished file that others may be discarding, too
 constexpr std::uint64_t kAllocatedBytes = std::uint64_t{16} << 20;  // between two ticks
 
 std::filesystem::path partial_name(const std::filesystem::path& path) {
@@ -59,7 +60,6 @@ bool has_name(const posix::UniqueFd& file, const std::filesystem::path& path) {
 bool discard_unfinished(const std::filesystem::path& path) {
   const std::filesystem::path partial = partial_name(path);
   // Other nodes of a job may look at the same moment.
-  constexpr int kLooks = 50;
   for (int looks = 0; looks < kLooks; ++looks) {
     const posix::UniqueFd file(::open(partial.c_str(), O_RDWR | O_CLOEXEC));
     if (!file) return true;
@@ -117,12 +117,13 @@ Writer::Writer(std::filesystem::path path, const Plan& plan, posix::UniqueFd fil
 
 Writer Writer::create(std::filesystem::path path, const Plan& plan, const std::function<void()>& tick) {
   const std::filesystem::path partial = partial_name(path);
-  posix::UniqueFd file;
-  do {
+  posix::UniqueFd file = open_partial(partial, O_CREAT);
+  bool locked = try_lock(file);
+  for (int again = 0; locked && !has_name(file, partial) && again < kLooks; ++again) {  // others have just discarded it
     file = open_partial(partial, O_CREAT);
-  } while (try_lock(file) && !has_name(file, partial));  // another process has just discarded it
-  if (!try_lock(file))
-    throw Error(Cause::refused, fmt::format("{}: another process writes it; name another file", partial.string()));
+    locked = try_lock(file);
+  }
+  if (!locked) throw Error(Cause::refused, fmt::format("{}: another process writes it; name another file", partial.string()));
   if (::ftruncate(file.get(), 0) != 0)
     throw system_error(Cause::refused, fmt::format("{}: emptying it", partial.string()), errno);
   Writer writer(std::move(path), plan, std::move(file), true);
