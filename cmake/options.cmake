@@ -10,8 +10,16 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
-# The vector level is chosen when a rank starts, so a build runs on any x86-64: no -march here.
-set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG" CACHE STRING "" FORCE)
+# The vector level is chosen when a rank starts, so a build runs on any x86-64: no -march here. Kernels have -O3 (core/CMakeLists.txt).
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG" CACHE STRING "" FORCE)
+
+# g++ spends a sixth of its time on collecting garbage. Where there are 2 GiB for each core it needn't.
+cmake_host_system_information(RESULT memory_mib QUERY TOTAL_PHYSICAL_MEMORY)
+cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+math(EXPR enough_mib "2048 * ${cores}")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND memory_mib GREATER_EQUAL enough_mib)
+  add_compile_options(--param=ggc-min-expand=1000 --param=ggc-min-heapsize=1048576)
+endif()
 
 find_program(TSP_CCACHE ccache)
 if(TSP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

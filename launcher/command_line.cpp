@@ -4,6 +4,7 @@
 #include "launcher/suggest.h"
 #include "transport/suggest.h"
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -11,13 +11,15 @@
 #include "launcher/report.h"
 #include "launcher/supervisor.h"
 
-#include <CLI/CLI.hpp>
-
 #include <array>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace tsprun::detail::launcher {
 

@@ -3,6 +3,7 @@
 
 #include "launcher/commands/command.h"
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -5,6 +5,7 @@
 #include "launcher/commands/train.h"
 #include "tests/support/refusal.h"
 
+#include <CLI/CLI.hpp>
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,0 +1,4 @@
+// What tests include most (see precompiled.cmake).
+#include "telling.h"
+
+#include <gtest/gtest.h>
