@@ -146,6 +146,7 @@ TEST(FramePool, OperationsAllocateNothingInTheSteadyState) {
 // the pool with the engine, or the sanitizer sees them leak.
 TEST(Task, OfAnOperationEndsWithTheJob) {
   for (const Algorithm algorithm : algorithms_of(Op::all_reduce)) {
+    SharedClock clock;
     const std::vector<RankOutcome> outcomes =
         try_ranks(3,
                   [&](Context& context) {
@@ -156,7 +157,7 @@ TEST(Task, OfAnOperationEndsWithTheJob) {
                                                       {.algorithm = algorithm});
                     work.wait();
                   },
-                  {.timeout_ns = 1'000'000'000});
+                  {.timeout_ns = 1'000'000'000, .clock = &clock});
     for (const RankOutcome& outcome : outcomes) EXPECT_TRUE(outcome.failed) << name(algorithm);
   }
 }
