@@ -1,8 +1,10 @@
 // The part of Cluster that runs during a job: exchanges news between launchers, and agrees on how the job has ended.
 #include "launcher/cluster.h"
 
+#include "launcher/signals.h"
 #include "transport/bootstrap/placement.h"
 #include "transport/cause.h"
+#include "transport/number.h"
 #include "transport/tcp/pacing.h"
 
 #include <fmt/format.h>
@@ -36,6 +38,10 @@ News::Say Cluster::sayer() {
 
 void Cluster::tell(Boards& boards) { news_.tell(boards, sayer()); }
 void Cluster::tell_failure(const Failure& failure) { news_.tell_failure(failure, sayer()); }
+
+void Cluster::tell_asked(int signal) {
+  if (asked_ == 0) say(fmt::format("live/asked/{}", self_), bytes_of(std::to_string(signal)));
+}
 
 void Cluster::tell_bye(const Ending& own) {
   nodes_[static_cast<std::size_t>(self_)].bye = own;
@@ -114,6 +120,9 @@ void Cluster::heard(const std::string& key, const std::vector<std::byte>& value,
     nodes_[static_cast<std::size_t>(leaving)].bye = Ending::parse(text_of(value));
   } else if (const int knowing = number_after(key, "live/seen/", count); knowing > 0) {
     nodes_[static_cast<std::size_t>(knowing)].seen = true;
+  } else if (const int asking = number_after(key, "live/asked/", count); asking >= 0 && asking != self_) {
+    const int signal = number_from<int>(text_of(value)).value_or(0);
+    if (asks_to_end(signal)) asked_ = signal;
   } else if (key == "live/end" && client_) {
     ending_ = Ending::parse(text_of(value));
     if (!ending_) return;
@@ -165,7 +174,7 @@ bool Cluster::all_said_bye(Boards& boards) {
   for (int node = 1; node < static_cast<int>(nodes_.size()); ++node) {
     const Node& other = nodes_[static_cast<std::size_t>(node)];
     if (other.bye || other.lost) continue;
-    if (failed_ns_ != 0 && now - failed_ns_ >= timeout_ns_ + kOthersEnd_ns) {
+    if (failed_ns_ != 0 && now - failed_ns_ >= timeout_ns_ + kOthersEnd_ns + patience_ns) {
       lose(node, "its ranks haven't ended after the job had failed", boards);
     } else {
       all = false;

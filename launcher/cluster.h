@@ -9,6 +9,7 @@
 //   live/bye/I    node I's ranks have ended, and how
 //   live/end      how the job ended, as node 0 decides once every node has said bye or is lost; all nodes report that
 //   live/seen/I   node I has read live/end; it leaves when node 0 has left, which waits until all nodes have read it
+//   live/asked/I  the signal by which node I's tsprun was asked to end the programs of `run`
 //   live/way/R    which transports rank R chose, and why (core/links.h)
 #pragma once
 
@@ -54,6 +55,13 @@ class Cluster {
   /// silent for that long; else nothing. What the boards show of that node's ranks is then as old, and is no evidence against
   /// any of them. A rank of -1 asks for any other node.
   std::optional<Failure> cut_off(int rank) const;
+  /// Tells the other nodes that a signal has asked this tsprun to end, and that programs have got it.
+  void tell_asked(int signal);
+  /// Returns the signal of which another node has told so; 0: none has.
+  int asked() const { return asked_; }
+  /// Time that programs may take to end after a signal or a failure, in which no node is taken for lost because its ranks haven't
+  /// ended.
+  std::uint64_t patience_ns = 0;
   /// Sends the first failure to the other nodes. Does nothing if one was sent or received before.
   void tell_failure(const Failure& failure);
   /// Records that this node's ranks have ended, and how the job ended as far as this node knows; nodes other than 0 tell node 0.
@@ -101,6 +109,7 @@ class Cluster {
   std::uint64_t watched_ns_ = 0;  ///< when the ways to other nodes were last looked at
   std::optional<Ending> ending_;
   std::uint64_t ending_ns_ = 0;  ///< when ending_ became known here
+  int asked_ = 0;
   std::uint64_t failed_ns_ = 0;  ///< server: when, after a failure, it began to wait for other nodes' ranks to end
   std::vector<std::pair<std::string, std::vector<std::byte>>> pending_;  // server: what clients have set since the last hear()
   std::vector<std::pair<int, std::string>> gone_;

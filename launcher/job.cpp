@@ -53,6 +53,7 @@ Job::Job(const JobSpec& spec, std::vector<shm::NodeMemory> memories, JobNet& net
 
 Job::~Job() {
   if (stderr_.pending()) drain(stderr_);
+  outlive(request_);
   LogSink::divert(nullptr);
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
     if (processes_[rank].pid > 0 && !records_[rank].end.ended) signal_group(processes_[rank].pid, SIGKILL);
@@ -107,6 +108,7 @@ void Job::start(const rlimit& open_files, const RankTraces* traces) {
   if (net_->cluster) loop_.watch(net_->cluster->descriptor(), Source::cluster);
   if (terminal_) terminal_->started();
 
+  started_ = true;
   loop_.watch(signals_.descriptor(), Source::signals);
   for (int rank = here_.first; rank < here_.first + here_.count; ++rank) {
     loop_.watch(process(rank).pidfd.get(), Source::process, rank);
@@ -128,10 +130,9 @@ void Job::watch() {
     }
     stdout_.flush();
     stderr_.flush();
-    // Results of the ranks would reach nobody.
-    if (stdout_.error() != 0 && !ending_) give_up(output_failure(stdout_.error()), stdout_.error() == EPIPE ? SIGPIPE : SIGTERM);
+    watch_output();
     if (!ending_ && boards_.aborted()) begin_ending(std::nullopt);
-    if (!ending_ && wind_down_until_ns_ != 0 && posix::now_ns() > wind_down_until_ns_) interrupt(spec_->wind_down->asked());
+    watch_time_to_end();
     if (ending_) end_patiently();
   }
   kill_children(strangers_, stranger_groups_);
@@ -140,11 +141,15 @@ void Job::watch() {
     note_activities();
     failure_ = boards_.failure();
     if (failure_.cause == Cause::none) failure_ = own_failure_;
+  } else if (programs_until_ns_ != 0) {
+    failure_ = interruption(request_.signal());
+    ending_since_ns_ = posix::now_ns();
   }
   if (!ending_ && spec_->wind_down != nullptr && spec_->wind_down->ended_by() != 0) {
     failure_.cause = Cause::interrupted;
     failure_.code = spec_->wind_down->ended_by();
     failure_.detail = fmt::format("{}: the ranks saved and ended", signal_name(failure_.code));
+    if (request_.signal() == 0 && stdout_.error() != 0) failure_ = output_failure(stdout_.error());
     ending_since_ns_ = posix::now_ns();
   }
   if (net_->cluster && net_->cluster->ending() && net_->cluster->ending()->failure.cause != Cause::none) {
@@ -189,11 +194,42 @@ void Job::handle_signal(int signal) {
       signal_ranks(SIGCONT);
       // Time limits don't run while all are stopped.
       if (ending_) ending_since_ns_ = killed_ns_ = posix::now_ns();
+      if (wind_down_until_ns_ != 0) wind_down_until_ns_ = posix::now_ns() + spec_->wind_down->within_ns();
+      if (programs_until_ns_ != 0) programs_until_ns_ = posix::now_ns() + spec_->patience.after_signal_ns;
       break;
     case SIGUSR1:
-    case SIGUSR2: stderr_.append(print_board(board_, posix::now_ns())); break;
+    case SIGUSR2: handle_asking_signal(signal); break;
     default: interrupt(signal); break;
   }
+}
+
+/// Asks ranks that can to save and go on, passes the signal on to programs that handle it, and else prints the flight board.
+void Job::handle_asking_signal(int signal) {
+  const std::uint64_t now = posix::now_ns();
+  WindDown* const wind_down = spec_->wind_down;
+  if (wind_down != nullptr && signal == wind_down->save_signal()) {
+    if (ending_ || (asked_to_save_ns_ != 0 && now - asked_to_save_ns_ < kOneRequest_ns)) return;
+    asked_to_save_ns_ = now;
+    wind_down->ask_to_save();
+    stderr_.append(fmt::format("tsprun: {}: saving after this step, and going on\n", signal_name(signal)));
+    return;
+  }
+  if (!pass_on(signal)) stderr_.append(print_board(board_, now));
+}
+
+/// Passes a signal on to the processes of programs that handle it: others, such as a shell in whose script a program runs, would
+/// be ended by it. Returns false if no process handles it.
+bool Job::pass_on(int signal) {
+  if (built_in()) return false;
+  bool any = false;
+  for (const posix::ProcessStat& each : all_processes()) {
+    for (int rank = here_.first; rank < here_.first + here_.count; ++rank) {
+      const pid_t guardian = process(rank).pid;
+      if (!alive(rank) || each.group != guardian || each.pid == guardian || !handles(each.pid, signal)) continue;
+      any = ::kill(each.pid, signal) == 0 || any;
+    }
+  }
+  return any;
 }
 
 /// Waits for tsprun's own signal before a rank that ended by such a signal is called the culprit: schedulers signal a job's ranks
@@ -202,7 +238,7 @@ void Job::hear_own_signals(const RankEnd& end) {
   handle_signals();
   if (!asks_to_end(end.signal) && !asks_to_end(end.exit_code - kExitBySignal)) return;
   const std::uint64_t until = posix::now_ns() + kSignalledTogether_ns;
-  while (!ending_) {
+  while (!ending_ && !lets_ranks_end()) {
     const std::uint64_t now = posix::now_ns();
     if (now >= until) return;
     if (const auto signal = signals_.next_within(static_cast<int>((until - now) / kMillisecond) + 1)) handle_signal(*signal);
@@ -212,7 +248,7 @@ void Job::hear_own_signals(const RankEnd& end) {
 /// Asks the ranks to save and end, if they can. Returns true if they have now been asked and have their time for it.
 bool Job::ask_to_wind_down(int signal) {
   WindDown* const wind_down = spec_->wind_down;
-  if (wind_down == nullptr || wind_down->within_ns() == 0 || (signal != SIGINT && signal != SIGTERM)) return false;
+  if (wind_down == nullptr || wind_down->within_ns() == 0) return false;
   if (ending_ || living_ == 0 || wind_down_until_ns_ != 0) return false;
   wind_down->ask(signal);
   wind_down_until_ns_ = posix::now_ns() + wind_down->within_ns();
@@ -221,16 +257,54 @@ bool Job::ask_to_wind_down(int signal) {
   return true;
 }
 
-void Job::interrupt(int signal) {
-  asked_to_end_by_ = signal;
-  if (ask_to_wind_down(signal)) return;
-  if (interrupted_by_ != 0) {
-    kill_ranks();
-    hurried_ = true;
+/// Passes the signal on to programs, on all nodes, and lets them end by themselves. Returns true if they have time for it.
+bool Job::ask_programs_to_end(int signal) {
+  if (built_in() || spec_->patience.after_signal_ns == 0) return false;
+  if (ending_ || !started_ || programs_until_ns_ != 0) return false;
+  signal_ranks(signal);
+  programs_until_ns_ = posix::now_ns() + spec_->patience.after_signal_ns;
+  if (net_->cluster) net_->cluster->tell_asked(signal);
+  return true;
+}
+
+/// Ends a job whose results reach nobody, in good order if it can.
+void Job::watch_output() {
+  if (stdout_.error() == 0 || ending_) return;
+  handle_signals();  // the one that ended the reader may have come here, too, and gives ranks time to end
+  if (ending_ || lets_ranks_end()) return;
+  const int signal = stdout_.error() == EPIPE ? SIGPIPE : SIGTERM;
+  if (!ask_to_wind_down(signal)) give_up(output_failure(stdout_.error()), signal);
+}
+
+/// Ends a job whose ranks were asked to end and have had their time.
+void Job::watch_time_to_end() {
+  if (ending_ || !lets_ranks_end()) return;
+  const std::uint64_t now = posix::now_ns();
+  if (wind_down_until_ns_ != 0) {
+    if (now > wind_down_until_ns_) end_interrupted(spec_->wind_down->asked());
     return;
   }
-  give_up({.cause = Cause::interrupted, .code = signal, .detail = fmt::format("tsprun got {}", signal_name(signal))}, signal);
+  if (now > programs_until_ns_) return begin_ending(std::nullopt);
+  if (said_programs_end_ || living_ == 0 || now - request_.when_ns() < kOneRequest_ns) return;
+  said_programs_end_ = true;
+  stderr_.append(fmt::format("tsprun: {}: the programs may take {:g} s to end (--save-within); a second signal kills them\n",
+                             signal_name(request_.signal()), static_cast<double>(spec_->patience.after_signal_ns) * 1e-9));
 }
+
+/// Acts on a signal that asks tsprun to end.
+void Job::interrupt(int signal) {
+  const bool saves_already = wind_down_until_ns_ != 0 && request_.signal() == 0;  // because nobody reads the output
+  if (!request_.take(signal, posix::now_ns())) return;
+  if (saves_already) return spec_->wind_down->ask(signal);
+  if (ask_to_wind_down(signal) || ask_programs_to_end(signal)) return;
+  const bool kills = interrupted_by_ != 0 || programs_until_ns_ != 0;
+  if (interrupted_by_ == 0) end_interrupted(signal);
+  if (!kills) return;
+  kill_ranks();
+  hurried_ = true;
+}
+
+void Job::end_interrupted(int signal) { give_up(interruption(signal), signal); }
 
 /// Ends the job for a reason that isn't a rank's. Programs under `run` get the signal.
 void Job::give_up(const Failure& failure, int signal) {
@@ -272,6 +346,7 @@ bool Job::others_done() {
 void Job::share_news() {
   if (net_->store) net_->store->pump();
   if (net_->cluster) net_->cluster->hear(boards_);
+  if (net_->cluster && !built_in() && request_.signal() == 0 && net_->cluster->asked() != 0) interrupt(net_->cluster->asked());
   print_ways();
   const std::uint64_t now = posix::now_ns();
   const bool due = now - last_news_ns_ >= static_cast<std::uint64_t>(ending_ ? kEndingTick_ms : tick_ms()) * kMillisecond / 2;

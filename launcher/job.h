@@ -72,7 +72,7 @@ class Job {
   /// Returns tsprun's exit code for this job.
   int exit_code() const;
   /// Returns the signal that asked tsprun to end, however the job ended; 0: none came.
-  int asked_to_end_by() const { return asked_to_end_by_; }
+  int asked_to_end_by() const { return request_.signal(); }
   /// Takes the signals that have come since watch() returned: left pending, they would end tsprun before it has written its
   /// report. One that asks for the end is kept, see late_signal().
   void take_late_signals();
@@ -88,9 +88,16 @@ class Job {
   void handle(const Event& event);
   void handle_signals();
   bool ask_to_wind_down(int signal);
+  bool ask_programs_to_end(int signal);
+  bool lets_ranks_end() const { return wind_down_until_ns_ != 0 || programs_until_ns_ != 0; }
+  void watch_output();
+  void watch_time_to_end();
   void handle_signal(int signal);
+  void handle_asking_signal(int signal);
+  bool pass_on(int signal);
   void hear_own_signals(const RankEnd& end);
   void interrupt(int signal);
+  void end_interrupted(int signal);
   void give_up(const Failure& failure, int signal);
   void stop_all();
   void follow_stops();
@@ -158,8 +165,12 @@ class Job {
   bool hurried_ = false;         ///< a second signal came: don't wait for other nodes
   std::uint64_t ending_since_ns_ = 0;
   int interrupted_by_ = 0;
+  EndingRequest request_;
+  bool started_ = false;                  // start() is over
   std::uint64_t wind_down_until_ns_ = 0;  // deadline for the ranks to save and end early; 0: they weren't asked to
-  int asked_to_end_by_ = 0;
+  std::uint64_t programs_until_ns_ = 0;   // the same for programs, which got the signal
+  bool said_programs_end_ = false;        // that programs which got the signal still run
+  std::uint64_t asked_to_save_ns_ = 0;    // when a signal last asked the ranks to save and go on; 0: none did
   Failure failure_;
   Failure own_failure_;  // what tsprun itself found; used if the board's first failure is never completed
   int first_failing_ = -1;

@@ -25,8 +25,6 @@ struct GracePeriods {
 constexpr GracePeriods kAfterFailure{250'000'000, 700'000'000};
 /// Built-in ranks ignore SIGTERM; one that doesn't react to the board's abort word gets SIGKILL.
 constexpr GracePeriods kBuiltIn{250'000'000, 250'000'000};
-/// A user's program may have something to clean up when it is interrupted.
-constexpr GracePeriods kAfterInterrupt{1'000'000'000, 3'000'000'000};
 
 /// Longest time that no rank ends after all got SIGKILL. What then still runs sleeps in the kernel, where no signal ends it: of a
 /// rank over RDMA, for instance, the kernel waits for messages that a dead port will never send.
@@ -64,7 +62,7 @@ void Job::rank_ended(int rank) {
   killed_ns_ = posix::now_ns();
   loop_.ignore(ended.pidfd.get());
   ended.pidfd.reset();
-  if (end.failed() && !ending_) hear_own_signals(end);
+  if (end.failed() && !ending_ && !lets_ranks_end()) hear_own_signals(end);
   judge(rank, record.end);
 }
 
@@ -99,15 +97,23 @@ void Job::judge(int rank, const RankEnd& end) {
   news_ = true;
 }
 
+/// Ends the job, if it doesn't end already. `own`: the failure that this tsprun found; null: it is on the boards.
 void Job::begin_ending(const std::optional<Failure>& own) {
   if (ending_) return;
   ending_ = true;
   ending_since_ns_ = posix::now_ns();
   boards_.mirror();
   note_activities();
-  name_earlier_death();
+  if (programs_until_ns_ != 0) {
+    // However a program ends that was asked to.
+    interrupted_by_ = request_.signal();
+    own_failure_ = interruption(interrupted_by_);
+    boards_.correct(own_failure_);
+  } else {
+    name_earlier_death();
+  }
   spread_failure();
-  if (own) {
+  if (own && programs_until_ns_ == 0) {
     own_failure_ = *own;
     boards_.abort(*own);
   }
@@ -159,16 +165,17 @@ void Job::name_earlier_death() {
 }
 
 void Job::end_patiently() {
-  const std::uint64_t waited = posix::now_ns() - ending_since_ns_;
-  const GracePeriods grace = built_in() ? kBuiltIn : interrupted_by_ != 0 ? kAfterInterrupt : kAfterFailure;
-  if (waited > kHalfWritten_ns) complete_abort();
+  const std::uint64_t now = posix::now_ns();
+  if (now - ending_since_ns_ > kHalfWritten_ns) complete_abort();
+  // Programs that were asked to end have their time, though others have ended.
+  const std::uint64_t waited = now - std::min(now, std::max(ending_since_ns_, programs_until_ns_));
+  GracePeriods grace = built_in() ? kBuiltIn : kAfterFailure;
+  if (interrupted_by_ == 0) grace.kill_ns = std::max(grace.kill_ns, spec_->patience.after_failure_ns);
   if (waited > grace.term_ns && !sent_term_ && !built_in()) {
     sent_term_ = true;
     signal_ranks(SIGTERM);
   }
-  if (waited > grace.kill_ns && !sent_kill_) {
-    kill_ranks();
-  }
+  if (waited > grace.kill_ns && !sent_kill_) kill_ranks();
   if (sent_kill_ && posix::now_ns() - killed_ns_ > kHeldByKernel_ns) leave_held_ranks();
 }
 

@@ -75,9 +75,7 @@ void Job::arrange_flow() {
 
 void Job::take_late_signals() {
   while (const std::optional<int> signal = signals_.next()) {
-    if (!asks_to_end(*signal)) continue;
-    asked_to_end_by_ = *signal;
-    keep_late_signal(*signal);
+    if (asks_to_end(*signal) && request_.take(*signal, posix::now_ns())) keep_late_signal(*signal);
   }
 }
 
@@ -87,11 +85,9 @@ bool Job::drain(Output& output) {
   while (!output.drain(kDrainTick_ms)) {
     while (const std::optional<int> signal = signals_.next()) {
       if (*signal == SIGTSTP) ::kill(::getpid(), SIGSTOP);
-      if (!asks_to_end(*signal)) continue;
-      asked_to_end_by_ = *signal;
-      reader_until_ns_ = 1;
+      if (asks_to_end(*signal) && request_.take(*signal, posix::now_ns())) reader_until_ns_ = 1;
     }
-    if (asked_to_end_by_ == 0) continue;
+    if (request_.signal() == 0) continue;
     if (reader_until_ns_ == 0) reader_until_ns_ = posix::now_ns() + kReader_ns;
     if (posix::now_ns() < reader_until_ns_) continue;
     output.abandon();

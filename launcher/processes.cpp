@@ -78,6 +78,16 @@ posix::UniqueFd open_process(pid_t pid) {
   return posix::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
+bool handles(pid_t pid, int signal) {
+  std::ifstream file(fmt::format("/proc/{}/status", pid));
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("SigBlk:") && !line.starts_with("SigCgt:")) continue;
+    const std::uint64_t set = std::strtoull(line.c_str() + sizeof "SigBlk:" - 1, nullptr, 16);
+    if ((set >> (signal - 1) & 1) != 0) return true;
+  }
+  return false;
+}
+
 std::string signal_name(int signal) {
   const char* abbreviation = ::sigabbrev_np(signal);
   return abbreviation != nullptr ? fmt::format("SIG{}", abbreviation) : fmt::format("signal {}", signal);

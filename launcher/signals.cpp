@@ -4,6 +4,7 @@
 #include "transport/cause.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -12,6 +13,40 @@
 namespace tsprun::detail::launcher {
 
 bool asks_to_end(int signal) { return std::find(kEndingSignals.begin(), kEndingSignals.end(), signal) != kEndingSignals.end(); }
+
+bool EndingRequest::take(int signal, std::uint64_t now_ns) {
+  if (signal_ != 0 && now_ns - when_ns_ < kOneRequest_ns) return false;
+  signal_ = signal;
+  when_ns_ = now_ns;
+  return true;
+}
+
+namespace {
+
+std::atomic<std::uint64_t> ignored_until_ns = 0;
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "a signal handler reads it");
+
+extern "C" void end_unless_too_early(int signal) {
+  if (posix::now_ns() < ignored_until_ns.load()) return;
+  std::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
+}  // namespace
+
+void outlive(const EndingRequest& request) {
+  if (request.signal() == 0) return;
+  ignored_until_ns = request.when_ns() + kOneRequest_ns;
+  for (const int signal : kEndingSignals) {
+    struct sigaction action {};
+    ::sigaction(signal, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) continue;
+    action = {};
+    action.sa_handler = end_unless_too_early;
+    action.sa_flags = SA_RESTART;
+    ::sigaction(signal, &action, nullptr);
+  }
+}
 
 namespace {
 int& kept() {

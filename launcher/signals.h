@@ -5,6 +5,7 @@
 
 #include <array>
 #include <csignal>
+#include <cstdint>
 #include <optional>
 
 namespace tsprun::detail::launcher {
@@ -15,6 +16,30 @@ inline constexpr std::array kEndingSignals{SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 inline constexpr std::array kAskingSignals{SIGUSR1, SIGUSR2};
 /// Returns true for one of kEndingSignals.
 bool asks_to_end(int signal);
+
+/// Longest time between ending signals that are one request: at a time limit Slurm's slurmstepd and srun each send SIGTERM, some
+/// 30 ms apart; systemd sends SIGHUP after SIGTERM; `timeout` signals its child and then the child's process group.
+inline constexpr std::uint64_t kOneRequest_ns = 1'000'000'000;
+
+/// The request to end, made by a signal and perhaps by others that come with it.
+class EndingRequest {
+ public:
+  /// Takes an ending signal that came at `now_ns` (posix::now_ns). Returns true if it is a request of its own, false if it
+  /// belongs to one that was made up to kOneRequest_ns before.
+  bool take(int signal, std::uint64_t now_ns);
+  /// Returns the signal of the last request; 0: there was none.
+  int signal() const { return signal_; }
+  /// Returns when that request was made, as take() was told.
+  std::uint64_t when_ns() const { return when_ns_; }
+
+ private:
+  int signal_ = 0;
+  std::uint64_t when_ns_ = 0;
+};
+
+/// Makes this process outlive the ending signals that still belong to a request: they are ignored until kOneRequest_ns after it,
+/// and then have their default action. To be called when no SignalReader will read them any more.
+void outlive(const EndingRequest& request);
 
 /// Keeps a signal that asked for the end of a job that was over: what is left, such as the report, is written first.
 void keep_late_signal(int signal);

@@ -216,6 +216,7 @@ int run_job(const JobSpec& spec, Report& report) {
     net.cluster.emplace(global, report.root().value("command", std::string()), tls::Credentials(secret, uses_tls(global)),
                         trouble);
     net.cluster->on_choice = [&net](std::string_view key, std::string_view value) { net.choices.heard(key, value); };
+    net.cluster->patience_ns = std::max(spec.patience.after_signal_ns, spec.patience.after_failure_ns);
     store = net.cluster->store_address();
   } else if (!trouble.empty()) {
     throw Error(Cause::refused, trouble);

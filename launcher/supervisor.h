@@ -12,11 +12,18 @@
 #include "launcher/report_sink.h"
 #include "launcher/wind_down.h"
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 namespace tsprun::detail::launcher {
+
+/// How long programs of `run` may go on, in nanoseconds, before they are ended.
+struct Patience {
+  std::uint64_t after_signal_ns = 0;   ///< after a signal asked them to end
+  std::uint64_t after_failure_ns = 0;  ///< after another rank failed; at least what they have anyway, less than a second
+};
 
 /// Description of the job that run_job() runs.
 struct JobSpec {
@@ -26,10 +33,13 @@ struct JobSpec {
   /// flight board. Lines for the user's stdout go through the sink, which prints them without a rank prefix.
   std::function<void(Context&, ReportSink&)> rank_main = {};
 
-  /// Request page of built-in commands that can save and end early: the first SIGINT or SIGTERM asks the ranks to do that. A
+  /// Request page of built-in commands that can save and end early: the first signal asks the ranks to do that. A
   /// second signal, or the end of the time that the ranks have for it, ends the job as signals end other jobs. Null: the first
   /// signal ends the job. Borrowed.
   WindDown* wind_down = nullptr;
+
+  /// Times that programs have to end by themselves.
+  Patience patience = {};
 
   /// Reason why this tsprun can't start its part of the job; empty: it can. With several machines all nodes are told the reason,
   /// on one machine run_job() throws it.

@@ -103,6 +103,10 @@ std::string ago(std::uint64_t then_ns, std::uint64_t now_ns) {
 
 }  // namespace
 
+Failure interruption(int signal) {
+  return {.cause = Cause::interrupted, .code = signal, .detail = fmt::format("tsprun got {}", signal_name(signal))};
+}
+
 Failure failure_of_end(const FlightBoard& board, int rank, const RankEnd& end) {
   Failure failure;
   const Failure noted = board.first_error(rank);

@@ -48,6 +48,9 @@ struct RankRecord {
 /// that it was killed or exited.
 Failure failure_of_end(const FlightBoard& board, int rank, const RankEnd& end);
 
+/// Returns the failure of a job that tsprun ends because it got a signal.
+Failure interruption(int signal);
+
 /// Returns the ranks that waited for another one, and for which. Left out are stopped ranks, and the culprit if its process is
 /// gone: they wait for none.
 std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<RankRecord>& ranks);

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,6 +37,14 @@ class Run : public Command {
             .processes_per_rank = 2};
   }
 
+  void declare(OptionTable& table) override {
+    constexpr std::int64_t kMostWithin = 86'400;
+    table.add("--save-within SECONDS", save_within_,
+              "that programs may take to save and end after a signal, before they are killed; if given, after another rank's "
+              "failure, too; 0: not at all",
+              Whole{0, kMostWithin});
+  }
+
   void describe(CLI::App& app) const override {
     app.formatter(std::make_shared<UsageWithProgram>());
     app.footer(
@@ -58,8 +67,13 @@ class Run : public Command {
     JobSpec spec;
     spec.global = &global;
     spec.program = global.program;
+    const std::uint64_t within_ns = save_within_ * 1'000'000'000;
+    spec.patience = {.after_signal_ns = within_ns, .after_failure_ns = save_within_.given() ? within_ns : 0};
     return run_job(spec, report);
   }
+
+ private:
+  Given<std::uint64_t> save_within_{25};
 };
 
 }  // namespace

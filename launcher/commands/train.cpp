@@ -172,7 +172,7 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
   if (!train_.skipped.empty()) report.root()["skipped_checkpoints"] = train_.skipped;
   if (folder_) {
-    wind_down_.emplace(train_.save_within * 1'000'000'000);
+    wind_down_.emplace(train_.save_within * 1'000'000'000, train_.save_on);
     if (ranks_here(global).first == 0) report.root()["run"] = folder_->run();
     try {
       folder_->lease(global);

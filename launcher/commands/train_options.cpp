@@ -104,8 +104,10 @@ void TrainOptions::declare(OptionTable& table) {
             "with --save of the same folder a run begins there if it is empty",
             per_node | reads);
   table.add("--save-within SECONDS", save_within,
-            "that SIGINT and SIGTERM wait for a last checkpoint to be saved, before they end the job; 0: not at all",
+            "that a signal which asks the job to end waits for a last checkpoint to be saved; 0: not at all",
             Whole{0, kMostWithin});
+  table.add("--save-on SIGNAL", save_on, "{}: the signal on which a checkpoint is saved, and the run goes on",
+            Choice<int>{{{"USR1", SIGUSR1}, {"USR2", SIGUSR2}}});
   table.add("--max-restarts R", max_restarts, "times that a failed run goes on by itself from its newest checkpoint",
             Whole{0, kMostRestarts});
 }
@@ -156,6 +158,7 @@ void validate_train(const TrainOptions& options, DType dtype) {
   if (options.save_every.given()) needs_save("--save-every", options.save_every.text, "says when, not where");
   if (options.save_within.given() && options.save_within > 0)
     needs_save("--save-within", options.save_within.text, "a signal waits for a last checkpoint, and none is written");
+  if (options.save_on.given()) needs_save("--save-on", options.save_on.text, "no checkpoints are written");
   if (options.max_restarts > 0) needs_save("--max-restarts", options.max_restarts.text, "there is no checkpoint to go on from");
   // Moments and their roots are f32 unless the model is f64.
   if (constexpr double kLeast = std::numeric_limits<float>::min(); dtype != DType::f64 && options.epsilon < kLeast)

@@ -8,6 +8,7 @@
 #include "layers/checkpoints/checkpoint.h"
 #include "layers/model/model.h"
 
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -33,6 +34,7 @@ struct TrainOptions {
   Given<std::size_t> keep{0};
   std::string resume;  ///< a checkpoint, or a folder of them
   Given<std::uint64_t> save_within{25};
+  Given<int> save_on{SIGUSR2};  ///< the signal on which a checkpoint is saved, and the run goes on
   Given<std::uint64_t> max_restarts{0};
 
   // Values derived during validation, not given on the command line.

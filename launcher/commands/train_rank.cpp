@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <span>
 
@@ -34,11 +35,19 @@ void save(Session& session, Model& model, const TrainPlan& plan, std::uint64_t s
   }
 }
 
-/// Ends early, once all ranks have agreed to: they agree on the signal that asked for it, and tell tsprun.
-void end_early(Session& session, WindDown& wind_down) {
-  double signal = wind_down.asked();
-  session.world().all_reduce(std::span(&signal, 1), Reduction::max);
-  wind_down.note_ended_by(static_cast<int>(signal));
+/// What signals have asked of the ranks, as all of them know it.
+struct Requests {
+  int end_by = 0;  ///< the signal on which they end early; 0: they don't
+  bool save = false;
+};
+
+/// Agrees with all ranks on what signals have asked of any of them.
+Requests agree(Session& session, WindDown& wind_down) {
+  std::array<double, 2> asked = {static_cast<double>(wind_down.asked()), wind_down.asked_to_save() ? 1.0 : 0.0};
+  session.world().all_reduce(std::span<double>(asked), Reduction::max);
+  const Requests requests{.end_by = static_cast<int>(asked[0]), .save = asked[1] > 0};
+  if (requests.save) wind_down.note_save();
+  return requests;
 }
 
 }  // namespace
@@ -72,8 +81,9 @@ void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
     const Session::TracedStep traced(session, step);
     const TokenBatch tokens_of_step = batch.of_step(step);
     loss = model.forward_backward(tokens_of_step).mean;
-    bool ends_early = plan.wind_down != nullptr && plan.wind_down->asked() != 0;
-    const double norm = model.gradient_norm(&ends_early);
+    WindDown* const wind_down = plan.wind_down;
+    bool asked = wind_down != nullptr && (wind_down->asked() != 0 || wind_down->asked_to_save());
+    const double norm = model.gradient_norm(&asked);
     if (!std::isfinite(norm) || !std::isfinite(loss)) {
       // Every weight would be NaN after the update, and so would every later step and checkpoint. All ranks see the same norm and
       // loss.
@@ -93,10 +103,11 @@ void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
       sink.append("steps", {{"step", step}, {"loss", loss}, {"grad_norm", norm}, {"tokens_per_s", tokens / seconds}});
       progress.update(step, tokens, fmt::format("loss {:.4f}  grad_norm {:.3f}", loss, norm));
     }
-    ends_early = ends_early && step < plan.train->steps;
-    if (plan.train->saves_after(step) || ends_early) save(session, model, plan, step);
+    const Requests requests = asked ? agree(session, *wind_down) : Requests();
+    const bool ends_early = requests.end_by != 0 && step < plan.train->steps;
+    if (plan.train->saves_after(step) || ends_early || requests.save) save(session, model, plan, step);
     if (!ends_early) continue;
-    end_early(session, *plan.wind_down);
+    wind_down->note_ended_by(requests.end_by);
     if (session.speaks()) sink.set("loss", loss);
     session.finish();
     return;

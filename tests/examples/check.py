@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the examples that aren't C++, as their users would.
 
-Usage: check.py EXAMPLE TSPRUN. EXAMPLE is break_and_resume, slurm, kubernetes or cluster. Exits with 1, and says why, if something is
+Usage: check.py EXAMPLE TSPRUN. EXAMPLE is break_and_resume, save_and_go_on, slurm, kubernetes or cluster. Exits with 1, and says why, if something is
 wrong; with 77 where Python can't read YAML.
 
 There is neither Slurm nor Kubernetes here. Their part is played by this script: it starts one tsprun for each task or pod, with the
@@ -11,6 +11,8 @@ variables that srun or the manifest would give it, on this machine. The training
 import os
 import pathlib
 import re
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -76,6 +78,30 @@ def break_and_resume(tsprun, folder):
     expect("going on from" in done.stdout and "step 8/8" in done.stdout, f"no resumed training in\n{done.stdout}")
     saved = sorted(each.name for each in (folder / "here" / "run").glob("step-*"))
     equal(saved, ["step-000003", "step-000006", "step-000008"], "checkpoints")
+
+
+def save_and_go_on(tsprun, folder):
+    """Runs the line with which the manual's page begins, twice, and ends it as Slurm does at a time limit: by two signals."""
+    page = (EXAMPLES.parent / "docs/how-to/save-and-go-on.md").read_text()
+    line = re.search(r"^```\ntsprun (.*)\n```$", page, re.MULTILINE).group(1)
+    text(folder)
+    step = 0
+    for time in range(2):
+        job = subprocess.Popen([tsprun, *line.split()], env=environment(tsprun, folder), cwd=folder, text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+        try:
+            said = next((each for each in job.stdout if "loss" in each), None)
+            for _ in range(2):
+                job.send_signal(signal.SIGTERM)
+                select.select([], [], [], 0.03)
+            errors = job.communicate(timeout=SECONDS)[1]
+        finally:
+            job.kill()
+        expect(said is not None, f"no step of {line}, which printed\n{errors}")
+        equal(job.returncode, 143, f"exit code of {line}, which printed\n{errors}\n")
+        saved = re.search(r"step-(\d+) holds the run after (\d+) of 5000 steps; it goes on with: tsprun", errors)
+        expect(saved and int(saved.group(1)) == int(saved.group(2)) > step, f"no step after {step} is saved:\n{errors}")
+        step = int(saved.group(1))
 
 
 def slurm(tsprun, folder):
@@ -158,7 +184,7 @@ def cluster(tsprun, folder):
 
 def main():
     example, tsprun = sys.argv[1], str(pathlib.Path(sys.argv[2]).absolute())
-    check = {"break_and_resume": break_and_resume, "slurm": slurm, "kubernetes": kubernetes, "cluster": cluster}[example]
+    check = {"break_and_resume": break_and_resume, "save_and_go_on": save_and_go_on, "slurm": slurm, "kubernetes": kubernetes, "cluster": cluster}[example]
     with tempfile.TemporaryDirectory() as folder:
         check(tsprun, pathlib.Path(folder))
 

@@ -35,7 +35,7 @@ TEST_P(Interruption, EndsTheJobCleanly) {
 }
 
 TEST_P(Interruption, EndsEvenThoseThatIgnoreIt) {
-  Process process(tsprun_actor({"-n", "2"}, {"stubborn"}));
+  Process process({tsprun_path(), "-n", "2", "run", "--save-within", "1", "--", program_path("actor"), "stubborn"});
   ASSERT_TRUE(process.wait_for_output("ready", 2)) << process.err();
   process.signal(GetParam());
   EXPECT_EQ(process.wait().code, 128 + GetParam()) << process.err();

@@ -206,7 +206,7 @@ TEST_F(SaveFolder, IsNotWaitedForLongerThanAllowedNorAfterASecondSignal) {
   ASSERT_TRUE(job.wait_for_output("step-000002")) << job.err();
   ::usleep(200'000);
   job.signal(SIGINT);
-  ::usleep(200'000);
+  ::usleep(1'100'000);  // sooner it would be the same request
   job.signal(SIGINT);
   EXPECT_EQ(job.wait().code, 128 + SIGINT) << job.err();
   EXPECT_TRUE(job.wait_until_nothing_is_left(2));

@@ -73,17 +73,36 @@ int fail_outside(const Arguments& arguments) {
   return 0;
 }
 
-/// leave_badly RANK CODE: that rank closes its context while the others wait for it, and its process ends a moment later, with
-/// that code, as that of a program whose exception nobody caught.
+/// leave_badly RANK CODE [MS]: that rank closes its context while the others wait for it, and its process ends a moment later,
+/// with that code, as that of a program whose exception nobody caught.
 int leave_badly(const Arguments& arguments) {
   std::optional<tsprun::Context> context(join());
   context->world().barrier();
   if (context->rank() == number(arguments, 0, 1)) {
     context.reset();
-    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    std::this_thread::sleep_for(std::chrono::milliseconds(number(arguments, 2, 400)));
     return number(arguments, 1, 3);
   }
   context->world().barrier();
+  return 0;
+}
+
+/// save_together: sums until SIGTERM comes to any rank; then all sum for half a second more, say so, and leave.
+int save_together(const Arguments&) {
+  static volatile std::sig_atomic_t asked = 0;
+  std::signal(SIGTERM, [](int) { asked = 1; });
+  tsprun::Context context = join();
+  context.world().barrier();
+  say("ready");
+  for (float any = 0; any == 0; std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
+    any = static_cast<float>(asked);
+    context.world().all_reduce(std::span<float>(&any, 1), tsprun::Reduction::max);
+  }
+  for (int i = 0; i < 10; ++i) {
+    reduce_ones(context, 1000);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  say(fmt::format("saved with {} ranks", context.size()));
   return 0;
 }
 
@@ -195,6 +214,7 @@ Actions endings() {
           {"fail_outside", fail_outside},
           {"leave_badly", leave_badly},
           {"leave_early", leave_early},
+          {"save_together", save_together},
           {"close_in_child", close_in_child},
           {"leave_late", leave_late},
           {"deadlock", deadlock},
