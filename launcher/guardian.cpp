@@ -47,12 +47,14 @@ constexpr int kNotExecutable = 126;
   ::_exit(reason == ENOENT ? kNotFound : kNotExecutable);
 }
 
-/// Ends as the program did. The signal is raised with core dumps disabled: the program has left one if that was wanted.
+/// Ends as the program did. The signal is raised with core dumps disabled: the program has left one if that was wanted. Signals
+/// that came to the whole group, and wait here, are dropped: the program has got them, and ended otherwise.
 [[noreturn]] void end_like(int status) {
   if (WIFEXITED(status)) ::_exit(WEXITSTATUS(status));
   const int signal = WTERMSIG(status);
   const rlimit no_core{0, 0};
   ::setrlimit(RLIMIT_CORE, &no_core);
+  for (int other = 1; other < NSIG; ++other) std::signal(other, SIG_IGN);
   reset_signals();
   ::kill(::getpid(), signal);
   ::_exit(128 + signal);

@@ -300,6 +300,7 @@ void Job::interrupt(int signal) {
   const bool kills = interrupted_by_ != 0 || programs_until_ns_ != 0;
   if (interrupted_by_ == 0) end_interrupted(signal);
   if (!kills) return;
+  leaving_ = -1;
   kill_ranks();
   hurried_ = true;
 }
@@ -381,9 +382,9 @@ void Job::tell_others() {
   else boards_.mirror();
 }
 
-void Job::signal_ranks(int signal) {
+void Job::signal_ranks(int signal, int but) {
   for (int rank = 0; rank < static_cast<int>(processes_.size()); ++rank) {
-    if (alive(rank)) signal_group(process(rank).pid, signal);
+    if (alive(rank) && rank != but) signal_group(process(rank).pid, signal);
   }
 }
 

@@ -121,7 +121,7 @@ class Job {
   void print_ways();
   void tell_others();
   void spread_failure();
-  void signal_ranks(int signal);
+  void signal_ranks(int signal, int but = -1);
 
   void read_results(int rank);
   void read_relay(LineRelay& relay, Output& output);
@@ -171,6 +171,7 @@ class Job {
   std::uint64_t programs_until_ns_ = 0;   // the same for programs, which got the signal
   bool said_programs_end_ = false;        // that programs which got the signal still run
   std::uint64_t asked_to_save_ns_ = 0;    // when a signal last asked the ranks to save and go on; 0: none did
+  int leaving_ = -1;  // the rank that is blamed for having left, while how its process ends isn't known; -1: none
   Failure failure_;
   Failure own_failure_;  // what tsprun itself found; used if the board's first failure is never completed
   int first_failing_ = -1;

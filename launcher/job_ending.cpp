@@ -25,6 +25,9 @@ struct GracePeriods {
 constexpr GracePeriods kAfterFailure{250'000'000, 700'000'000};
 /// Built-in ranks ignore SIGTERM; one that doesn't react to the board's abort word gets SIGKILL.
 constexpr GracePeriods kBuiltIn{250'000'000, 250'000'000};
+/// Further time for a rank that left the job too early, whose process may be about to end with an exit code that explains why: an
+/// interpreter takes its time to end.
+constexpr std::uint64_t kLeaving_ns = 3'000'000'000;
 
 /// Longest time that no rank ends after all got SIGKILL. What then still runs sleeps in the kernel, where no signal ends it: of a
 /// rank over RDMA, for instance, the kernel waits for messages that a dead port will never send.
@@ -84,8 +87,11 @@ void Job::judge(int rank, const RankEnd& end) {
   if (end.failed()) {
     if (first_failing_ < 0 && !end.by_launcher && interrupted_by_ == 0) first_failing_ = rank;
     boards_.mirror();
+    // Others could only say that it had left.
+    if (rank == leaving_ && !end.by_launcher) boards_.correct(failure_of(rank, end));
     begin_ending(failure_of(rank, end));
   }
+  if (rank == leaving_) leaving_ = -1;
   spread_failure();
   // The abort word goes first: a rank that sees a peer gone must find the full story.
   RankPage& page = boards_.page(rank);
@@ -118,6 +124,8 @@ void Job::begin_ending(const std::optional<Failure>& own) {
     boards_.abort(*own);
   }
   const Failure first = boards_.failure();
+  const bool has_left = first.cause == Cause::exited && first.code == 0 && first.rank >= 0 && alive(first.rank);
+  if (has_left && board_.life(first.rank) == Life::finished) leaving_ = first.rank;
   for (int rank = 0; rank < spec_->global->ranks; ++rank) {
     RankRecord& record = records_[static_cast<std::size_t>(rank)];
     record.life = board_.life(rank);
@@ -173,16 +181,20 @@ void Job::end_patiently() {
   if (interrupted_by_ == 0) grace.kill_ns = std::max(grace.kill_ns, spec_->patience.after_failure_ns);
   if (waited > grace.term_ns && !sent_term_ && !built_in()) {
     sent_term_ = true;
-    signal_ranks(SIGTERM);
+    signal_ranks(SIGTERM, leaving_);
   }
   if (waited > grace.kill_ns && !sent_kill_) kill_ranks();
+  if (waited > grace.kill_ns + kLeaving_ns && leaving_ >= 0) {
+    leaving_ = -1;
+    kill_ranks();
+  }
   if (sent_kill_ && posix::now_ns() - killed_ns_ > kHeldByKernel_ns) leave_held_ranks();
 }
 
 void Job::kill_ranks() {
   sent_kill_ = true;
   killed_ns_ = posix::now_ns();
-  signal_ranks(SIGKILL);
+  signal_ranks(SIGKILL, leaving_);
 }
 
 /// Counts the ranks that the kernel holds as ended, so that the job ends without them.

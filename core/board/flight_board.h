@@ -168,7 +168,7 @@ struct RankPage {
   std::atomic<std::int32_t> code;           ///< exit code or signal
   std::atomic<std::uint32_t> stopped;       ///< 1 while its process is stopped (SIGSTOP, a debugger)
   std::atomic<std::int32_t> connecting_to;  ///< world rank + 1 for which this rank waits while ranks connect; 0: none
-  std::atomic<std::uint32_t> over;          ///< 1 once a launcher has seen how its process ended
+  std::atomic<std::uint32_t> over;          ///< 1 once a launcher or PeerWatch has seen its process's end
   // The rank itself writes this line with every operation.
   alignas(64) std::atomic<std::uint64_t> ticks;  ///< signs of life so far; deadlines restart when it changes
   std::atomic<std::uint64_t> last_sign_ns;       ///< last tick or look at the board while waiting, CLOCK_MONOTONIC

@@ -24,18 +24,20 @@ PeerWatch::PeerWatch(FlightBoard board, int first, const std::vector<int>& pids)
 void PeerWatch::look() {
   for (std::size_t i = 0; i < processes_.size(); ++i) {
     const int rank = first_ + static_cast<int>(i);
-    if (board_.life(rank) > Life::alive) continue;
+    RankPage& page = board_.page(rank);
+    if (board_.life(rank) > Life::alive && page.over.load(relaxed) != 0) continue;
     bool gone = !processes_[i];
     if (!gone) {
       pollfd ready{processes_[i].get(), POLLIN, 0};
       gone = ::poll(&ready, 1, 0) > 0 && (ready.revents & POLLIN) != 0;
     }
-    // Read life() again: the rank may have marked itself finished since the first look.
-    if (gone && board_.life(rank) <= Life::alive) {
-      RankPage& page = board_.page(rank);
+    if (!gone) continue;
+    // Read life() after the look: the rank may have marked itself finished since.
+    if (board_.life(rank) <= Life::alive) {
       page.code.store(kUnknownCode, std::memory_order_relaxed);  // only a parent learns the code
       page.life.store(static_cast<std::uint32_t>(Life::exited), std::memory_order_release);
     }
+    page.over.store(1, relaxed);
   }
 }
 

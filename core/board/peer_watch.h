@@ -18,7 +18,7 @@ class PeerWatch {
   /// its rank in the world if i is 0. Throws Error(refused) if a pidfd can't be opened.
   PeerWatch(FlightBoard board, int first, const std::vector<int>& pids);
 
-  /// Marks every rank Life::exited whose process is gone and that had not marked itself finished.
+  /// Marks every rank over whose process is gone, and Life::exited if it had not marked itself finished.
   void look();
   /// Writes to the pages of those of these ranks that are on this node whether their processes are stopped (SIGSTOP, a debugger);
   /// returns true if any is.

@@ -369,6 +369,7 @@ class Engine {
   void check_peer(WaitState& state, std::uint64_t now);
   void check_pending(std::uint64_t now);
   void watch_peers();
+  bool may_end_badly(int peer) const;
   void look_once();
   std::string how_it_ended(int peer) const;
   void check_carrier(int peer, Op op);

@@ -87,8 +87,7 @@ void Engine::check_pending(std::uint64_t now) {
       if (life > Life::alive) {
         const bool again = suspect_.stream == stream && suspect_.number == each->number_ && suspect_.peer == peer;
         if (!again) suspect_ = {.stream = stream, .number = each->number_, .peer = peer, .since_ns = now};
-        const bool may_end_badly = life == Life::finished && options_.supervised && board_.page(peer).over.load(relaxed) == 0;
-        if (again && (!may_end_badly || now - suspect_.since_ns >= wait_for_word_ns(options_.timeout_ns)))
+        if (again && (!may_end_badly(peer) || now - suspect_.since_ns >= wait_for_word_ns(options_.timeout_ns)))
           throw_gone(peer, each->info().op, each->sequence_);
         return;
       }
@@ -110,6 +109,13 @@ void Engine::check_pending(std::uint64_t now) {
   suspect_ = {};
 }
 
+/// Returns true while a peer has closed its context, but its process may yet end badly, by an uncaught exception, for instance.
+/// Whoever started the ranks shall see that end before those that it makes fail.
+bool Engine::may_end_badly(int peer) const {
+  if (!options_.supervised && options_.watch == nullptr) return false;
+  return board_.life(peer) == Life::finished && board_.page(peer).over.load(relaxed) == 0;
+}
+
 /// Throws if the rank waited for is gone. Its last messages may still be in the lane, so it throws only after another poll of the
 /// lane, after the rank was seen to be gone, found nothing.
 void Engine::check_peer(WaitState& state, std::uint64_t now) {
@@ -123,9 +129,7 @@ void Engine::check_peer(WaitState& state, std::uint64_t now) {
     state.left_since_ns = 0;
     return;
   }
-  // The peer closed its context, but its process may yet end badly, by an uncaught exception, for instance: wait for the
-  // launcher.
-  if (life == Life::finished && options_.supervised && board_.page(peer).over.load(relaxed) == 0) {
+  if (may_end_badly(peer)) {
     if (state.left_since_ns == 0) state.left_since_ns = now;
     if (now - state.left_since_ns < wait_for_word_ns(options_.timeout_ns)) return;
   }
