@@ -137,8 +137,9 @@ Refusal Admission::wait(const Inputs& inputs) {
       refusal_.missing = late.front();
       refusal_.why = fmt::format(
           "node{} {} of {} didn't come to {} within {:g} s (--timeout): start tsprun there with --node-rank, the same "
-          "--rendezvous and the same secret",
-          late.size() == 1 ? "" : "s", fmt::join(late, ", "), nodes_, server_.address(), seconds);
+          "--rendezvous and the same secret{}",
+          late.size() == 1 ? "" : "s", fmt::join(late, ", "), nodes_, server_.address(), seconds,
+          server_.refused_node().empty() ? "" : fmt::format("; {}", server_.refused_node()));
     } else if (const int node = silent(); node >= 0) {
       refusal_.missing = node;
       refusal_.why =

@@ -6,6 +6,7 @@
 #include "launcher/command_line.h"
 #include "launcher/commands/command.h"
 #include "launcher/log_sink.h"
+#include "launcher/lone_start.h"
 #include "launcher/outputs.h"
 #include "launcher/refuse.h"
 #include "launcher/signals.h"
@@ -129,6 +130,8 @@ std::string help_footer(const OptionTable& global, std::span<const std::string_v
                             fmt::join(lines, "\n"));
 }
 
+const char* environment_variable(const char* name) { return std::getenv(name); }
+
 /// Validates and runs a command, and writes the report. `options`: the command's; `complaint`: what is wrong with the command
 /// line itself; empty: nothing.
 int execute(Command& command, const OptionTable& options, GlobalOptions& global, const OptionTable& global_options,
@@ -139,14 +142,15 @@ int execute(Command& command, const OptionTable& options, GlobalOptions& global,
   std::optional<TraceToStandardOutput> trace_to_stdout;
   try {
     if (!complaint.empty()) refuse(complaint);
-    const std::string taken =
-        facts.ranks == RankUse::job ? take_from_starter(global, [](const char* name) { return std::getenv(name); }) : "";
+    const std::string taken = facts.ranks == RankUse::job ? take_from_starter(global, environment_variable) : "";
     check_ranks_fit(facts, global_options);
     validate_global(global, facts.ranks, facts.processes_per_rank);
     if (facts.ranks == RankUse::none && global.ranks.given()) refuse_of_ranks(facts, "-n", global.ranks.text);
     if (facts.ranks == RankUse::none && global.layout.given()) refuse_of_ranks(facts, "--layout", global.layout.text);
     set_up_logging(global);
     if (!taken.empty()) spdlog::info("{}", taken);
+    if (const std::string alone = facts.ranks == RankUse::job ? lone_start(global, environment_variable) : ""; !alone.empty())
+      spdlog::warn("{}", alone);
     if (!global.program.empty() && facts.name != "run")
       refuse(fmt::format("{} -- {}: only `run` starts a program", facts.name, global.program.front()));
     if (!global.trace.empty() && !facts.has_trace) {

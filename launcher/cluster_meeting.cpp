@@ -63,7 +63,7 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
   try {
     if (self_ == 0) {
       const bootstrap::HostPort place = bootstrap::parse_host_port("--rendezvous", rendezvous_);
-      server_.emplace(place.host, place.port, secret);
+      server_.emplace(tcp::resolve_within(place.host, place.port, timeout_ns_), secret);
       store_address_ = server_->address();
       warn_of_loopback(place.host, server_->addresses());
       serve(mine, global.inputs);
@@ -183,6 +183,8 @@ std::string Cluster::answer_to(const JoinRequest& mine, const Inputs& inputs, st
 /// this tries again until the deadline. Throws Error.
 std::string Cluster::begin_with(const tls::Credentials& secret, JoinRequest mine, const Inputs& inputs) {
   const std::uint64_t deadline = posix::now_ns() + timeout_ns_;
+  const bootstrap::HostPort place = bootstrap::parse_host_port("--rendezvous", rendezvous_);
+  const std::vector<tcp::SocketAddress> addresses = tcp::resolve_within(place.host, place.port, timeout_ns_);
   std::string trouble = "node 0 still ends the attempt before";
   std::optional<Agreement> proof;
   for (;;) {
@@ -191,7 +193,7 @@ std::string Cluster::begin_with(const tls::Credentials& secret, JoinRequest mine
     std::string go;
     try {
       client_.reset();
-      client_.emplace(rendezvous_, secret, bootstrap::launcher_name(self_), left);
+      client_.emplace(addresses, secret, bootstrap::launcher_name(self_), left);
       client_->endure(timeout_ns_);  // the link was made with what was left of the deadline
       mine.nonce = fmt::format("{:08x}{:08x}", std::random_device()(), std::random_device()());
       go = answer_to(mine, inputs, proof);

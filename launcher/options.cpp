@@ -74,7 +74,13 @@ void validate_nodes(GlobalOptions& options, RankUse use) {
     if (!options.rendezvous.empty()) refuse(fmt::format("--rendezvous {}: it goes with --nnodes K", options.rendezvous));
     return;
   }
-  options.nodes = static_cast<int>(parse_integer("--nnodes", options.nnodes, 1, options.ranks));
+  const bool counted = options.ranks.given() || options.layout.given();
+  const std::int64_t most = counted ? options.ranks.value : shm::kMaxLocalRanks;
+  options.nodes = static_cast<int>(parse_integer("--nnodes", options.nnodes, 1, most));
+  if (!counted && options.nodes > 1) {
+    refuse(fmt::format("--nnodes {}: with how many ranks in all? -n isn't given; try -n {}, one on each node", options.nnodes,
+                       options.nodes));
+  }
   if (!options.node_rank.given()) {
     refuse(fmt::format("--nnodes {}: which one is this? try --node-rank 0", options.nnodes));
   }

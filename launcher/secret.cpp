@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <pwd.h>
 #include <span>
 #include <string>
 #include <string_view>
@@ -105,6 +106,17 @@ void make(const std::filesystem::path& path) {
   if (!linked) throw cannot_make(path, reason);
 }
 
+/// Returns the user's home folder: HOME, or what the password database says (srun --export=NONE sets no HOME).
+std::filesystem::path home_folder() {
+  const char* const home = std::getenv("HOME");
+  if (home != nullptr && *home != '\0') return home;
+  if (const passwd* const user = ::getpwuid(::getuid()); user != nullptr && user->pw_dir != nullptr && *user->pw_dir != '\0')
+    return user->pw_dir;
+  throw Error(Cause::refused, fmt::format("--secret-file: HOME isn't set, and the password database knows no home of user {}, so "
+                                          "there is no ~/.config/tsprun/secret; name a file, or set TSP_SECRET",
+                                          ::getuid()));
+}
+
 }  // namespace
 
 GivenSecret take_secret_from_environment() {
@@ -122,11 +134,7 @@ bootstrap::Secret load_secret(const std::string& file, const GivenSecret& of_env
   if (!file.empty()) return from_file("--secret-file", file);
   if (of_environment.bytes != 0)
     return long_enough(of_environment, std::string(kVariable), "export TSP_SECRET=$(head -c 32 /dev/urandom | base64)");
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || *home == '\0') {
-    throw Error(Cause::refused, "--secret-file: HOME isn't set, so there is no ~/.config/tsprun/secret; name a file");
-  }
-  const std::filesystem::path path = std::filesystem::path(home) / ".config" / "tsprun" / "secret";
+  const std::filesystem::path path = home_folder() / ".config" / "tsprun" / "secret";
   std::error_code unknown;
   if (!std::filesystem::exists(path, unknown)) make(path);
   struct stat folder {};

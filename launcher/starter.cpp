@@ -30,8 +30,8 @@ struct NamedValue {
 /// Everything that a starter says.
 struct StarterFacts {
   std::string starter;
-  NamedValue nodes;
-  NamedValue node_rank;
+  NamedValue nodes = {};  ///< empty: one node, and only `ranks` are said
+  NamedValue node_rank = {};
   std::optional<NamedValue> rendezvous = std::nullopt;
   std::optional<NamedValue> ranks = std::nullopt;
 };
@@ -120,8 +120,8 @@ std::optional<StarterFacts> said_by_slurm(const bootstrap::Getenv& get) {
 
 std::optional<StarterFacts> said_by_torchrun(const bootstrap::Getenv& get) {
   const Variables pet(get, "PET_*");
-  if (pet.find("PET_NNODES") == nullptr) return std::nullopt;
-  std::string nodes_text = pet.find("PET_NNODES");
+  // As torchrun does without PET_NNODES.
+  std::string nodes_text = pet.find("PET_NNODES") != nullptr ? pet.find("PET_NNODES") : "1";
   // torchrun's elastic form, "2:2". A range is no fixed number of nodes.
   if (const std::size_t colon = nodes_text.find(':');
       colon != std::string::npos && nodes_text.substr(0, colon) == nodes_text.substr(colon + 1)) {
@@ -130,10 +130,18 @@ std::optional<StarterFacts> said_by_torchrun(const bootstrap::Getenv& get) {
   const int nodes = number_from<int>(nodes_text).value_or(0);
   if (nodes < 1 || nodes > kMostNodes)
     refuse(fmt::format("PET_NNODES={}: a fixed number of nodes is expected", pet.find("PET_NNODES")));
-  if (nodes == 1) return std::nullopt;
+  // "auto", "gpu" and "cpu" say nothing to us.
+  std::optional<NamedValue> ranks;
+  const char* each = pet.find("PET_NPROC_PER_NODE");
+  if (each != nullptr && *each >= '0' && *each <= '9') {
+    ranks = NamedValue{std::to_string(nodes * static_cast<std::int64_t>(pet.number("PET_NPROC_PER_NODE", 1, kMostNodes))),
+                       nodes == 1 ? "PET_NPROC_PER_NODE" : "PET_NNODES times PET_NPROC_PER_NODE"};
+  }
+  if (nodes == 1) return ranks ? std::optional(StarterFacts{.starter = "PET_*", .ranks = ranks}) : std::nullopt;
   StarterFacts said{.starter = "PET_*",
                     .nodes = {std::to_string(nodes), "PET_NNODES"},
-                    .node_rank = {std::to_string(pet.number("PET_NODE_RANK", 0, nodes - 1)), "PET_NODE_RANK"}};
+                    .node_rank = {std::to_string(pet.number("PET_NODE_RANK", 0, nodes - 1)), "PET_NODE_RANK"},
+                    .ranks = ranks};
   if (const char* endpoint = pet.find("PET_RDZV_ENDPOINT")) {
     // torchrun's own port, where the endpoint has none.
     const std::size_t end_of_host = std::string_view(endpoint).find_last_of(":]");  // "[::1]" is a host
@@ -146,12 +154,6 @@ std::optional<StarterFacts> said_by_torchrun(const bootstrap::Getenv& get) {
     if (pet.find("PET_MASTER_PORT") != nullptr)
       port = NamedValue{std::to_string(pet.number("PET_MASTER_PORT", 1, 65535)), "PET_MASTER_PORT"};
     said.rendezvous = pet.meeting_point(host, port);
-  }
-  // "auto", "gpu" and "cpu" say nothing to us.
-  const char* each = pet.find("PET_NPROC_PER_NODE");
-  if (each != nullptr && *each >= '0' && *each <= '9') {
-    said.ranks = NamedValue{std::to_string(nodes * static_cast<std::int64_t>(pet.number("PET_NPROC_PER_NODE", 1, kMostNodes))),
-                            "PET_NNODES times PET_NPROC_PER_NODE"};
   }
   return said;
 }
@@ -188,11 +190,13 @@ std::optional<StarterFacts> said_by_mpi(const bootstrap::Getenv& get, const MpiN
 std::optional<StarterFacts> facts_of_starter(const bootstrap::Getenv& get) {
   const Variables tsprun(get, "tsprun");
   if (tsprun.find("TSP_NODE_FD") != nullptr) return std::nullopt;
-  if (auto said = said_by_torchrun(get)) return said;
+  const std::optional<StarterFacts> pet = said_by_torchrun(get);
+  if (pet && !pet->nodes.value.empty()) return pet;
   if (auto said = said_by_mpi(get, kOpenMpi)) return said;
   // Within Slurm mpirun starts a helper on each node by srun, and that starts the processes.
   if (auto said = said_by_mpi(get, kHydra)) return said;
-  return said_by_slurm(get);
+  if (auto said = said_by_slurm(get)) return said;
+  return pet;
 }
 
 }  // namespace
@@ -209,6 +213,7 @@ std::string take_from_starter(GlobalOptions& options, const bootstrap::Getenv& g
     taken += fmt::format("{}{} {} ({})", taken.empty() ? "" : ", ", option, found.value, found.from);
   };
   if (said->ranks && !options.ranks.given() && !options.layout.given()) take(options.ranks.text, "-n", *said->ranks);
+  if (said->nodes.value.empty()) return taken.empty() ? taken : fmt::format("taken from {}: {}", said->starter, taken);
   take(options.nnodes, "--nnodes", said->nodes);
   take(options.node_rank.text, "--node-rank", said->node_rank);
   if (options.rendezvous.empty() && !said->rendezvous) {

@@ -133,7 +133,24 @@ TEST(Starter, TorchrunsVariablesTellTheRanksToo) {
     take(meeting, with(kPet, {{"PET_RDZV_ENDPOINT", endpoint}}));
     EXPECT_EQ(meeting.rendezvous, point);
   }
-  expect_nothing_taken(with(kPet, {{"PET_NNODES", "1"}}));
+}
+
+TEST(Starter, OneNodeOfTorchrunsHasAsManyRanksAsItSays) {
+  for (const Variables& variables : {with(kPet, {{"PET_NNODES", "1"}}), without(kPet, "PET_NNODES")}) {
+    GlobalOptions options;
+    EXPECT_EQ(take(options, variables), "taken from PET_*: -n 8 (PET_NPROC_PER_NODE)");
+    EXPECT_EQ(options.ranks.text, "8");
+    EXPECT_EQ(options.nnodes + options.node_rank.text + options.rendezvous, "");
+    GlobalOptions typed;
+    typed.ranks.text = "3";
+    EXPECT_EQ(take(typed, variables), "");
+    EXPECT_EQ(typed.ranks.text, "3");
+  }
+  expect_nothing_taken(with(kPet, {{"PET_NNODES", "1"}, {"PET_NPROC_PER_NODE", "auto"}}));
+  // Whoever knows of several nodes has more to say.
+  GlobalOptions options;
+  take(options, with(kSrun, {{"PET_NNODES", "1"}, {"PET_NPROC_PER_NODE", "2"}}));
+  EXPECT_EQ(options.nnodes, "2");
 }
 
 TEST(Starter, MpirunsNeedAMeetingPoint) {

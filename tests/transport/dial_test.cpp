@@ -68,6 +68,18 @@ TEST(Resolve, GivesEveryAddressOnce) {
   EXPECT_NE(refusal([] { resolve_all("no.such.host.invalid", 1); }).find("no such host"), std::string::npos);
 }
 
+TEST(Resolve, AsksAgainUntilTheDeadline) {
+  int asked = 0;
+  const auto known_later = [&](const std::string& host, std::uint16_t port) {
+    return resolve_all(++asked < 3 ? "no.such.host.invalid" : host, port);
+  };
+  EXPECT_EQ(resolve_within("127.0.0.1", 4711, 30'000'000'000, known_later).size(), 1U);
+  EXPECT_EQ(asked, 3);
+  const std::string why = refusal([] { resolve_within("no.such.host.invalid", 1, 1'000'000); });
+  EXPECT_NE(why.find("no.such.host.invalid: no such host"), std::string::npos) << why;
+  EXPECT_NE(why.find("within 0.001 s"), std::string::npos) << why;
+}
+
 TEST(ListenOn, TakesThoseOfThisMachineAllOnOnePort) {
   const std::vector<posix::UniqueFd> listeners = listen_on(on_port(0, {kNowhere, "127.0.0.1", "127.0.0.2"}));
   ASSERT_EQ(listeners.size(), 2U);

@@ -176,7 +176,11 @@ void StoreServer::serve(int descriptor) {
     const std::string why = alive              ? fmt::format("it left {} MiB unread", client.link.backlog() >> 20)
                             : !trouble.empty() ? trouble
                                                : client.link.why_over();
-    if (!client.link.ready() || client.link.broke_rules()) refusals_.refused(client.address + claimed(client.link.peer()), why);
+    if (!client.link.ready() || client.link.broke_rules()) {
+      const std::string who = claimed(client.link.peer());
+      refusals_.refused(client.address + who, why);
+      if (!who.empty()) refused_node_ = fmt::format("a connection from {}{} was refused: {}", client.address, who, why);
+    }
     drop(descriptor, why);
     return;
   }

@@ -54,6 +54,8 @@ class StoreServer {
 
   /// Returns the addresses on which it listens, as numeric "host:port".
   std::vector<std::string> addresses() const;
+  /// Returns who came last that said to be a node's launcher but couldn't prove it, and why it was refused; empty: none did.
+  const std::string& refused_node() const { return refused_node_; }
   /// Returns the first of addresses().
   std::string address() const { return addresses().front(); }
   /// Returns the address of this machine, as "host:port", by which a connected client has reached it; other clients may be able
@@ -94,6 +96,7 @@ class StoreServer {
   std::map<std::string, std::vector<std::byte>, std::less<>> values_;
   std::map<std::string, std::set<int>> waiting_;  ///< clients that wait for a key that isn't set yet
   RefusalLog refusals_{"the store"};
+  std::string refused_node_;
   std::optional<tcp::Pacing> pacing_;
 };
 

@@ -2,6 +2,8 @@
 #include "transport/tcp/address.h"
 
 #include "transport/cause.h"
+#include "transport/log.h"
+#include "transport/posix.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +14,7 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <spdlog/spdlog.h>
 
 namespace tsprun::detail::tcp {
 
@@ -67,6 +70,23 @@ std::vector<SocketAddress> resolve_all(const std::string& host, std::uint16_t po
     if (!known) addresses.push_back(address);
   }
   return addresses;
+}
+
+std::vector<SocketAddress> resolve_within(const std::string& host, std::uint16_t port, std::uint64_t timeout_ns,
+                                          const Resolve& resolve) {
+  constexpr std::uint64_t kPause_ns = 250'000'000;
+  const double seconds = static_cast<double>(timeout_ns) * 1e-9;
+  const std::uint64_t deadline = posix::now_ns() + timeout_ns;
+  for (bool said = false;; said = true) {
+    try {
+      return resolve(host, port);
+    } catch (const Error& error) {
+      const std::uint64_t now = posix::now_ns();
+      if (now >= deadline) throw Error(error.cause(), fmt::format("{}, within {:g} s", error.what(), seconds));
+      if (!said) logger().warn("{}; asking again for up to {:g} s", error.what(), seconds);
+      posix::sleep_ns(std::min(kPause_ns, deadline - now));
+    }
+  }
 }
 
 std::vector<SocketAddress> own_addresses() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <sys/socket.h>
 #include <vector>
@@ -30,9 +31,15 @@ struct SocketAddress {
   std::string print() const;
 };
 
+/// Function with resolve_all()'s contract.
+using Resolve = std::function<std::vector<SocketAddress>(const std::string& host, std::uint16_t port)>;
 /// Returns all addresses of a name, the preferred one first (as getaddrinfo(3) sorts them), each once; of a numeric address,
 /// that address. Throws Error(refused) naming what couldn't be resolved.
 std::vector<SocketAddress> resolve_all(const std::string& host, std::uint16_t port);
+/// Does the same, but asks again until the deadline, `timeout_ns` from now, while the name isn't known: in a cluster that starts
+/// its machines together it may become known a little later. Logs that it waits.
+std::vector<SocketAddress> resolve_within(const std::string& host, std::uint16_t port, std::uint64_t timeout_ns,
+                                          const Resolve& resolve = resolve_all);
 /// Returns the addresses of this machine's interfaces that are up, by which other machines may reach it: without loopback and
 /// link-local ones. Throws Error(refused).
 std::vector<SocketAddress> own_addresses();
