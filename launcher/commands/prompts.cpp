@@ -49,7 +49,7 @@ Prompt read_prompt(const std::string& prompt, const ModelCommandOptions& model) 
     read.ids.resize(static_cast<std::size_t>(stream.size()));
     stream.read(0, read.ids);
   } else {
-    if (!model.model.empty()) refuse_text_beside_tokenizer({"--prompt"}, model.model);
+    if (!model.source.empty()) refuse_text_beside_tokenizer({"--prompt"}, model.source);
     if (path.extension() == ".bin") spdlog::warn("--prompt {}: there is no such file; it is taken as text", prompt);
     read.ids = ids_of(prompt);
   }
@@ -60,7 +60,7 @@ Prompt read_prompt(const std::string& prompt, const ModelCommandOptions& model) 
 
 std::vector<Prompt> read_prompts(const std::filesystem::path& file, const ModelCommandOptions& model) {
   // Never ids, whatever the file is called.
-  if (!model.model.empty()) refuse_text_beside_tokenizer({"--prompts"}, model.model);
+  if (!model.source.empty()) refuse_text_beside_tokenizer({"--prompts"}, model.source);
   const posix::UniqueFd opened = file::open_to_read(file);
   const std::uint64_t bytes = file::size(opened, file);
   if (bytes > kLargestPrompts)

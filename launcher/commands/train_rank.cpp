@@ -23,7 +23,8 @@ void save(Session& session, Model& model, const TrainPlan& plan, std::uint64_t s
   const RunFolder& folder = *plan.folder;
   const CheckpointState state =
       checkpoint_state(*plan.train, *plan.model, *plan.global, folder.run(), kernels::name(kernels::level()), step);
-  const SaveOptions options{.keep = plan.train->keep, .before_publish = [&] { check_lease(folder.dir(), folder.token()); }};
+  const SaveOptions options{
+      .keep = plan.train->keep, .source = plan.source, .before_publish = [&] { check_lease(folder.dir(), folder.token()); }};
   const SavedCheckpoint saved =
       save_checkpoint(session.rank(), session.world(), model.parameters(), plan.model->shape, state, folder.dir(), options);
   if (!session.speaks()) return;

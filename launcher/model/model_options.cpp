@@ -55,7 +55,7 @@ void find_folder(ModelCommandOptions& options) {
       refuse(fmt::format("--model {}", error.what()));
     }
   }();
-  for (const std::string& line : found.skipped) spdlog::warn("skipped a damaged checkpoint: {}", line);
+  for (const std::string& line : found.skipped) spdlog::warn("skipped a checkpoint: {}", line);
   if (found.has_manifest && options.unchecked)
     spdlog::warn("--no-checksum: {} isn't held against its manifest", found.folder.string());
   if (found.folder != std::filesystem::path(options.model)) spdlog::info("--model {}: {}", options.model, found.folder.string());
@@ -67,6 +67,12 @@ std::string built_in_names() {
   std::vector<std::string> names;
   for (const ModelConfig& config : built_in_configs()) names.push_back(config.name);
   return fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// Returns whether --config names a file. A built-in configuration is told from one by its name, as find_config() does it.
+bool config_is_file(const ModelCommandOptions& options) {
+  return !options.config.empty() &&
+         std::ranges::find(built_in_configs(), options.config, &ModelConfig::name) == built_in_configs().end();
 }
 
 void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
@@ -87,8 +93,10 @@ void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
   LoadedConfig loaded;
   if (options.model.empty()) {
     loaded = find_config(options.config);
+    if (!options.resumed && config_is_file(options)) options.source = options.config;
   } else {
     find_folder(options);
+    options.source = options.model;
     loaded = read_config(std::filesystem::path(options.model) / "config.json");
     const ModelFolder weights(options.model);
     for (const std::string& warning : weights.check(model_parameters(loaded.config))) spdlog::warn("{}", warning);
@@ -204,7 +212,7 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
 
 void validate_data(ModelCommandOptions& options, bool sequence_needed) {
   if (options.data.empty()) refuse("no data: give --data FILE… (text is bytes, .bin is little-endian uint16 token ids)");
-  if (!options.model.empty()) refuse_text_beside_tokenizer(options.files(), options.model);
+  if (!options.source.empty()) refuse_text_beside_tokenizer(options.files(), options.source);
   const TokenStream stream(options.files());
   options.tokens = stream.size();
   if (sequence_needed) check_training_data(options.tokens, options.sequence);
@@ -249,11 +257,7 @@ void validate_memory(const ModelCommandOptions& options, const GlobalOptions& gl
 Inputs model_inputs(const ModelCommandOptions& options) {
   Inputs inputs{.kernels = true, .files = {}};
   for (const std::filesystem::path& file : options.files()) inputs.files.push_back({"--data", file});
-  // A built-in configuration is told from a file by its name, as find_config() does it.
-  const std::vector<ModelConfig>& built_in = built_in_configs();
-  const bool is_file =
-      std::none_of(built_in.begin(), built_in.end(), [&](const ModelConfig& config) { return config.name == options.config; });
-  if (!options.config.empty() && is_file) inputs.files.push_back({"--config", options.config});
+  if (config_is_file(options)) inputs.files.push_back({"--config", options.config});
   if (options.model.empty()) return inputs;
   std::vector<std::filesystem::path> read = ModelFolder(options.model).paths();
   read.insert(read.begin(), std::filesystem::path(options.model) / "config.json");

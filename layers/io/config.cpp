@@ -101,6 +101,14 @@ ModelConfig built_in(std::string name, std::array<std::size_t, 8> sizes, std::st
   config.tied_embeddings = config.type->tied_embeddings;
   return config;
 }
+/// Returns whether a config.json has the base of the rotary embedding in an object of its own, as newer files do.
+bool has_inner_rope_theta(const json& object) {
+  return std::ranges::any_of(std::array{"rope_scaling", "rope_parameters"}, [&](const char* field) {
+    const auto at = object.find(field);
+    return at != object.end() && at->is_object() && at->contains("rope_theta");
+  });
+}
+
 
 }  // namespace
 
@@ -136,9 +144,9 @@ LoadedConfig find_config(const std::string& name_or_file) {
   return read_config(name_or_file);
 }
 
-LoadedConfig read_config(const std::filesystem::path& file) {
-  return parse_config(file::read_text(file, kMaxFileBytes, "a config.json"), file.string());
-}
+std::string read_config_text(const std::filesystem::path& file) { return file::read_text(file, kMaxFileBytes, "a config.json"); }
+
+LoadedConfig read_config(const std::filesystem::path& file) { return parse_config(read_config_text(file), file.string()); }
 
 LoadedConfig parse_config(std::string_view text, const std::string& where) {
   const json object = parse_json(text, where);
@@ -210,14 +218,20 @@ void check_config(const ModelConfig& config, const std::string& where) {
   }
 }
 
-std::string hugging_face_json(const ModelConfig& config, std::string_view torch_dtype) {
+std::string hugging_face_json(const ModelConfig& config, std::string_view torch_dtype, std::string_view source) {
   const ModelType& type = *config.type;
   const ConfigNames& names = type.fields;
-  nlohmann::ordered_json object;
+  json object = source.empty() ? json::object() : parse_json(source, config.name);
+  // A field that the source has means what `config` says, however it is written.
   const auto put = [&object](std::string_view field, const auto& value) {
-    if (!field.empty()) object[std::string(field)] = value;
+    if (field.empty()) return;
+    if (json& at = object[std::string(field)]; at.is_null()) at = value;
   };
-  put("architectures", nlohmann::json::array({type.architectures.front()}));
+  // The tensors beside it bear the names of the whole model, also if the source's were those of the model without its head.
+  if (json& written = object["architectures"];
+      !written.is_array() || std::ranges::find(written, json(type.architectures.front())) == written.end()) {
+    written = json::array({type.architectures.front()});
+  }
   put("model_type", type.name);
   put(names.hidden, config.hidden);
   put(names.layers, config.layers);
@@ -229,12 +243,13 @@ std::string hugging_face_json(const ModelConfig& config, std::string_view torch_
   put(names.max_positions, config.max_positions);
   put(names.activation, std::ranges::find(type.activations, config.mlp, &ActivationName::mlp)->name);
   put(names.norm_epsilon, config.norm_epsilon);
-  put(names.rope_theta, config.rope_theta);
+  if (!has_inner_rope_theta(object)) put(names.rope_theta, config.rope_theta);
   put("tie_word_embeddings", config.tied_embeddings);
   put(names.residual_dropout, config.residual_dropout);
   put(names.embedding_dropout, config.embedding_dropout);
   put(names.attention_dropout, config.attention_dropout);
-  put("torch_dtype", torch_dtype);
+  object["torch_dtype"] = torch_dtype;
+  if (object.contains("dtype")) object["dtype"] = torch_dtype;  // its name in newer files
   return object.dump(2) + "\n";
 }
 
