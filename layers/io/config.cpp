@@ -24,7 +24,7 @@ constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
 constexpr double kDefaultRopeTheta = 10000.0;
 
 // Restricted fields of all types.
-constexpr std::string_view kFalse[] = {"is_encoder_decoder", "add_cross_attention"};
+constexpr std::string_view kFalse[] = {"is_encoder_decoder", "add_cross_attention", "use_sliding_window"};
 constexpr std::string_view kAbsent[] = {"quantization_config"};
 constexpr RestrictedFields kRestricted[] = {{"[false]", kFalse}, {"[]", kAbsent}};
 
@@ -53,12 +53,32 @@ constexpr std::string_view kIgnored[] = {"_name_or_path",
 void refuse_restricted(ConfigFields& fields, const ModelType& type) {
   fields.refuse_restricted(type.restricted);
   fields.refuse_restricted(kRestricted);
+  // A window's size means nothing where the file says that there is no window.
+  if (fields.find("sliding_window") != nullptr && fields.find("use_sliding_window") == nullptr)
+    fields.refuse("sliding_window", "null, or \"use_sliding_window\": false beside it (nothing else is supported)");
   if (const json* types = fields.find("layer_types")) {
     const bool full =
         types->is_array() && std::all_of(types->begin(), types->end(), [](const json& each) { return each == "full_attention"; });
     if (!full) fields.refuse("layer_types", "\"full_attention\" for every layer (nothing else is supported)");
   }
   fields.require_architecture(type.architectures);
+}
+
+/// Refuses an object of rope scaling unless it leaves the positions as they are: of type "default", or "linear" by the factor 1.
+void refuse_rope_scaling(ConfigFields& inner, const json& scaling) {
+  // The type is checked first, because it gives the other fields their meaning.
+  for (const std::string_view type : {"rope_type", "type"}) {
+    const json* value = inner.find(type);
+    if (value == nullptr || *value == "default") continue;
+    const json* factor = inner.find("factor");
+    const bool linear = *value == "linear" && factor != nullptr && *factor == 1;
+    if (!linear) inner.refuse(type, "\"default\", or \"linear\" with a factor of 1 (rope scaling isn't supported)");
+  }
+  for (const auto& [key, value] : scaling.items()) {
+    const bool neutral = key == "rope_type" || key == "type" || key == "rope_theta" || value.is_null() ||
+                         ((key == "partial_rotary_factor" || key == "factor") && value == 1);
+    if (!neutral) inner.refuse(key, "no such field");
+  }
 }
 
 /// Returns the base of the rotary embedding, which is at the top level or, in newer files, under rope_parameters. Refuses
@@ -71,22 +91,21 @@ double read_rope_theta(ConfigFields& fields) {
     if (scaling == nullptr) continue;
     if (!scaling->is_object()) fields.refuse(field, "null or an object of type \"default\"");
     ConfigFields inner(*scaling, fields.where(), fmt::format("{}.", field));
-    // The type is checked first, because it gives the other fields their meaning.
-    for (const std::string_view type : {"rope_type", "type"}) {
-      const json* value = inner.find(type);
-      if (value != nullptr && *value != "default") inner.refuse(type, "\"default\" (rope scaling isn't supported)");
-    }
-    for (const auto& [key, value] : scaling->items()) {
-      const bool neutral = key == "rope_type" || key == "type" || key == "rope_theta" || value.is_null() ||
-                           (key == "partial_rotary_factor" && value == 1);
-      if (!neutral) inner.refuse(key, "no such field");
-    }
+    refuse_rope_scaling(inner, *scaling);
     const double inner_theta = inner.positive("rope_theta", theta);
     if (!said_by.empty() && inner_theta != theta) inner.refuse("rope_theta", fmt::format("{} as {} says", theta, said_by));
     if (inner.find("rope_theta") != nullptr) said_by = field;
     theta = inner_theta;
   }
   return theta;
+}
+
+/// Returns whether a config.json has the base of the rotary embedding in an object of its own, as newer files do.
+bool has_inner_rope_theta(const json& object) {
+  return std::ranges::any_of(std::array{"rope_scaling", "rope_parameters"}, [&](const char* field) {
+    const auto at = object.find(field);
+    return at != object.end() && at->is_object() && at->contains("rope_theta");
+  });
 }
 
 ModelConfig built_in(std::string name, std::array<std::size_t, 8> sizes, std::string_view type = "llama") {
@@ -101,14 +120,6 @@ ModelConfig built_in(std::string name, std::array<std::size_t, 8> sizes, std::st
   config.tied_embeddings = config.type->tied_embeddings;
   return config;
 }
-/// Returns whether a config.json has the base of the rotary embedding in an object of its own, as newer files do.
-bool has_inner_rope_theta(const json& object) {
-  return std::ranges::any_of(std::array{"rope_scaling", "rope_parameters"}, [&](const char* field) {
-    const auto at = object.find(field);
-    return at != object.end() && at->is_object() && at->contains("rope_theta");
-  });
-}
-
 
 }  // namespace
 
