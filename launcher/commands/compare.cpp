@@ -28,7 +28,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::int64_t kMostStepsOfAPoint = 1'000'000;
-constexpr ModelOptionUse kCompareUse{};
+constexpr ModelOptionUse kCompareUse{.audit = false};
 constexpr ModelOptionUse kSizes{.ranks = false};
 
 /// Turns a point's texts into values. Throws Error(refused) with the message of a model command that can't run it.

@@ -18,6 +18,7 @@
 #include "transport/posix.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -247,7 +248,7 @@ void GenerateOptions::declare(OptionTable& table) {
   table.group("Generation");
   table.add("--prompt TEXT|FILE.bin", prompt, "what the text begins with; a .bin file holds token ids", computed | reads);
   table.add("--prompts FILE", prompts, "instead: each line begins a text of its own, and all are decoded together", reads);
-  table.add("--tokens N", tokens, "tokens to add");
+  table.add("--tokens N", tokens, "tokens to add; without this option fewer where the model has no room for so many");
   table.add("--temperature T", temperature, "of the logits; 0: always the likeliest token",
             Number{{.lowest = 0, .highest = kHottest}});
   table.add("--top-k K", top_k, "only the K likeliest; 0: all");
@@ -312,11 +313,20 @@ void GenerateCommand::validate(const GlobalOptions& global) {
   const std::size_t room = model_.shape.max_positions;
   check_room(options_.texts, 1, room);
   std::size_t shortest = room;
-  for (const Prompt& prompt : options_.texts) shortest = std::min(shortest, prompt.ids.size());
+  std::size_t longest = 0;
+  for (const Prompt& prompt : options_.texts) {
+    shortest = std::min(shortest, prompt.ids.size());
+    longest = std::max(longest, prompt.ids.size());
+  }
   const auto check = [](const char* option, Given<std::size_t>& number, std::int64_t lowest, std::int64_t highest) {
     number = static_cast<std::size_t>(
         parse_integer(option, number.given() ? number.text : std::to_string(number.value), lowest, highest));
   };
+  if (!options_.tokens.given() && longest + options_.tokens > room) {
+    options_.tokens = room - longest;
+    spdlog::info("--tokens {}: as many as the model's {} positions leave after {} tokens of a prompt", options_.tokens.value,
+                 room, longest);
+  }
   check("--tokens", options_.tokens, 1, static_cast<std::int64_t>(room - shortest));
   check_room(options_.texts, options_.tokens, room);
   check("--top-k", options_.top_k, 0, static_cast<std::int64_t>(model_.shape.vocabulary));

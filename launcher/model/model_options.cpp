@@ -109,17 +109,24 @@ void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
   }
 }
 
-void find_sequence(ModelCommandOptions& options) {
-  const std::size_t most = options.shape.max_positions;
-  options.sequence = std::min(kUsualSequence, most);
+void find_sequence(ModelCommandOptions& options, const ModelOptionUse& use) {
+  const std::size_t positions = options.shape.max_positions;
+  options.sequence = std::min(kUsualSequence, positions);
   if (!options.sequence.given()) return;
+  const std::size_t most = use.beyond && options.shape.rotary_positions() ? std::max(positions, kMostTokens) : positions;
   const std::string& text = options.sequence.text;
   std::uint64_t wanted = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), wanted);
   if (end == text.data() + text.size() && (error == std::errc::result_out_of_range || wanted > most)) {
-    refuse(fmt::format("--seq {}: {} has {} positions; try --seq {}", text, options.shape.name, most, most));
+    refuse(fmt::format("--seq {}: {} has {} positions; try --seq {}", text, options.shape.name, positions, positions));
   }
   options.sequence = static_cast<std::size_t>(parse_integer("--seq", text, 1, static_cast<std::int64_t>(most)));
+  if (options.sequence > positions) {
+    spdlog::warn(
+        "--seq {}: {} has {} positions (max_position_embeddings); counted all the same, since rotary positions go on, but "
+        "train, eval and generate refuse it",
+        text, options.shape.name, positions);
+  }
 }
 
 std::string as_mebibytes(double bytes) { return fmt::format("{:.1f} MiB", bytes / (1 << 20)); }
@@ -203,7 +210,7 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
   find_model(options, use);
   if (use.ranks) check_heads(global, options.shape);
   if (!use.data) return;
-  find_sequence(options);
+  find_sequence(options, use);
   if (options.batch > kMostTokens / options.sequence) {
     refuse(fmt::format("--batch {}: times --seq {} is more than 2^31 tokens; try --batch {}", options.batch, options.sequence,
                        std::max<std::size_t>(1, kMostTokens / options.sequence)));

@@ -28,8 +28,10 @@ struct ModelOptionUse {
   bool files = true;         ///< --data; without it --batch and --seq remain
   bool seed = true;
   bool recompute = true;
-  bool swept = false;  ///< --configs may stand for --config
-  bool ranks = true;   ///< ranks will compute the model, so --layout must suit it
+  bool swept = false;   ///< --configs may stand for --config
+  bool ranks = true;    ///< ranks will compute the model, so --layout must suit it
+  bool audit = true;    ///< --audit; `ranks` must be true
+  bool beyond = false;  ///< nothing is predicted, so --seq may exceed the positions of a model that has rotary ones
 };
 
 /// The options, each with its default. Members without a description are described by their rows (declare()).
