@@ -15,19 +15,6 @@
 
 namespace tsprun::detail::posix {
 
-namespace {
-/// Reserves address space at a multiple of `alignment`. Returns null if there is none.
-std::byte* reserve(std::size_t bytes, std::size_t alignment) {
-  void* const room = ::mmap(nullptr, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (room == MAP_FAILED) return nullptr;
-  auto* const begin = static_cast<std::byte*>(room);
-  const std::size_t before = (alignment - reinterpret_cast<std::uintptr_t>(begin) % alignment) % alignment;
-  if (before > 0) ::munmap(begin, before);
-  ::munmap(begin + before + bytes, alignment - before);
-  return begin + before;
-}
-}  // namespace
-
 void UniqueFd::reset() {
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;
@@ -41,24 +28,13 @@ void UniqueFd::set_close_on_exec(bool on) const {
   }
 }
 
-Mapping::Mapping(std::size_t bytes, int flags, int protection, int file, std::byte* place) {
-  void* const begin = ::mmap(place, bytes, protection, flags, file, 0);
+Mapping::Mapping(std::size_t bytes, int flags, int protection) {
+  void* const begin = ::mmap(nullptr, bytes, protection, flags, -1, 0);
   if (begin != MAP_FAILED) bytes_ = {static_cast<std::byte*>(begin), bytes};
 }
 
 Mapping::~Mapping() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
-}
-
-Mapping map_file(const UniqueFd& file, std::size_t bytes, std::size_t alignment) {
-  std::byte* const place = reserve(bytes, alignment);
-  // MAP_FIXED replaces the reservation.
-  const int flags = MAP_SHARED | MAP_NORESERVE | (place == nullptr ? 0 : MAP_FIXED);
-  Mapping mapping(bytes, flags, PROT_READ | PROT_WRITE, file.get(), place);
-  if (mapping) return mapping;
-  const int error = errno;
-  if (place != nullptr) ::munmap(place, bytes);
-  throw system_error(Cause::out_of_memory, fmt::format("mapping {} bytes of node memory (is `ulimit -v` set?)", bytes), error);
 }
 
 HiddenMemory::HiddenMemory(std::size_t bytes) : pages_(bytes) {

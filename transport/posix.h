@@ -40,14 +40,14 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// Owns mapped pages, or none, and unmaps them.
+/// Owns mapped pages of this process, or none, and unmaps them. (Boost.Interprocess maps what all ranks of a node share:
+/// shm/node_memory.h.)
 class Mapping {
  public:
   Mapping() = default;
   /// Maps `bytes`, rounded up to pages, as mmap(2) does: private zeroed memory unless the arguments say otherwise. If that fails,
   /// it owns none, and errno says why.
-  explicit Mapping(std::size_t bytes, int flags = MAP_PRIVATE | MAP_ANONYMOUS, int protection = PROT_READ | PROT_WRITE,
-                   int file = -1, std::byte* place = nullptr);
+  explicit Mapping(std::size_t bytes, int flags = MAP_PRIVATE | MAP_ANONYMOUS, int protection = PROT_READ | PROT_WRITE);
   Mapping(Mapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
   Mapping& operator=(Mapping&& other) noexcept {
     std::swap(bytes_, other.bytes_);
@@ -61,11 +61,6 @@ class Mapping {
  private:
   std::span<std::byte> bytes_;
 };
-
-/// Maps the first `bytes` of a file, whole pages, shared with all that map it, without reserving swap; if there is address space
-/// for that, at a multiple of `alignment`, a power of two and at least a page. Throws Error(out_of_memory) if that fails. The
-/// file may be closed afterwards.
-Mapping map_file(const UniqueFd& file, std::size_t bytes, std::size_t alignment);
 
 /// Owns pages of this process alone that core dumps leave out (MADV_DONTDUMP), for keys. They are zero at first, and wiped before
 /// they are given back. A child made by fork(2) has a copy of them.

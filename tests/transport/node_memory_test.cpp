@@ -127,11 +127,10 @@ std::uint64_t in_large_pages() {
 bool gives_large_pages() {
   constexpr std::size_t kLarge = std::size_t{2} << 20;
   constexpr int kCollapse = 25;  // MADV_COLLAPSE
-  const posix::UniqueFd file(::memfd_create("trial", MFD_CLOEXEC));
-  if (::ftruncate(file.get(), 2 * kLarge) != 0) return false;
-  const posix::Mapping mapping = posix::map_file(file, 2 * kLarge, kLarge);
-  std::ranges::fill(mapping.bytes(), std::byte{1});
-  return ::madvise(mapping.bytes().data(), 2 * kLarge, kCollapse) == 0;
+  const NodeMemory memory = NodeMemory::create_memfd(layout_of(1));
+  std::byte* const pages = memory.base() + kLarge;
+  std::fill(pages, pages + 2 * kLarge, std::byte{1});
+  return ::madvise(pages, 2 * kLarge, kCollapse) == 0;
 }
 
 TEST(NodeMemory, LaysLargePagesUnderWhatIsCommitted) {

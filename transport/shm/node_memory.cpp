@@ -1,9 +1,12 @@
-// Creates, maps and checks the node's memory object, and allocates the pages of heaps.
+// Creates, maps and checks the node's memory object, and allocates the pages of heaps. POSIX objects and mappings are
+// Boost.Interprocess'; memfds and holes are Linux'.
 #include "transport/shm/node_memory.h"
 
 #include "transport/cause.h"
 #include "transport/machine.h"
 
+#include <boost/interprocess/mapped_region.hpp>
+#include <boost/interprocess/shared_memory_object.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +22,8 @@
 #include <unistd.h>
 
 namespace tsprun::detail::shm {
+
+namespace interprocess = boost::interprocess;
 
 namespace {
 
@@ -78,6 +83,38 @@ void check(const NodeLayout& layout) {
   }
 }
 
+/// The object's descriptor as the "memory mappable" that Boost maps.
+struct Mappable {
+  int descriptor;
+  interprocess::mapping_handle_t get_mapping_handle() const { return {descriptor, false}; }
+  interprocess::mode_t get_mode() const { return interprocess::read_write; }
+};
+
+/// Reserves address space at a multiple of the large page. Returns null if there is none.
+std::byte* reserve(std::size_t bytes) {
+  void* const room = ::mmap(nullptr, bytes + kLargePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(room);
+  const std::size_t before = (kLargePage - reinterpret_cast<std::uintptr_t>(begin) % kLargePage) % kLargePage;
+  if (before > 0) ::munmap(begin, before);
+  ::munmap(begin + before + bytes, kLargePage - before);
+  return begin + before;
+}
+
+/// Maps the whole object without reserving swap; if there is address space for that, where large pages can lie under it.
+std::unique_ptr<interprocess::mapped_region> map(int descriptor, std::size_t bytes) {
+  std::byte* const place = reserve(bytes);
+  const int options = MAP_NORESERVE | (place == nullptr ? 0 : MAP_FIXED);  // MAP_FIXED replaces the reservation
+  try {
+    return std::make_unique<interprocess::mapped_region>(Mappable{descriptor}, interprocess::read_write, 0, bytes, place,
+                                                         options);
+  } catch (const interprocess::interprocess_exception& failure) {
+    if (place != nullptr) ::munmap(place, bytes);
+    throw system_error(Cause::out_of_memory, fmt::format("mapping {} bytes of node memory (is `ulimit -v` set?)", bytes),
+                       failure.get_native_error());
+  }
+}
+
 std::uint64_t random_id() {
   std::random_device random;
   return (std::uint64_t{random()} << 32) | random();
@@ -127,10 +164,17 @@ NodeMemory NodeMemory::create_memfd(NodeLayout layout) {
 
 NodeMemory NodeMemory::create_posix(NodeLayout layout) {
   check(layout);
-  const std::string path = fmt::format("/tsp-{}-{:016x}", ::getpid(), random_id());
-  posix::UniqueFd fd(::shm_open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!fd) throw system_error(Cause::refused, fmt::format("shm_open {} (is /dev/shm mounted?)", path), errno);
-  ::shm_unlink(path.c_str());
+  const std::string name = fmt::format("tsp-{}-{:016x}", ::getpid(), random_id());
+  posix::UniqueFd fd;
+  try {
+    const interprocess::shared_memory_object object(interprocess::create_only, name.c_str(), interprocess::read_write,
+                                                    interprocess::permissions(0600));
+    interprocess::shared_memory_object::remove(name.c_str());
+    fd = posix::UniqueFd(::fcntl(object.get_mapping_handle().handle, F_DUPFD_CLOEXEC, 0));
+    if (!fd) throw system_error(Cause::refused, fmt::format("the descriptor of /dev/shm/{}", name), errno);
+  } catch (const interprocess::interprocess_exception& failure) {
+    throw system_error(Cause::refused, fmt::format("shm_open /{} (is /dev/shm mounted?)", name), failure.get_native_error());
+  }
   if (::ftruncate(fd.get(), static_cast<off_t>(layout.total_bytes())) != 0) {
     throw system_error(Cause::out_of_memory, fmt::format("reserving {} bytes in /dev/shm", layout.total_bytes()), errno);
   }
@@ -168,12 +212,16 @@ NodeMemory NodeMemory::attach(posix::UniqueFd descriptor) {
 NodeMemory::NodeMemory(NodeLayout layout, posix::UniqueFd descriptor, bool must_allocate)
     : layout_(layout),
       descriptor_(std::move(descriptor)),
-      mapping_(posix::map_file(descriptor_, layout_.total_bytes(), kLargePage)),
-      base_(mapping_.bytes().data()),
+      mapping_(map(descriptor_.get(), layout_.total_bytes())),
+      base_(static_cast<std::byte*>(mapping_->get_address())),
       doorbells_(reinterpret_cast<Doorbell*>(base_ + layout_.doorbells_offset())),
       must_allocate_(must_allocate) {
-  ::madvise(base_, mapping_.bytes().size(), MADV_DONTDUMP);
+  ::madvise(base_, mapping_->get_size(), MADV_DONTDUMP);
 }
+
+NodeMemory::NodeMemory(NodeMemory&& other) noexcept = default;
+NodeMemory& NodeMemory::operator=(NodeMemory&& other) noexcept = default;
+NodeMemory::~NodeMemory() = default;
 
 std::span<std::byte> NodeMemory::page(int index) const {
   return {base_ + layout_.pages_offset() + static_cast<std::size_t>(index) * kPage, kPage};

@@ -24,9 +24,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
+
+namespace boost::interprocess {
+class mapped_region;
+}
 
 namespace tsprun::detail::shm {
 
@@ -67,6 +72,9 @@ class NodeMemory {
   /// Maps an object that another process made by one of the functions above. Takes the descriptor and makes it CLOEXEC. The
   /// header is checked: magic, version, and sizes against the object's true size. Throws Error(corrupt | refused).
   static NodeMemory attach(posix::UniqueFd descriptor);
+  NodeMemory(NodeMemory&& other) noexcept;
+  NodeMemory& operator=(NodeMemory&& other) noexcept;
+  ~NodeMemory();
 
   const NodeLayout& layout() const { return layout_; }
   int descriptor() const { return descriptor_.get(); }
@@ -110,7 +118,7 @@ class NodeMemory {
 
   NodeLayout layout_;
   posix::UniqueFd descriptor_;
-  posix::Mapping mapping_;
+  std::unique_ptr<boost::interprocess::mapped_region> mapping_;  ///< a header that its includers needn't pay for
   std::byte* base_ = nullptr;
   Doorbell* doorbells_ = nullptr;
   bool must_allocate_ = false;
