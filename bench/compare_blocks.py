@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""One transformer block forward and backward: PyTorch, one rank with two threads, TSP on 2 and on 8 ranks; and what TSP's schedule hides.
+"""One transformer block forward and backward: PyTorch, one rank with two threads (products by tsprun's kernels, and by OpenBLAS), TSP on 2
+and on 8 ranks; and what TSP's schedule hides.
 
 All subjects alternate, so that they see the same states of the machine; figures are medians over the rounds. The overlap part makes the
 links so slow that communication would take half of the compute time, by delays that cost no CPU, with the schedule as it is and with every
@@ -47,12 +48,13 @@ def torch_subjects(seq, kv_heads):
 
 def compare_speed(build, rounds, seq, kv_heads):
     extra = SHAPE + ["--kv-heads", str(kv_heads), "--seq", str(seq), "--rounds", "1"]
-    subjects = {"1 rank x 2 threads": (1, 2), "TSP 2 ranks x 1 thread": (2, 1), "TSP 8 ranks x 1 thread": (8, 1)}
+    subjects = {"1 rank x 2 threads": (1, 2, "tsprun"), "the same by OpenBLAS": (1, 2, "openblas"),
+                "TSP 2 ranks x 1 thread": (2, 1, "tsprun"), "TSP 8 ranks x 1 thread": (8, 1, "tsprun")}
     times = {name: [] for name in subjects}
     torch = torch_subjects(seq, kv_heads)
     for _ in range(rounds):
-        for name, (ranks, threads) in subjects.items():
-            times[name].append(run_block(build, ranks, threads, extra)["milliseconds"])
+        for name, (ranks, threads, library) in subjects.items():
+            times[name].append(run_block(build, ranks, threads, extra, {"TSP_GEMM": library})["milliseconds"])
         for subject in torch:
             subject.round()
     result = {name: statistics.median(values) for name, values in times.items()}

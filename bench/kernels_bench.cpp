@@ -1,5 +1,5 @@
 // The large kernels against the machine's SGEMM peak: one 512³ product by OpenBLAS, on the same thread, in the same run; and each
-// in bf16 against itself in f32. OpenBLAS chooses its kernels by the machine, or by OPENBLAS_CORETYPE.
+// in bf16 against itself in f32. With --products instead: matrix products of real blocks by either library of --gemm, in turns.
 //
 // Each round times the peak, then every subject once; the table shows medians over the rounds and the ratio of a subject's speed
 // to the peak's, or to that of the same subject in f32. FLOPs of attention are counted causal: 4·n·d·S(S+1)/2 forward, 2.5 times
@@ -7,9 +7,10 @@
 #include "core/kernels/activation.h"
 #include "core/kernels/flash.h"
 #include "core/kernels/gemm.h"
+#include "core/kernels/gemm_library.h"
 #include "core/kernels/level.h"
+#include "products.h"
 
-#include <cblas.h>
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -36,6 +37,8 @@ struct Options {
   std::size_t tokens = 1024;
   int rounds = 7;
   double dropout = 0;
+  bool products = false;
+  std::size_t most_hidden = 4096;
   std::string json;
 };
 
@@ -200,11 +203,10 @@ std::vector<Subject> subjects(const Options& options, const kernels::Compute& on
 }
 
 Subject peak() {
-  constexpr int n = 512;
-  constexpr std::size_t kElements = std::size_t{n} * std::size_t{n};
-  const auto a = std::make_shared<std::vector<float>>(kElements, 0.5F);
-  const auto b = std::make_shared<std::vector<float>>(kElements, 0.25F);
-  const auto c = std::make_shared<std::vector<float>>(kElements);
+  constexpr std::size_t n = 512;
+  const auto a = std::make_shared<std::vector<float>>(n * n, 0.5F);
+  const auto b = std::make_shared<std::vector<float>>(n * n, 0.25F);
+  const auto c = std::make_shared<std::vector<float>>(n * n);
   constexpr int kRepeats = 20;
   return {"SGEMM 512³",
           DType::f32,
@@ -212,14 +214,29 @@ Subject peak() {
           kRepeats * 2.0 * n * n * n,
           [=] {
             for (int i = 0; i < kRepeats; ++i) {
-              cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, a->data(), n, b->data(), n, 0, c->data(), n);
+              kernels::multiply(kernels::OpenBlasProduct<float>{
+                  .m = n, .n = n, .k = n, .a = a->data(), .a_step = n, .b = b->data(), .b_step = n, .c = c->data(), .c_step = n});
             }
           },
           {}};
 }
 
+/// Writes the JSON if it is asked for. Returns the exit code.
+int write(const Options& options, const nlohmann::json& json) {
+  if (options.json.empty()) return 0;
+  std::ofstream file(options.json);
+  file << json.dump(1) << "\n";
+  if (file) return 0;
+  fmt::print(stderr, "{}: can't be written\n", options.json);
+  return 1;
+}
+
 int run(const Options& options) {
-  openblas_set_num_threads(1);
+  if (options.products)
+    return write(options, tsprun::bench::compare_products({.most_hidden = options.most_hidden, .rounds = options.rounds}));
+  kernels::set_gemm_library(kernels::GemmLibrary::openblas);
+  const std::string openblas = kernels::load_gemm_library();
+  kernels::set_gemm_library(kernels::GemmLibrary::tsprun);
   std::vector<std::byte> workspace(std::size_t{32} << 20);
   kernels::Compute on;
   on.workspace = workspace;
@@ -233,8 +250,8 @@ int run(const Options& options) {
     }
   }
   const double top_speed = top.flops / median(top.seconds);
-  fmt::print("kernels {}, OpenBLAS' {}, one thread, S {}, {} MLP tokens, {} rounds\n", name(kernels::level()),
-             openblas_get_corename(), options.seq, options.tokens, options.rounds);
+  fmt::print("kernels {}, peak of {}, one thread, S {}, {} MLP tokens, {} rounds\n", name(kernels::level()), openblas,
+             options.seq, options.tokens, options.rounds);
   fmt::print("{:<28} {:>9} {:>9} {:>9} {:>6}\n", "", "GFLOP/s", "of peak", "of f32", "bar");
   fmt::print("{:<28} {:>9.1f} {:>9.2f}\n", top.name, top_speed / 1e9, 1.0);
   nlohmann::json rows = nlohmann::json::array();
@@ -250,16 +267,7 @@ int run(const Options& options) {
     rows.push_back(
         {{"name", title}, {"gflops", speed / 1e9}, {"of_peak", speed / top_speed}, {"of_f32", of_f32}, {"bar", subject.bar}});
   }
-  if (!options.json.empty()) {
-    std::ofstream file(options.json);
-    file << nlohmann::json{{"kernels", name(kernels::level())}, {"peak_gflops", top_speed / 1e9}, {"bench", rows}}.dump(1)
-         << "\n";
-    if (!file) {
-      fmt::print(stderr, "{}: can't be written\n", options.json);
-      return 1;
-    }
-  }
-  return 0;
+  return write(options, {{"kernels", name(kernels::level())}, {"peak_gflops", top_speed / 1e9}, {"bench", rows}});
 }
 
 }  // namespace
@@ -273,6 +281,10 @@ int main(int argc, char** argv) {
   app.add_option("--dropout", options.dropout, "probability with which attention drops")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 0.99));
+  app.add_flag("--products", options.products, "matrix products of real blocks by tsprun's kernels and by OpenBLAS, in turns");
+  app.add_option("--most-hidden", options.most_hidden, "leave out products of wider blocks")
+      ->capture_default_str()
+      ->check(CLI::Range(1024, 4096));
   app.add_option("--json", options.json, "write the table here");
   CLI11_PARSE(app, argc, argv);
   return run(options);

@@ -28,12 +28,14 @@ struct EnvironmentVariable {
 };
 
 /// Table of all variables. That of docs/reference/environment.md is made of this one, which a test checks.
-inline constexpr std::array<EnvironmentVariable, 12> kEnvironment = {{
+inline constexpr std::array<EnvironmentVariable, 13> kEnvironment = {{
     {"TSP_KERNELS", ObeyedBy::tsprun, "baseline, avx2, avx512, avx512_bf16, amx_bf16",
      "the best level that every rank's machine offers",
      "holds the ranks of train, eval, generate, block and compare at this level of kernels, so that unlike machines agree bit "
      "for bit",
      ""},
+    {"TSP_GEMM", ObeyedBy::jobs, "auto, tsprun, openblas", "auto: tsprun on x86-64, openblas elsewhere",
+     "what multiplies f32 and f64 matrices: tsprun's own kernels, or OpenBLAS, which is loaded then", "--gemm"},
     {"TSP_ALGORITHMS", ObeyedBy::jobs, "all_reduce=ring,all_gather<64K=direct", "the built-in table",
      "overrides of the table that chooses collectives' algorithms; `hierarchical` is refused where the job can't have it", ""},
     {"TSP_SECRET", ObeyedBy::tsprun, "at least 16 bytes", "the file ~/.config/tsprun/secret",
@@ -73,6 +75,7 @@ class Environment {
 
   std::string algorithms() const;  ///< TSP_ALGORITHMS; empty: not set
   std::optional<std::string_view> kernels() const { return text("TSP_KERNELS"); }
+  std::string_view gemm() const { return text("TSP_GEMM").value_or("auto"); }
   std::string_view log_level() const;  ///< TSP_LOG_LEVEL, which is checked like those; empty: not set
   std::string_view faults() const { return text("TSP_FAULTS").value_or(""); }
   std::uint64_t timeout_ns() const;    ///< TSP_TIMEOUT

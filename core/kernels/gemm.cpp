@@ -1,6 +1,7 @@
 // Tiling of gemm().
 #include "core/kernels/gemm.h"
 
+#include "core/kernels/gemm_library.h"
 #include "core/kernels/gemm_operands.h"
 #include "core/kernels/level.h"
 #include "core/kernels/thin_product.h"
@@ -20,6 +21,8 @@ constexpr std::size_t kMostColumns = 528;
 /// Tiles for each of several threads, so that they finish together, and the least side of such a tile.
 constexpr std::size_t kTilesPerThread = 4;
 constexpr std::size_t kLeastSide = 96;
+/// Threads for which tiles are cut where they must not depend on the threads that there are.
+constexpr std::size_t kUsualThreads = 2;
 /// Tiles have a multiple of so many rows, which the widest register tiles divide: they have 8, 4 or 2 rows, packed pairs 16.
 constexpr std::size_t kRowGrain = 16;
 
@@ -29,7 +32,10 @@ constexpr std::size_t even(std::size_t total, std::size_t limit, std::size_t gra
 }
 
 /// Returns the tiles of a product whose output isn't empty.
-GemmTile tile_of(const ConstTensor& c, const ConstTensor& a, std::size_t grain, std::size_t threads) {
+template <class Operands>
+GemmTile tile_of(const ConstTensor& c, const ConstTensor& a, std::size_t threads) {
+  constexpr std::size_t grain = Operands::kGrain;
+  if (!Operands::kAnyTiles) threads = kUsualThreads;
   const std::size_t m = c.size(0);
   const std::size_t n = c.size(1);
   GemmTile tile{
@@ -86,7 +92,7 @@ void multiply_tile(const Tensor& out, const ConstTensor& a, const ConstTensor& b
 
 template <class Operands>
 void run(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTensor& b, Write write) {
-  const GemmTile tile = tile_of(c, a, Operands::kGrain, on.threads());
+  const GemmTile tile = tile_of<Operands>(c, a, on.threads());
   const std::size_t bytes = carved_bytes<Scratch<Operands>>(tile, c, a, b);
   check_workspace(on, "gemm", workspace_bytes(bytes, on.threads()));
   const std::size_t across = pieces(c.size(1), tile.columns);
@@ -104,7 +110,7 @@ void run(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTe
 
 template <class Operands>
 std::size_t workspace_of(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b, std::size_t threads) {
-  return workspace_bytes(carved_bytes<Scratch<Operands>>(tile_of(c, a, Operands::kGrain, threads), c, a, b), threads);
+  return workspace_bytes(carved_bytes<Scratch<Operands>>(tile_of<Operands>(c, a, threads), c, a, b), threads);
 }
 
 void check(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b) {
@@ -120,6 +126,12 @@ void check(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b) {
   require(computes(c.dtype()), "gemm", "C must be of a float type", c);
 }
 
+/// Returns whether OpenBLAS computes the product.
+bool by_openblas(const ConstTensor& c, const ConstTensor& a, const ConstTensor& b) {
+  const auto wide = [](const ConstTensor& view) { return view.dtype() != DType::bf16; };
+  return wide(c) && wide(a) && wide(b) && gemm_library() == GemmLibrary::openblas;
+}
+
 /// Returns whether the product could be computed in bf16 units.
 bool in_pairs(const ConstTensor& a, const ConstTensor& b) { return a.dtype() == DType::bf16 || b.dtype() == DType::bf16; }
 
@@ -133,6 +145,10 @@ void gemm(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstT
     return;
   }
   if (thin(a, b)) return thin_product(on, c, a, b, write);
+  if (by_openblas(c, a, b)) {
+    return c.dtype() == DType::f64 ? run<OpenBlasOperands<double>>(on, c, a, b, write)
+                                   : run<OpenBlasOperands<float>>(on, c, a, b, write);
+  }
   if (c.dtype() == DType::f64) return run<WideOperands<double>>(on, c, a, b, write);
   if (in_pairs(a, b) && level() >= Level::avx512_bf16) return run<PairOperands>(on, c, a, b, write);
   run<WideOperands<float>>(on, c, a, b, write);
@@ -142,6 +158,10 @@ std::size_t gemm_workspace(const ConstTensor& c, const ConstTensor& a, const Con
   check(c, a, b);
   if (c.empty() || a.size(1) == 0) return 0;
   if (thin(a, b)) return thin_product_workspace(c, a, b);
+  if (by_openblas(c, a, b)) {
+    return c.dtype() == DType::f64 ? workspace_of<OpenBlasOperands<double>>(c, a, b, threads)
+                                   : workspace_of<OpenBlasOperands<float>>(c, a, b, threads);
+  }
   if (c.dtype() == DType::f64) return workspace_of<WideOperands<double>>(c, a, b, threads);
   const std::size_t wide = workspace_of<WideOperands<float>>(c, a, b, threads);
   // The same at every level: a forecast doesn't know that of the ranks.

@@ -1,15 +1,17 @@
 // Operands of one stretch of a tile of gemm(): parts of A and B whose products are added to a tile of C. WideOperands multiplies
-// in the type of sums, T, into which bf16 is widened; PairOperands multiplies in bf16 units, for which f32 is rounded to bf16.
-// Both have the same functions. They live in workspace, and use one thread's part of it each.
+// in the type of sums, T, into which bf16 is widened; PairOperands multiplies in bf16 units, for which f32 is rounded to bf16;
+// OpenBlasOperands lets OpenBLAS multiply. All have the same functions. They live in workspace, and use one thread's part of it
+// each.
 //
-// An element of C is a chain of multiply-adds over ascending k, in either class; by AMX, over groups of 32 k, of which a stretch
-// holds a whole number. So its bits depend neither on tiles nor stretches.
+// An element of C is a chain of multiply-adds over ascending k, in the first two classes; by AMX, over groups of 32 k, of which a
+// stretch holds a whole number. So its bits depend neither on tiles nor stretches. OpenBLAS promises nothing of the kind.
 #pragma once
 
 #include "core/kernels/check.h"
 #include "core/kernels/elementwise.h"
 #include "core/kernels/flash_pairs.h"
 #include "core/kernels/flash_panels.h"
+#include "core/kernels/gemm_library.h"
 #include "core/kernels/pair_panels.h"
 #include "core/kernels/parallel.h"
 #include "core/tensor/tensor.h"
@@ -44,6 +46,8 @@ class WideOperands {
   using Sum = T;
   /// A tile's columns are a multiple of it: the width of a panel of B, or of several.
   static constexpr std::size_t kGrain = flash::kMostTileWidth<T>;
+  /// Any tiles give the same bits.
+  static constexpr bool kAnyTiles = true;
 
   /// Takes workspace for tiles of these views, which may be the whole matrices.
   WideOperands(Carver& carver, const GemmTile& tile, const ConstTensor& a, const ConstTensor& /* b */)
@@ -117,6 +121,7 @@ class PairOperands {
  public:
   using Sum = float;
   static constexpr std::size_t kGrain = pairs::kPairColumns;
+  static constexpr bool kAnyTiles = true;
 
   PairOperands(Carver& carver, const GemmTile& tile, const ConstTensor& a, const ConstTensor& b)
       : a_(carver.take<bf16>(round_up(tile.rows, pairs::kPairRows) * step_of(tile.depth))),
@@ -175,6 +180,47 @@ class PairOperands {
   bool turned_ = false;
   const bf16* from_ = nullptr;  // A's first element, here or there
   std::size_t step_ = 0;
+};
+
+/// Operands in f32 or f64 that OpenBLAS multiplies where they are.
+template <class T>
+class OpenBlasOperands {
+ public:
+  using Sum = T;
+  /// OpenBLAS' own register tiles divide it.
+  static constexpr std::size_t kGrain = 64;
+  /// Tiles must follow from the shapes alone.
+  static constexpr bool kAnyTiles = false;
+
+  /// Takes workspace that isn't used: it stands for OpenBLAS' buffers of this thread, into which OpenBLAS packs both operands, so
+  /// that the heap's counts and budget hold for them.
+  OpenBlasOperands(Carver& carver, const GemmTile& tile, const ConstTensor& /* a */, const ConstTensor& /* b */) {
+    carver.take<T>((round_up(tile.rows, kGrain) + round_up(tile.columns, kGrain)) * tile.depth);
+  }
+
+  void take(const ConstTensor& a, const ConstTensor& b) {
+    product_.m = a.size(0);
+    product_.n = b.size(1);
+    product_.k = a.size(1);
+    take(a, product_.a, product_.a_step, product_.a_transposed);
+    take(b, product_.b, product_.b_step, product_.b_transposed);
+  }
+
+  void multiply(T* c, std::size_t c_step, bool add) {
+    product_.c = c;
+    product_.c_step = c_step;
+    product_.add = add;
+    kernels::multiply(product_);
+  }
+
+ private:
+  static void take(const ConstTensor& view, const T*& data, std::size_t& step, bool& transposed) {
+    transposed = !dense_rows(view);
+    data = view.template as<T>();
+    step = view.stride(transposed ? 1 : 0);
+  }
+
+  OpenBlasProduct<T> product_;
 };
 
 }  // namespace tsprun::detail::kernels
