@@ -35,6 +35,7 @@ std::string shown(const std::string& value) {
 std::string_view advice(std::string_view name) {
   if (name == "build") return " (start the same program on all nodes)";
   if (name == "kernels") return " (set TSP_KERNELS to the lower on all nodes)";
+  if (name == "gemm") return " (choose --gemm tsprun, or install the same OpenBLAS on all nodes)";
   return {};
 }
 

@@ -75,8 +75,9 @@ void report_refusal(Report& report, const std::string& command, const std::strin
   write_report(report, kRefused);
 }
 
-/// Takes TSP_ALGORITHMS and TSP_KERNELS into the options. Refuses algorithms that ChoiceTable can't read, a level that this
-/// machine doesn't offer, and variables that `command` would ignore.
+/// Takes TSP_ALGORITHMS, TSP_KERNELS and TSP_GEMM into the options, and chooses the library of products for this process and the
+/// ranks that it will fork. Refuses algorithms that ChoiceTable can't read, a level that this machine doesn't offer, and
+/// variables that `command` would ignore.
 void take_environment(const Environment& environment, std::string_view command, GlobalOptions& global) {
   global.algorithms = environment.algorithms();
   try {
@@ -91,6 +92,8 @@ void take_environment(const Environment& environment, std::string_view command, 
       refuse(fmt::format("TSP_KERNELS={}: this machine offers {} at most", *text, kernels::name(global.kernel_level)));
     global.kernel_level = *level;
   }
+  if (!global.gemm.given()) global.gemm = kernels::gemm_library_from(environment);
+  kernels::set_gemm_library(global.gemm);
   if (command != "run") refuse_ignored_variables(environment, command);
 }
 

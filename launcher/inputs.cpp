@@ -1,6 +1,7 @@
 // Hashes this program and files.
 #include "launcher/inputs.h"
 
+#include "launcher/gemm_trial.h"
 #include "layers/io/digest.h"
 #include "layers/io/digest_files.h"
 #include "layers/io/file.h"
@@ -16,13 +17,16 @@ std::string short_digest(const Digest& digest) { return hexadecimal(digest).subs
 
 }  // namespace
 
-Agreement machine_facts(std::optional<kernels::Level> level) {
+Agreement machine_facts(std::optional<kernels::Level> level, std::size_t threads) {
   const std::filesystem::path self = "/proc/self/exe";
   const posix::UniqueFd program = file::open_to_read(self);
   Agreement facts;
   facts["build"] =
       fmt::format("{} (program {})", TSP_VERSION, short_digest(digest_file(program, self, file::size(program, self))));
-  if (level) facts["kernels"] = std::string(kernels::name(*level));
+  if (level) {
+    facts["kernels"] = std::string(kernels::name(*level));
+    facts["gemm"] = try_gemm_library(*level, threads);
+  }
   return facts;
 }
 

@@ -219,6 +219,12 @@ void GlobalOptions::declare(OptionTable& table) {
   table.add("--threads T", threads,
             "compute threads a rank; they never change a bit of the result; default: this node's cores over its ranks",
             Whole{1, kMostThreads}, computed | per_node);
+  table.add("--gemm LIBRARY", gemm,
+            "what multiplies f32 and f64 matrices: {}; auto: tsprun's own kernels on x86-64, OpenBLAS elsewhere (bf16 is always "
+            "tsprun's)",
+            Choice<kernels::GemmLibrary>{{{"auto", kernels::kUsualGemmLibrary},
+                                          {"tsprun", kernels::GemmLibrary::tsprun},
+                                          {"openblas", kernels::GemmLibrary::openblas}}});
   table.add("--fault SPEC", faults.texts, "inject a fault, such as kill:rank=3,step=12 or delay:from=0,to=1,ms=20; repeatable",
             of_ranks);
   table.add("--reassociate", reassociate,

@@ -1,6 +1,7 @@
 // The global options of tsprun.
 #pragma once
 
+#include "core/kernels/gemm_library.h"
 #include "core/kernels/level.h"
 #include "launcher/agreement.h"
 #include "launcher/inputs.h"
@@ -51,6 +52,7 @@ struct GlobalOptions {
   Given<std::uint64_t> timeout_ns{30'000'000'000};
   Given<Bind> bind{Bind::automatic};
   Given<int> threads{1};  ///< compute threads per rank
+  Given<kernels::GemmLibrary> gemm{kernels::kUsualGemmLibrary};
   GivenList<fault::Spec> faults;
   bool reassociate = false;
   bool verify = false;

@@ -134,6 +134,7 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
     program.environment.emplace_back("TSP_FAULTS", fmt::format("{}", fmt::join(faults, ";")));
   if (const std::uint64_t budget = plan.spec->global->mem_per_rank; budget != 0)
     program.environment.emplace_back("TSP_MEM_PER_RANK", std::to_string(budget));
+  if (const auto& gemm = plan.spec->global->gemm; gemm.given()) program.environment.emplace_back("TSP_GEMM", gemm.text);
   if (plan.spec->global->reassociate) program.environment.emplace_back("TSP_REASSOCIATE", "1");
   if (plan.spec->global->verify) program.environment.emplace_back("TSP_VERIFY", "1");
   if (const double speed = plan.spec->global->link_gbps; speed != 0)

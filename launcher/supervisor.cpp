@@ -3,6 +3,7 @@
 
 #include "core/memory/heap.h"
 #include "launcher/cluster.h"
+#include "launcher/gemm_trial.h"
 #include "launcher/job.h"
 #include "launcher/link_report.h"
 #include "launcher/model/trace_file.h"
@@ -201,13 +202,26 @@ std::string transport_trouble(const GlobalOptions& options) {
   return {};
 }
 
+/// Returns why ranks can't multiply matrices by the library that is chosen; empty if they can, or if they don't multiply. On
+/// several machines Cluster tries it, and compares.
+std::string gemm_trouble(const GlobalOptions& options) {
+  if (options.several_machines || !options.inputs.kernels) return {};
+  try {
+    try_gemm_library(options.kernel_level, static_cast<std::size_t>(options.threads));
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 }  // namespace
 
 int run_job(const JobSpec& spec, Report& report) {
   const GlobalOptions& global = *spec.global;
   // Before any descriptor is opened for a rank.
   const RaisedOpenFiles open_files;
-  const std::string trouble = spec.trouble.empty() ? transport_trouble(global) : spec.trouble;
+  std::string trouble = spec.trouble.empty() ? transport_trouble(global) : spec.trouble;
+  if (trouble.empty()) trouble = gemm_trouble(global);
   JobNet net{LinkChoices(global), {}, {}};
   bootstrap::Secret secret;
   std::string store;

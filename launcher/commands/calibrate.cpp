@@ -66,7 +66,7 @@ class CalibrateCommand final : public Command {
   }
   void declare(OptionTable& table) override;
   void validate(const GlobalOptions& global) override;
-  Inputs inputs() const override { return {}; }
+  Inputs inputs() const override { return {.kernels = true, .files = {}}; }
   int run(const GlobalOptions& global, Report& report) override;
 
  private:

@@ -98,6 +98,7 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
     ComparePoint point{.global = global, .model = model, .layout = at.layout, .why = {}};
     take(at, point.global);
     take(at, point.model);
+    point.global.inputs.kernels = true;
     point.global.quiet = true;  // each job's audit becomes a row
     // Warnings about one configuration are the same for every point: after the first they are silent.
     if (!points.empty()) spdlog::set_level(std::max(level, spdlog::level::err));

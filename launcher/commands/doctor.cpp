@@ -1,7 +1,9 @@
 // `tsprun doctor`: reports what this machine can do, and why each transport can or can't be used.
 #include "core/collectives/choice.h"
+#include "core/kernels/gemm_library.h"
 #include "core/kernels/level.h"
 #include "launcher/commands/command.h"
+#include "launcher/gemm_trial.h"
 #include "launcher/standard_output.h"
 #include "launcher/table.h"
 #include "launcher/transport_trial.h"
@@ -117,6 +119,19 @@ RdmaFindings find_rdma(const GlobalOptions& options, const Trial& self_test) {
   return found;
 }
 
+/// Tries OpenBLAS. `why`: its version and core type, or what went wrong.
+Trial try_openblas(const GlobalOptions& global) {
+  kernels::set_gemm_library(kernels::GemmLibrary::openblas);
+  Trial trial;
+  try {
+    trial.why = try_gemm_library(global.kernel_level, 1);
+  } catch (const Error& error) {
+    trial = {false, error.what()};
+  }
+  kernels::set_gemm_library(global.gemm);
+  return trial;
+}
+
 /// Trials of all kinds of transports, in the order of the table.
 using Trials = std::array<Trial, kFactories.size()>;
 
@@ -173,11 +188,14 @@ class Doctor : public Command {
     const std::string policy = machine::huge_page_policy_for_shared_memory();
     const int cores = machine::usable_cores();
     const std::string level(kernels::name(kernels::best_level()));
+    const std::string gemm(kernels::name(global.gemm));
+    const Trial openblas = try_openblas(global);
 
     const auto row = [](std::string_view key, const std::string& value) { print("{:<22}{}\n", key, value); };
     row("cores", fmt::format("{} usable: {} by affinity, quota {}", cores, machine::allowed_cores(),
                              quota > 0 ? fmt::format("{:.2f}", quota) : "none"));
     row("vector level", level);
+    row("matrix products", fmt::format("{} (--gemm); {}{}", gemm, openblas.possible ? "" : "no openblas: ", openblas.why));
     row("memory", fmt::format("{} available of {}", text_in_mebibytes(machine::available_memory()),
                               text_in_mebibytes(machine::total_memory())));
     row("/dev/shm", fmt::format("{} free of {} (ranks started by tsprun don't use it)", text_in_mebibytes(space.free),
@@ -210,6 +228,8 @@ class Doctor : public Command {
                       {"affinity", machine::allowed_cores()},
                       {"quota", quota > 0 ? ordered_json(quota) : ordered_json(nullptr)}};
     facts["vector_level"] = level;
+    facts["gemm"] = gemm;
+    facts["openblas"] = {{"possible", openblas.possible}, {"why", openblas.why}};
     facts["memory"] = {{"available_bytes", machine::available_memory()}, {"total_bytes", machine::total_memory()}};
     facts["dev_shm"] = {{"free_bytes", space.free}, {"total_bytes", space.total}};
     facts["heap_reservation_bytes"] = shm::default_heap_bytes();
@@ -235,7 +255,8 @@ class Doctor : public Command {
                             {"needs_views", choice.needs_views},
                             {"algorithm", std::string(tsprun::name(choice.algorithm))}});
     }
-    return trial_of("shm").possible ? 0 : 1;
+    const bool multiplies = openblas.possible || global.gemm != kernels::GemmLibrary::openblas;
+    return trial_of("shm").possible && multiplies ? 0 : 1;
   }
 };
 

@@ -78,7 +78,7 @@ void TrainCommand::validate(const GlobalOptions& global) {
   if (!train_.save.empty()) validate_save();
   if (!train_.resumed) return;
   const CheckpointState& saved = train_.resumed->state;
-  const CheckpointState now = checkpoint_state(train_, model_, global, {}, kernels::name(global.kernel_level), saved.step);
+  const CheckpointState now = checkpoint_state(train_, model_, global, {}, global.kernel_level, saved.step);
   for (const std::string& line : differences(saved, now)) spdlog::warn("{}: {}", train_.resumed->folder.string(), line);
 }
 

@@ -173,9 +173,13 @@ void validate_train(const TrainOptions& options, DType dtype) {
 }
 
 CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommandOptions& model, const GlobalOptions& global,
-                                 const std::string& run, std::string_view kernels, std::uint64_t step) {
-  CheckpointState state{
-      .run = run, .step = step, .data_tokens = model.tokens, .layout = layout_as_typed(global), .kernels = std::string(kernels)};
+                                 const std::string& run, kernels::Level level, std::uint64_t step) {
+  CheckpointState state{.run = run,
+                        .step = step,
+                        .data_tokens = model.tokens,
+                        .layout = layout_as_typed(global),
+                        .kernels = std::string(kernels::name(level))};
+  if (global.gemm == kernels::GemmLibrary::openblas) state.kernels += " and OpenBLAS";
   TrainOptions train = options;  // rows refer to what they may change
   ModelCommandOptions of_model = model;
   const OptionTable table = table_of(train, of_model);

@@ -60,7 +60,7 @@ void warn_of_skipped(const std::vector<std::string>& skipped);
 void validate_train(const TrainOptions& options, DType dtype);
 /// Returns what a checkpoint after `step` records about the run.
 CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommandOptions& model, const GlobalOptions& global,
-                                 const std::string& run, std::string_view kernels, std::uint64_t step);
+                                 const std::string& run, kernels::Level level, std::uint64_t step);
 
 /// Returns a line for each fact in which a run differs from the saved one, except step and identity: "--lr: 0.001 now, 0.0003 in
 /// the checkpoint". If there is none, the run continues bit-identically.

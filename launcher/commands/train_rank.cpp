@@ -21,8 +21,7 @@ namespace {
 
 void save(Session& session, Model& model, const TrainPlan& plan, std::uint64_t step) {
   const RunFolder& folder = *plan.folder;
-  const CheckpointState state =
-      checkpoint_state(*plan.train, *plan.model, *plan.global, folder.run(), kernels::name(kernels::level()), step);
+  const CheckpointState state = checkpoint_state(*plan.train, *plan.model, *plan.global, folder.run(), kernels::level(), step);
   const SaveOptions options{
       .keep = plan.train->keep, .source = plan.source, .before_publish = [&] { check_lease(folder.dir(), folder.token()); }};
   const SavedCheckpoint saved =

@@ -209,6 +209,8 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
   table.parse();
   find_model(options, use);
   if (use.ranks) check_heads(global, options.shape);
+  if (global.gemm.given() && global.gemm == kernels::GemmLibrary::openblas && options.dtype == DType::bf16)
+    spdlog::warn("--gemm openblas: tsprun's own kernels multiply bf16 matrices, so it changes little with --dtype bf16");
   if (!use.data) return;
   find_sequence(options, use);
   if (options.batch > kMostTokens / options.sequence) {

@@ -1,6 +1,7 @@
-// Agrees on the kernel level, and records and writes the trace.
+// Agrees on the kernel level, loads what multiplies matrices, and records and writes the trace.
 #include "launcher/model/session.h"
 
+#include "core/kernels/gemm_library.h"
 #include "core/kernels/level.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/trace_file.h"
@@ -26,7 +27,11 @@ Session::Session(Context& context, ReportSink& sink, const GlobalOptions& global
     : context_(context), sink_(sink), global_(global) {
   const kernels::Level level = common_level(context.world(), global.kernel_level);
   kernels::set_level(level);
-  if (speaks()) sink_.set("kernels", std::string(kernels::name(level)));
+  const std::string gemm = kernels::load_gemm_library(static_cast<std::size_t>(global.threads));
+  if (speaks()) {
+    sink_.set("kernels", std::string(kernels::name(level)));
+    sink_.set("gemm", gemm);
+  }
   if (!global.trace.empty()) {
     trace_.emplace();
     trace_->wake(global.trace_options.whole_job());

@@ -1,5 +1,5 @@
 // The beginning and end of every rank of a model command: all ranks agree on the vector instructions, kernels run on --threads
-// threads, and the trace is written at the end.
+// threads with the library of --gemm, and the trace is written at the end.
 #pragma once
 
 #include "core/kernels/level.h"
@@ -17,9 +17,9 @@ namespace tsprun::detail::launcher {
 /// Run of a model command on one rank. Used by the rank's main thread.
 class Session {
  public:
-  /// Sets this process to the lowest kernel level of all ranks (each rank's own is GlobalOptions::kernel_level) and puts
-  /// `kernels` into the report; makes the rank, the mesh and, with --trace, the trace. Collective. Must run before any kernel.
-  /// `global` must outlive it.
+  /// Sets this process to the lowest kernel level of all ranks (each rank's own is GlobalOptions::kernel_level), loads the
+  /// library that multiplies matrices, and puts both into the report as `kernels` and `gemm`; makes the rank, the mesh and, with
+  /// --trace, the trace. Collective. Must run before any kernel. `global` must outlive it.
   Session(Context& context, ReportSink& sink, const GlobalOptions& global);
 
   Rank& rank() { return *rank_; }

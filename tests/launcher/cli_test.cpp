@@ -171,9 +171,10 @@ TEST(CommandLine, ImpossibleRequestsAreRefused) {
 // An unset shell variable in quotes must not silently drop a budget.
 TEST(CommandLine, EmptyValuesAreRefusedByName) {
   expect_refused({"-n", "", "run", "--", "true"}, "-n: an empty value");
-  for (const char* option : {"--layout",       "--nodes",   "--nnodes", "--node-rank", "--rendezvous", "--threads",     "--bind",
-                             "--mem-per-rank", "--timeout", "--json",   "--trace",     "--rdma",       "--secret-file", "--fault",
-                             "--intra",        "--inter",   "--tls",    "--sp",        "--tp",         "--log-level"}) {
+  for (const char* option :
+       {"--layout",       "--nodes",   "--nnodes", "--node-rank", "--rendezvous", "--threads",     "--bind",
+        "--mem-per-rank", "--timeout", "--json",   "--trace",     "--rdma",       "--secret-file", "--fault",
+        "--intra",        "--inter",   "--tls",    "--sp",        "--tp",         "--log-level",   "--gemm"}) {
     const std::string complaint = std::string(option) + ": an empty value";
     expect_refused({option, "", "run", "--", "true"}, complaint);
     expect_refused({"doctor", option, ""}, complaint);
@@ -189,6 +190,7 @@ TEST(CommandLine, EmptyValuesAreRefusedByName) {
 TEST(CommandLine, VariablesThatRanksWouldRefuseAreRefusedBefore) {
   for (const auto& [variable, value, known] :
        {std::tuple{"TSP_ALGORITHMS", "all_reduce=foo", "it has one_shot, rooted"},
+        std::tuple{"TSP_GEMM", "foo", "auto, tsprun and openblas work"},
         std::tuple{"TSP_KERNELS", "foo", "baseline, avx2, avx512, avx512_bf16 and amx_bf16 work"}}) {
     ::setenv(variable, value, 1);
     const std::string name = std::string(variable) + "=" + value;

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -97,6 +98,13 @@ TEST_F(AlikeNodes, ComputeFromEqualFilesInDifferentPlaces) {
 TEST_F(AlikeNodes, RefuseOtherKernels) {
   const std::vector<std::string> eval = {"eval", "--model", path("model0"), "--data", path("text"), "--seq", "16"};
   expect_both_refused(eval, eval, {"kernels baseline on node 1, ", " on node 0", "TSP_KERNELS"}, {{"TSP_KERNELS", "baseline"}});
+}
+
+TEST_F(AlikeNodes, RefuseAnotherLibraryOfMatrixProducts) {
+  const std::vector<std::string> eval = {"eval", "--model", path("model0"), "--data", path("text"), "--seq", "16"};
+  const char* const here = std::getenv("TSP_GEMM");
+  const std::string other = here != nullptr && here == std::string("openblas") ? "tsprun" : "openblas";
+  expect_both_refused(eval, eval, {"gemm " + other, "on node 1, ", " on node 0", "--gemm"}, {{"TSP_GEMM", other}});
 }
 
 TEST_F(AlikeNodes, RefuseOtherData) {
