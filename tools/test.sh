@@ -3,7 +3,7 @@
 #
 #   tools/test.sh          release build, all tests but the slow ones
 #   tools/test.sh --full   besides: the slow ones, the sanitizers and fuzzing, built by clang++, clang-format and clang-tidy
-#   tools/test.sh PART...  only these: release asan tsan fuzz format tidy, those of --full, and clang, the release build by clang++
+#   tools/test.sh PART...  only these: release openblas asan tsan fuzz format tidy, those of --full, and clang, the release build by clang++
 #
 # For time, --full leaves out the longest runs in the laboratory (label soak), and under the sanitizers what tests/long.cmake names and
 # comparisons with PyTorch; its tidy doesn't read the tests, which the sanitizers' builds compile with clang++'s warnings. Parts that are
@@ -14,11 +14,12 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-full=(release asan tsan fuzz format tidy)
+full=(release openblas asan tsan fuzz format tidy)
 chosen=("$@")
 soaks=()
 left_out=slow
 untidied='^$'
+products='^core\.(Gemm|OpenBlas)|^layers\.|^multiprocess\.(Train|Eval|Generate|Block|CompareCommand|Layouts|Gpt2|KillAndResume|TrainOverTransports|GemmOption|AlikeNodes)'
 if [ "$*" = --full ]; then
   chosen=("${full[@]}")
   soaks=(-LE soak)
@@ -115,6 +116,8 @@ check_tidy() {
 run_part() {
   case $1 in
     release) part "release, all tests" build_and_test release "${soaks[@]}" ;;
+    # The tests of products and of all that computes with models.
+    openblas) TSP_GEMM=openblas part "openblas: matrix products by OpenBLAS" build_and_test release -LE "slow|torch" -R "$products" ;;
     asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE "$left_out" ;;
     tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE "$left_out" ;;
     clang) part "clang: release by clang++" build_and_test clang -LE "slow|rdma" ;;
