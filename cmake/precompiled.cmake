@@ -10,7 +10,6 @@
 
 set(kinds moving telling)
 if(TSP_BUILD_TESTS)
-  find_package(GTest REQUIRED)
   list(APPEND kinds testing)
 endif()
 foreach(kind ${kinds})

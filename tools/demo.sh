@@ -8,7 +8,8 @@ set -euo pipefail
 
 install_missing build
 say "building (release)"
-build_preset release tsprun
+(cd "$root" && cmake --preset release -DTSP_BUILD_TESTS=OFF -DTSP_BUILD_BENCH=OFF -DTSP_BUILD_TORCH=OFF &&
+  cmake --build --preset release --target tsprun)
 tsprun=$root/build/release/launcher/tsprun
 
 say "tsprun doctor: what this machine can do"

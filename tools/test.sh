@@ -6,8 +6,9 @@
 #   tools/test.sh PART...  only these: release openblas asan tsan fuzz format tidy, those of --full, and clang, the release build by clang++
 #
 # For time, --full leaves out the longest runs in the laboratory (label soak), and under the sanitizers what tests/long.cmake names and
-# comparisons with PyTorch; its tidy doesn't read the tests, which the sanitizers' builds compile with clang++'s warnings. Parts that are
-# named are whole. Nor is clang in --full: tidy reads the sources with that build's flags.
+# comparisons with PyTorch. Its tidy doesn't read the tests, which the sanitizers' builds compile with clang++'s warnings, and of the
+# other sources only what changed since the commit in .ci/tidy-base, and what includes it. Parts that are named are whole; tidy then moves
+# that commit. Nor is clang in --full: tidy reads the sources with that build's flags.
 # A part that fails doesn't keep the others from running; what its failed tests printed stands once more at the end. The last line says
 # passed or failed, with the counts and which tests were skipped (each says why when it runs alone: ctest -V -R NAME); the exit code is 0
 # or 1, and 2 for a wrong argument.
@@ -19,12 +20,14 @@ chosen=("$@")
 soaks=()
 left_out=slow
 untidied='^$'
+tidied=
 products='^core\.(Gemm|OpenBlas)|^layers\.|^multiprocess\.(Train|Eval|Generate|Block|CompareCommand|Layouts|Gpt2|KillAndResume|TrainOverTransports|GemmOption|AlikeNodes)'
 if [ "$*" = --full ]; then
   chosen=("${full[@]}")
   soaks=(-LE soak)
   left_out="slow|long|torch"
   untidied=/database/tests/
+  tidied=$(cat "$root/.ci/tidy-base")
 fi
 for argument in "${chosen[@]}"; do
   case " ${full[*]} clang " in
@@ -88,6 +91,10 @@ sources() {
   (cd "$root" && find [a-z]* -path build -prune -o \( -name '*.cpp' -o -name '*.h' \) -print | sort)
 }
 
+fuzz() {
+  build_preset asan fuzz_targets && (cd "$root" && ctest --preset asan -j "$(nproc)" -L fuzz)
+}
+
 check_format() {
   (cd "$root" && sources | xargs -r clang-format --dry-run --Werror)
 }
@@ -102,15 +109,28 @@ tidy_one() {
 }
 export -f tidy_one
 
+# keep_reached BATCH: leaves in a batch of sources only those that stand in build/tidy/reached, and says its name if there are any.
+keep_reached() {
+  local batch=$1 sources
+  sources=$(sed -n "s|^#include \"\($root/\)\?\(.*\.cpp\)\"\$|\2|p" "$batch")
+  sources=$(grep -Fxf build/tidy/reached <<<"${sources:-$batch}") || return 0
+  case $batch in */Unity/*) sed "s|.*|#include \"$root/&\"|" <<<"$sources" >"$batch" ;; esac
+  echo "$batch"
+}
+
 # Every source with the flags that clang++ has for it, in larger batches than are compiled: one by one they take five times as long, most
-# of it for the same headers. All cores at once. Nothing is built.
+# of it for the same headers. All cores at once. Nothing is built, so there are no precompiled headers.
 check_tidy() {
   cd "$root"
-  cmake --preset clang -B build/tidy/database -DCMAKE_UNITY_BUILD_BATCH_SIZE=64 >/dev/null
+  rm -rf build/tidy/database
+  cmake --preset clang -B build/tidy/database -DCMAKE_UNITY_BUILD_BATCH_SIZE=64 -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null
+  if [ -n "$tidied" ]; then tools/affected.py "$tidied" >build/tidy/reached; else echo all >build/tidy/reached; fi
   export TIDY_COMMON=build/tidy/common
   sources | grep '\.h$' | xargs cat .clang-tidy >"$TIDY_COMMON"
   grep -o '"file": "[^"]*"' build/tidy/database/compile_commands.json | cut -d'"' -f4 | sed "s|^$root/||" | grep -v "$untidied" | sort -u |
-    xargs -P "$(nproc)" -I{} timeout 900 bash -c 'tidy_one {}'
+    while read -r batch; do if [ "$(cat build/tidy/reached)" = all ]; then echo "$batch"; else keep_reached "$batch"; fi; done |
+    xargs -r -P "$(nproc)" -I{} timeout 900 bash -c 'tidy_one {}' || return 1
+  if [ -z "$tidied" ] && [ -z "$(git status --porcelain)" ]; then git rev-parse HEAD >.ci/tidy-base; fi
 }
 
 run_part() {
@@ -121,9 +141,7 @@ run_part() {
     asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE "$left_out" ;;
     tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE "$left_out" ;;
     clang) part "clang: release by clang++" build_and_test clang -LE "slow|rdma" ;;
-    fuzz)
-      if compgen -G "$root/tests/fuzz/*_fuzz.cpp" >/dev/null; then part "fuzz: each target for 30 s" build_and_test fuzz; fi
-      ;;
+    fuzz) part "fuzz: each target for 30 s" fuzz ;;
     format) part "clang-format" check_format ;;
     tidy) part "clang-tidy" check_tidy ;;
   esac
