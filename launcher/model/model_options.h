@@ -52,7 +52,7 @@ struct ModelCommandOptions {
   std::uint64_t tokens = 0;            ///< number of tokens in all files of --data
 
   /// Adds the rows of the options that a command takes.
-  std::filesystem::path source;        ///< the folder, or else the config.json, that describes the model; empty: a built-in one
+  std::filesystem::path source;  ///< the folder, or else the config.json, that describes the model; empty: a built-in one
   void declare(OptionTable& table, const ModelOptionUse& use = {});
   /// Returns the files of --data.
   std::vector<std::filesystem::path> files() const { return {data.begin(), data.end()}; }
