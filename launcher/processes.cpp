@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <dirent.h>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -78,7 +79,17 @@ posix::UniqueFd open_process(pid_t pid) {
   return posix::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
+namespace {
+/// Returns whether a process still runs tsprun's own program: it was forked, and hasn't called exec() yet.
+bool runs_tsprun(pid_t pid) {
+  std::error_code error;
+  const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
+  return !error && std::filesystem::read_symlink(fmt::format("/proc/{}/exe", pid), error) == own;
+}
+}  // namespace
+
 bool handles(pid_t pid, int signal) {
+  if (runs_tsprun(pid)) return false;  // it blocks what its program won't
   std::ifstream file(fmt::format("/proc/{}/status", pid));
   for (std::string line; std::getline(file, line);) {
     if (!line.starts_with("SigBlk:") && !line.starts_with("SigCgt:")) continue;

@@ -28,7 +28,7 @@ posix::UniqueFd open_process(pid_t pid);
 std::uint64_t waited_for_core_ns(pid_t pid);
 
 /// Returns true if a process handles a signal: it has a handler, or blocks it to read it in another way. False if /proc doesn't
-/// tell.
+/// tell, and of a process that still runs tsprun's own program, before exec().
 bool handles(pid_t pid, int signal);
 
 /// Returns a signal's name: "SIGKILL", or "signal 77" if it has none.

@@ -129,7 +129,7 @@ TEST(StoppedJob, ContinuesWithoutAFalseAlarm) {
   Process process(tsprun_actor({"-n", "3", "--timeout", "1"}, {"loop"}));
   ASSERT_TRUE(process.wait_for_output("ready", 3)) << process.err();
   process.signal(SIGTSTP);
-  ::usleep(1'500'000);
+  ::usleep(2'500'000);
   process.signal(SIGCONT);
   ::usleep(1'500'000);
   EXPECT_EQ(process.wait(0.1).ended, false) << process.err();
