@@ -190,7 +190,7 @@ std::optional<StarterFacts> said_by_mpi(const bootstrap::Getenv& get, const MpiN
 std::optional<StarterFacts> facts_of_starter(const bootstrap::Getenv& get) {
   const Variables tsprun(get, "tsprun");
   if (tsprun.find("TSP_NODE_FD") != nullptr) return std::nullopt;
-  const std::optional<StarterFacts> pet = said_by_torchrun(get);
+  std::optional<StarterFacts> pet = said_by_torchrun(get);
   if (pet && !pet->nodes.value.empty()) return pet;
   if (auto said = said_by_mpi(get, kOpenMpi)) return said;
   // Within Slurm mpirun starts a helper on each node by srun, and that starts the processes.
