@@ -150,9 +150,9 @@ int Collective::likely_sender() const {
   return likely_ = waits >= 0 ? waits : gone;
 }
 
-void Collective::fail(Outcome outcome, int group_rank, std::size_t due) const {
+void Collective::fail(Outcome outcome, int group_rank) const {
   const Group::Member& member = group_->member(group_rank);
-  engine().fail_receive(outcome, member.world, lane(group_rank), *member.transport, expected_info(), due);
+  engine().fail_receive(outcome, member.world, lane(group_rank), *member.transport, expected_info());
 }
 
 bool Subcollective::poll() {

@@ -298,8 +298,7 @@ class Engine {
   [[noreturn]] void lost(int world_peer, Op op, const std::string& detail);
   /// Throws the error for a test_receive() whose outcome was neither pending nor done: Error(mismatch | corrupt | disconnected)
   /// with a description of what this rank expected and what it found. To be called within step().
-  [[noreturn]] void fail_receive(Outcome outcome, int world_peer, LaneId lane, Transport& transport, const OperationInfo& mine,
-                                 std::optional<std::size_t> due = {});
+  [[noreturn]] void fail_receive(Outcome outcome, int world_peer, LaneId lane, Transport& transport, const OperationInfo& mine);
   /// Returns true if a fault may strike single messages that this rank sends to another.
   bool may_be_struck(int world_peer) const;
   /// Posts the receive of a payload for the operation of a channel that is being stepped, whose faults strike it if they are due.
