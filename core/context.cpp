@@ -126,6 +126,7 @@ void Context::leave() {
     RankPage& page = parts_->board.page(rank());
     page.life.store(static_cast<std::uint32_t>(Life::finished), std::memory_order_release);
   }
+  if (parts_->left) parts_->engine.leave();
   if (const auto trace = std::move(parts_->trace)) trace->write();
   if (parts_->courier && (parts_->left || parts_->board.aborted())) parts_->courier->part();
 }
@@ -174,6 +175,7 @@ Communicator& Context::world() { return *parts_->world; }
 void Context::tick() { parts_->engine.tick(); }
 void Context::fail(std::string_view text) { parts_->engine.break_down(Error(Cause::failed, std::string(text), rank())); }
 HeapBlock Context::allocate(std::size_t bytes, std::string_view what, Category category) {
+  if (parts_->left) throw Error(Cause::refused, fmt::format("{}: this rank has left the job", what), rank());
   return parts_->heap.allocate(bytes, what, category);
 }
 CategoryBytes Context::memory_use() const { return parts_->heap.use(); }

@@ -39,6 +39,10 @@ class Cluster {
   const std::string& store_address() const { return store_address_; }
   /// Returns the port for MASTER_PORT of programs under `run`. It is the same on all nodes.
   int master_port() const { return master_port_; }
+  /// Leaves room for so many descriptors that this tsprun will open, whoever connects to the store that it may serve.
+  void keep_free(int descriptors) {
+    if (server_) server_->keep_free(descriptors);
+  }
   /// Returns a descriptor that becomes readable when there is something for hear().
   int descriptor() const;
 
@@ -72,6 +76,12 @@ class Cluster {
     bool seen = false;                         ///< the node has acknowledged live/end
     bool lost = false;
   };
+  /// Node whose link has ended.
+  struct Gone {
+    int node;
+    std::string why;
+    bool damaged;  ///< what one end got isn't what the other had sent
+  };
   void serve(const JoinRequest& mine, const Inputs& inputs);
   std::string begin_with(const tls::Credentials& secret, JoinRequest mine, const Inputs& inputs);
   std::string answer_to(const JoinRequest& mine, const Inputs& inputs, std::optional<Agreement>& proof);
@@ -83,6 +93,7 @@ class Cluster {
   std::optional<Failure> cut_way(int node) const;
   std::optional<Failure> cut_off_node(int node) const;
   void lose(int node, const std::string& why, Boards& boards);
+  void lose(const Gone& gone, Boards& boards);
   bool all_said_bye(Boards& boards);
   Ending judged(const Failure& first) const;
 
@@ -103,7 +114,7 @@ class Cluster {
   std::uint64_t ending_ns_ = 0;  ///< when ending_ became known here
   std::uint64_t failed_ns_ = 0;  ///< server: when, after a failure, it began to wait for other nodes' ranks to end
   std::vector<std::pair<std::string, std::vector<std::byte>>> pending_;  // server: what clients have set since the last hear()
-  std::vector<std::pair<int, std::string>> gone_;
+  std::vector<Gone> gone_;
 };
 
 }  // namespace tsprun::detail::launcher

@@ -74,9 +74,20 @@ std::string commands_with(const CLI::App& app, const std::string& option) {
 
 std::string unknown_option(const CLI::App& app, const std::string& option) {
   const auto chosen = app.get_subcommands();
-  if (const std::string others = commands_with(app, option); !chosen.empty() && !others.empty()) {
-    return fmt::format("unknown option {} for {}: it is one of {}; `{}` lists those that there are", option,
-                       chosen.front()->get_name(), others, manual_of(app));
+  const std::string others = commands_with(app, option);
+  if (!chosen.empty()) {
+    // CLI11 takes a command's option for unknown where it comes before the command.
+    const std::string command = chosen.front()->get_name();
+    const CLI::Option* own = chosen.front()->get_option_no_throw(option.substr(0, option.find('=')));
+    if (own != nullptr)
+      return fmt::format("{}: it is an option of {} and stands behind it: tsprun {} {}", option, command, command,
+                         usage_of(*own));
+    if (!others.empty()) {
+      return fmt::format("unknown option {} for {}: it is one of {}; `{}` lists those that there are", option, command, others,
+                         manual_of(app));
+    }
+  } else if (!others.empty()) {
+    return fmt::format("{}: it is an option of {}, and no command is given; write it behind the command", option, others);
   }
   std::vector<std::string> known = long_options(app);
   for (const CLI::App* command : chosen) {

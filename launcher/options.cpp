@@ -236,12 +236,14 @@ void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank
   validate_ranks(options, use);
   validate_nodes(options, use);
   if (!options.rdma.empty()) {
-    verbs::DeviceChoice::parse(options.rdma);
+    const auto choice = verbs::DeviceChoice::parse(options.rdma);
     if (options.rdma.size() >= sizeof bootstrap::JobDescription::rdma) {
       refuse(fmt::format("--rdma {}: no device has so long a name; `tsprun doctor` lists those that there are", options.rdma));
     }
     if (options.inter != bootstrap::Demand::automatic && options.inter != demand_for("verbs"))
       refuse(fmt::format("--rdma {}: --inter {} uses no RDMA device; leave one of them out", options.rdma, options.inter.text));
+    // Where ranks use it, its absence is found before they start, and told to other nodes. On one node no rank would look.
+    if (options.nodes == 1 && (use == RankUse::job || use == RankUse::jobs)) verbs::choose_port(verbs::list_ports(), choice, 0);
   }
   validate_faults(options, use);
   validate_trace_options(options.trace_options, options.trace);

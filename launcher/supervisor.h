@@ -10,6 +10,7 @@
 #include "launcher/options.h"
 #include "launcher/report.h"
 #include "launcher/report_sink.h"
+#include "launcher/step_list.h"
 #include "launcher/wind_down.h"
 
 #include <functional>
@@ -35,6 +36,12 @@ struct JobSpec {
   /// on one machine run_job() throws it.
   std::string trouble = {};
 
+  /// List of the steps that rank 0 reports; null: nobody wants them. Borrowed.
+  StepList* steps = nullptr;
+
+  /// Descriptors that the ranks of a built-in command inherit, besides those that all ranks have. Borrowed.
+  std::vector<int> inherited = {};
+
   /// Program of `run` and its arguments, used if rank_main is empty.
   std::vector<std::string> program = {};
 };
@@ -46,6 +53,8 @@ struct JobSpec {
 int run_job(const JobSpec& spec, Report& report);
 
 /// Runs a job whose ranks compute a model, as run_job() does: each calls `rank_main`, and has succeeded when that returns.
-int run_model_job(const GlobalOptions& global, Report& report, const std::function<void(Context&, ReportSink&)>& rank_main);
+/// `inherited`: a descriptor that they inherit; -1: none.
+int run_model_job(const GlobalOptions& global, Report& report, const std::function<void(Context&, ReportSink&)>& rank_main,
+                  int inherited = -1);
 
 }  // namespace tsprun::detail::launcher

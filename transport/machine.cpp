@@ -216,12 +216,20 @@ std::uint64_t total_memory() {
 OutOfMemoryKills out_of_memory_kills() {
   OutOfMemoryKills kills;
   kills.machine = count_in("/proc/vmstat", "oom_kill");
-  const auto innermost = [](const std::string& controller, const char* file) -> std::uint64_t {
-    const std::vector<std::string> folders = cgroup_folders(controller);
-    return folders.empty() ? 0 : count_in(folders.front() + "/" + file, "oom_kill");
-  };
-  kills.cgroup = innermost("", "memory.events") + innermost("memory", "memory.oom_control");
+  const std::vector<std::string> v2 = cgroup_folders("");
+  const std::vector<std::string> v1 = cgroup_folders("memory");
+  if (!v2.empty()) kills.cgroup += count_in(v2.front() + "/memory.events", "oom_kill");
+  if (!v1.empty()) kills.cgroup += count_in(v1.front() + "/memory.oom_control", "oom_kill");
+  for (const std::string& folder : v2) kills.limit += count_in(folder + "/memory.events", "oom");
+  for (const std::string& folder : v1)
+    kills.limit += static_cast<std::uint64_t>(std::max<std::int64_t>(0, number_in(folder + "/memory.failcnt").value_or(0)));
   return kills;
+}
+
+Shortage shortage(const OutOfMemoryKills& before, const OutOfMemoryKills& after) {
+  // A killer that looks for victims on the whole machine may find one in this cgroup, whose limit is nowhere near.
+  if (after.cgroup > before.cgroup && after.limit > before.limit) return Shortage::cgroup;
+  return after.cgroup > before.cgroup || after.machine > before.machine ? Shortage::machine : Shortage::none;
 }
 
 std::string host_name() {

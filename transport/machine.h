@@ -28,10 +28,15 @@ std::uint64_t total_memory();
 /// Counts of processes that the kernel's out-of-memory killer has ended so far; 0 where the kernel doesn't count.
 struct OutOfMemoryKills {
   std::uint64_t machine = 0;  ///< on the whole machine
-  std::uint64_t cgroup = 0;   ///< in this process's cgroup
+  std::uint64_t cgroup = 0;   ///< in this process's cgroup, whoever was short of memory
+  std::uint64_t limit = 0;    ///< times that a limit of this process's cgroups, itself or above it, left no memory
 };
 /// Reads the present counts.
 OutOfMemoryKills out_of_memory_kills();
+/// Place where memory was short when the out-of-memory killer struck.
+enum class Shortage : std::uint8_t { none, cgroup, machine };
+/// Returns where memory was short between two readings of the counts; none: the killer didn't strike.
+Shortage shortage(const OutOfMemoryKills& before, const OutOfMemoryKills& after);
 
 /// Returns the machine's name; "?" if it has none.
 std::string host_name();

@@ -19,8 +19,10 @@ class PayloadCheck {
   PayloadCheck& operator=(const PayloadCheck&) = delete;
   virtual ~PayloadCheck() = default;
 
-  /// Returns true if these bytes, all or a part of message `ticket`, have this XXH3 hash. A decorator may change them before.
-  virtual bool is_whole(LaneId /*lane*/, Ticket /*ticket*/, std::span<std::byte> payload, std::uint64_t hash) {
+  /// Returns true if these bytes of message `ticket`, which begin at its byte `at`, have this XXH3 hash. A decorator may change
+  /// them before.
+  virtual bool is_whole(LaneId /*lane*/, Ticket /*ticket*/, std::uint64_t /*at*/, std::span<std::byte> payload,
+                        std::uint64_t hash) {
     return checksum(payload) == hash;
   }
 

@@ -150,9 +150,9 @@ int Collective::likely_sender() const {
   return likely_ = waits >= 0 ? waits : gone;
 }
 
-void Collective::fail(Outcome outcome, int group_rank) const {
+void Collective::fail(Outcome outcome, int group_rank, std::size_t due) const {
   const Group::Member& member = group_->member(group_rank);
-  engine().fail_receive(outcome, member.world, lane(group_rank), *member.transport, expected_info());
+  engine().fail_receive(outcome, member.world, lane(group_rank), *member.transport, expected_info(), due);
 }
 
 bool Subcollective::poll() {

@@ -161,8 +161,8 @@ class Collective final : public Operation {
   }
   /// Returns the call of a sub-operation among some of the members, part `phase` (from 0) of this operation.
   Call among(const Group& members, std::uint64_t phase) const;
-  /// Throws the error for a message from this member that has an unexpected outcome, see Engine::fail_receive().
-  [[noreturn]] void fail(Outcome outcome, int group_rank) const;
+  /// Throws the error for a message of `due` bytes from this member that has an unexpected outcome, see Engine::fail_receive().
+  [[noreturn]] void fail(Outcome outcome, int group_rank, std::size_t due) const;
 
  private:
   friend struct Finished;

@@ -154,7 +154,7 @@ bool Message::arrived() {
     if (timed && pending_ns_ == 0) pending_ns_ = me_->engine().clock().now_ns();
     return false;
   }
-  if (outcome != Outcome::done) me_->fail(outcome, from_);
+  if (outcome != Outcome::done) me_->fail(outcome, from_, bytes_);
   if (pending_ns_ != 0)
     me_->engine().link_times().arrived(member.world, bytes_, me_->engine().clock().now_ns() - pending_ns_ + 1);
   here_ = true;

@@ -198,10 +198,12 @@ class Engine {
   Work post(Stream stream, std::unique_ptr<Operation> operation);
   /// Appends an operation, which the caller owns, to a stream and waits until it is complete. A phantom's is complete at once.
   void run(Stream stream, Operation& operation);
-  /// Returns true if no operation is pending, the job hasn't failed, and nothing must observe operations (a trace, fault
-  /// injection, phantom). Then a short message may be exchanged without an Operation, to save time.
+  /// Refuses all operations from now on: the rank has left the job.
+  void leave() { left_ = true; }
+  /// Returns true if no operation is pending, the job hasn't failed, the rank hasn't left it, and nothing must observe operations
+  /// (a trace, fault injection, phantom). Then a short message may be exchanged without an Operation, to save time.
   bool quiet() const {
-    return busy_ == 0 && !broken_ && observer_ == nullptr && recorder_ == nullptr && !board_.aborted() &&
+    return busy_ == 0 && !broken_ && !left_ && observer_ == nullptr && recorder_ == nullptr && !board_.aborted() &&
            options_.faults == nullptr && !options_.phantom;
   }
   /// Counts an operation that was done without an Operation object, see quiet(): the board counts it like any other, and memory
@@ -298,7 +300,8 @@ class Engine {
   [[noreturn]] void lost(int world_peer, Op op, const std::string& detail);
   /// Throws the error for a test_receive() whose outcome was neither pending nor done: Error(mismatch | corrupt | disconnected)
   /// with a description of what this rank expected and what it found. To be called within step().
-  [[noreturn]] void fail_receive(Outcome outcome, int world_peer, LaneId lane, Transport& transport, const OperationInfo& mine);
+  [[noreturn]] void fail_receive(Outcome outcome, int world_peer, LaneId lane, Transport& transport, const OperationInfo& mine,
+                                 std::optional<std::size_t> due = {});
   /// Returns true if a fault may strike single messages that this rank sends to another.
   bool may_be_struck(int world_peer) const;
   /// Posts the receive of a payload for the operation of a channel that is being stepped, whose faults strike it if they are due.
@@ -423,6 +426,7 @@ class Engine {
   };
   std::vector<Heard> heard_;  // by rank; empty until there is any
   bool broken_ = false;
+  bool left_ = false;
   bool moved_ = false;
   std::uint64_t blocked_ns_ = 0;
   TrafficCounters imagined_;

@@ -80,7 +80,8 @@ Error Engine::blamed(Cause cause, int culprit, const std::string& detail) const 
   return {cause, detail, culprit, op, sequence};
 }
 
-void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transport& transport, const OperationInfo& mine) {
+void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transport& transport, const OperationInfo& mine,
+                          std::optional<std::size_t> due) {
   const Found found = transport.found(lane);
   // Show on the board, and so in the verdict, that this rank waited for the peer.
   if (lane.stream == kTagged && stepped_ != nullptr) show(kTagged, *stepped_);
@@ -111,7 +112,8 @@ void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transpor
     they += ", which isn't the next of this operation: what should have come before it was lost";
   } else if (found.envelope.sequence == mine.group_sequence &&
              found.envelope.tag == make_tag(mine.op, mine.dtype, mine.reduction, 0)) {
-    they += ", which is alike but for what both don't list: another rank's count, the tag, or the algorithm";
+    if (due && *due != found.bytes) they += fmt::format(", where {} B were due: the counts differ", *due);
+    else they += ", which is alike but for what both don't list: another rank's count, the tag, or the algorithm";
   }
   throw Error(
       Cause::mismatch,

@@ -70,6 +70,7 @@ struct ProgressState {
    public:
     explicit Turn(ProgressState& state) : lock_(state.mutex, std::defer_lock) {
       state.check_process();
+      state.check_thread();
       state.enter(lock_);
     }
     std::unique_lock<std::mutex>& lock() { return lock_; }
@@ -83,6 +84,30 @@ struct ProgressState {
     throw Error(
         Cause::refused,
         "this process was forked from a rank's: only the rank itself can communicate (a worker that loads data must not)");
+  }
+
+  /// Throws Error(refused) in a thread that has the engine already, which would wait for itself.
+  void check_thread() const {
+    if (calling.load(std::memory_order_relaxed) != std::this_thread::get_id()) return;
+    throw Error(
+        Cause::refused,
+        "Progress: within a call of use() or post(), the thread has the context and would wait for itself; it may use what the "
+        "call is given, and nothing of Progress");
+  }
+  /// Gives the caller's function the context. Precondition: the thread has its Turn.
+  template <class Call>
+  auto call(const Call& function) {
+    struct Mark {
+      std::atomic<std::thread::id>& calling;
+      explicit Mark(std::atomic<std::thread::id>& mark) : calling(mark) {
+        calling.store(std::this_thread::get_id(), std::memory_order_relaxed);
+      }
+      Mark(const Mark&) = delete;
+      Mark& operator=(const Mark&) = delete;
+      ~Mark() { calling.store(std::thread::id(), std::memory_order_relaxed); }
+    };
+    const Mark mark(calling);
+    return function(*context);
   }
 
   void enter(std::unique_lock<std::mutex>& lock);
@@ -111,6 +136,7 @@ struct ProgressState {
   std::condition_variable changed;                   // an operation is over, or nobody drives any more
   std::uint64_t changes = 0;                         // guarded by `bell`
   std::condition_variable alarm;                     // wakes the progress thread while it rests
+  std::atomic<std::thread::id> calling{};            // the thread whose function has the context; none: no thread's
   std::atomic<std::uint32_t> wanted{0};              // threads that want the mutex
   std::deque<std::shared_ptr<PostedState>> pending;  // in the order of their posts
   bool driving = false;
@@ -365,13 +391,13 @@ Progress::~Progress() {
 
 void Progress::use(const std::function<void(Context&)>& call) {
   const ProgressState::Turn turn(*state_);
-  call(*state_->context);
+  state_->call(call);
 }
 
 Posted Progress::post(const std::function<Work(Context&)>& call, Done done, std::chrono::milliseconds at_most) {
   auto posted = std::make_shared<PostedState>(state_, std::move(done));
   ProgressState::Turn turn(*state_);
-  posted->work = call(*state_->context);
+  posted->work = state_->call(call);
   state_->last_post_ns = posix::now_ns();
   if (at_most.count() > 0 && at_most < kLongestLimit) {
     posted->limit_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(at_most).count());

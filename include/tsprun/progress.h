@@ -65,7 +65,8 @@ class Progress {
   ~Progress();
 
   /// Calls `call` while no other thread uses the context. It should not wait for other ranks, since all other threads wait
-  /// meanwhile. Throws what `call` throws.
+  /// meanwhile. Throws what `call` throws. Within `call`, and that of post(), use(), post() and Posted::wait() throw
+  /// Error(refused): the thread would wait for itself.
   void use(const std::function<void(Context&)>& call);
   /// Calls `call`, which posts an operation, as use() does, and looks after its Work. If the operation isn't over within
   /// `at_most` (zero: no limit) and nobody has called its wait(), the job fails: a program that waits in another way would wait

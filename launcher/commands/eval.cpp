@@ -1,5 +1,6 @@
 // `tsprun eval`: the loss of a model on data, and on request its logits.
 #include "launcher/commands/command.h"
+#include "launcher/model/memory_need.h"
 #include "launcher/model/model_options.h"
 #include "launcher/model/model_rank.h"
 #include "launcher/model/output_file.h"
@@ -77,7 +78,7 @@ class EvalCommand final : public Command {
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
-  void evaluate(Context& context, ReportSink& sink, const GlobalOptions& global) const;
+  void evaluate(Context& context, ReportSink& sink, const GlobalOptions& global, int unnamed) const;
 
   ModelCommandOptions model_;
   std::string logits_;
@@ -93,6 +94,21 @@ void EvalCommand::validate(const GlobalOptions& global) {
   validate_model(model_, global);
   validate_data(model_, false);
   validate_memory(model_, global, ModelUse::inference);
+  check_need(model_, global, false, "its first windows",
+             [&](const theory::MeshSetting& of, int rank, const theory::PeakOptions& how) {
+               constexpr int kTellingPasses = 2;  // buffers that are kept for later use exist from the second on
+               const TokenStream stream(model_.files());
+               const std::uint64_t windows = window_count(stream.size(), model_.sequence);
+               theory::RunPeaks run(of, rank, how);
+               std::uint64_t first = 0;
+               for (int pass = 0; pass < kTellingPasses && first < windows; ++pass) {
+                 const std::size_t count = windows_together(stream, model_, first);
+                 const WindowBatch batch(stream, model_.sequence, first, count);
+                 run.pass(batch.tokens());
+                 first += count;
+               }
+               return run.peaks();
+             });
   if (logits_.empty()) return;
   std::vector<std::filesystem::path> sources = model_.files();
   sources.emplace_back(model_.config);
@@ -103,8 +119,8 @@ void EvalCommand::validate(const GlobalOptions& global) {
 }
 
 /// Evaluates all windows, --batch of them at a time; prints the mean loss in nats and the audit of the first pass; sets `loss`,
-/// `windows`, `tokens`, `per_rank` and `theory` in the report. Every rank runs it.
-void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptions& global) const {
+/// `windows`, `tokens`, `per_rank` and `theory` in the report. Every rank runs it. `unnamed`: see OutputFile.
+void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptions& global, int unnamed) const {
   const ModelCommandOptions& options = model_;
   Session session(context, sink, global);
   Rank& rank = session.rank();
@@ -115,7 +131,7 @@ void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptio
   std::optional<OutputFile> file;
   if (!logits_.empty()) {
     const std::vector<std::size_t> shape = {static_cast<std::size_t>(windows), options.sequence, options.shape.vocabulary};
-    file.emplace(session, logits_, std::vector<safetensors::PlannedTensor>{{"logits", DType::f32, shape}});
+    file.emplace(session, logits_, std::vector<safetensors::PlannedTensor>{{"logits", DType::f32, shape}}, unnamed);
   }
 
   ProgressLine progress(sink, session.speaks() ? progress_style(global) : ProgressLine::Style::silent, "window", windows);
@@ -173,7 +189,9 @@ void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptio
 
 int EvalCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
-  const int code = run_model_job(global, report, [&](Context& context, ReportSink& sink) { evaluate(context, sink, global); });
+  const posix::UniqueFd unnamed = unnamed_output(global, logits_);
+  const int code = run_model_job(
+      global, report, [&](Context& context, ReportSink& sink) { evaluate(context, sink, global, unnamed.get()); }, unnamed.get());
   if (code != 0 && !logits_.empty()) safetensors::discard_unfinished(logits_);
   return code;
 }

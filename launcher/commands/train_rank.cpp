@@ -27,6 +27,13 @@ void save(Session& session, Model& model, const TrainPlan& plan, std::uint64_t s
       save_checkpoint(session.rank(), session.world(), model.parameters(), plan.model->shape, state, folder.dir(), options);
   if (!session.speaks()) return;
   for (const std::string& warning : saved.warnings) session.sink().line(warning);
+  if (plan.train->overwrite) {
+    try {
+      folder.remove_others();
+    } catch (const Error& error) {
+      session.sink().line(fmt::format("--overwrite: {}", error.what()));
+    }
+  }
   session.sink().append("checkpoints", {{"step", step}, {"folder", saved.folder.string()}, {"bytes", saved.bytes}});
   if (plan.progress != ProgressLine::Style::silent) {
     session.sink().line(
@@ -90,7 +97,7 @@ void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
     passes.note(step, tokens_of_step, model, rank);
     const double seconds = static_cast<double>(posix::now_ns() - begin) * 1e-9;
     if (session.speaks()) {
-      sink.append("steps", {{"step", step}, {"loss", loss}, {"grad_norm", norm}, {"tokens_per_s", tokens / seconds}});
+      sink.step({{"step", step}, {"loss", loss}, {"grad_norm", norm}, {"tokens_per_s", tokens / seconds}});
       progress.update(step, tokens, fmt::format("loss {:.4f}  grad_norm {:.3f}", loss, norm));
     }
     ends_early = ends_early && step < plan.train->steps;

@@ -6,16 +6,27 @@
 
 #include <fmt/format.h>
 
+#include <fcntl.h>
 #include <filesystem>
 #include <system_error>
 
 namespace tsprun::detail::launcher {
 
-OutputFile::OutputFile(Session& session, const std::string& path, const std::vector<safetensors::PlannedTensor>& tensors)
+OutputFile::OutputFile(Session& session, const std::string& path, const std::vector<safetensors::PlannedTensor>& tensors,
+                       int unnamed)
     : session_(session), plan_(tensors) {
-  if (session.speaks()) writer_.emplace(safetensors::Writer::create(path, plan_, [&] { session.rank().tick(); }));
+  using safetensors::Writer;
+  const auto tick = [&] { session.rank().tick(); };
+  const auto inherited = [&] { return posix::UniqueFd(::fcntl(unnamed, F_DUPFD_CLOEXEC, 0)); };
+  if (session.speaks())
+    writer_.emplace(unnamed < 0 ? Writer::create(path, plan_, tick) : Writer::create(path, plan_, inherited(), tick));
   session.world().barrier();
-  if (!session.speaks()) writer_.emplace(safetensors::Writer::join(path, plan_));
+  if (!session.speaks()) writer_.emplace(unnamed < 0 ? Writer::join(path, plan_) : Writer::join(path, plan_, inherited()));
+}
+
+posix::UniqueFd unnamed_output(const GlobalOptions& global, const std::string& path) {
+  if (path.empty() || global.several_machines) return {};
+  return safetensors::unnamed_file(path);
 }
 
 void OutputFile::publish() {

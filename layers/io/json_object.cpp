@@ -50,10 +50,7 @@ std::string JsonObject::text(std::string_view field, std::size_t least) {
   if (value == nullptr || !value->is_string() || !fits(value->get_ref<const std::string&>()))
     refuse(field, least == 0 ? fmt::format("text of at most {} bytes", kMostText)
                              : fmt::format("text of {} to {} bytes", least, kMostText));
-  auto text = value->get<std::string>();
-  std::ranges::replace_if(
-      text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-  return text;
+  return printable(value->get_ref<const std::string&>());
 }
 
 double JsonObject::number(std::string_view field, double low, double high, std::optional<double> usual) {

@@ -31,7 +31,7 @@ class JsonObject {
   /// Throws Error(refused) with entry i, from 0, of the array that a field holds: "table[2]". Precondition: it has that entry.
   [[noreturn]] void refuse_entry(std::string_view field, std::size_t i, std::string_view expected) const;
 
-  /// Returns a text of at least `least` and at most 200 bytes, control characters replaced.
+  /// Returns a text of at least `least` and at most 200 bytes, as printable() gives it.
   std::string text(std::string_view field, std::size_t least = 1);
   /// Returns a number from `low` to `high`.
   double number(std::string_view field, double low, double high, std::optional<double> usual = {});

@@ -13,7 +13,10 @@ namespace tsprun::detail {
 /// infinite numbers (with the field's name), duplicate names, more than 32 levels of nesting.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
-/// Returns text from a file in a form that is safe in error messages: control characters replaced, cut after 120 bytes.
+/// Returns text from a file with a question mark for every character that a terminal could take for a command or that changes the
+/// direction of what follows, and for every byte that is no UTF-8.
+std::string printable(std::string_view text);
+/// Returns text from a file in a form that is safe in error messages: as printable() does, cut after 120 bytes.
 std::string shown(std::string_view text);
 /// Returns a JSON value in a form that is safe in error messages: "an object", "an array", else as shown() does.
 std::string shown_value(const nlohmann::json& value);

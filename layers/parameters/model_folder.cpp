@@ -16,6 +16,13 @@ namespace {
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 
+/// Returns whether a text names a file without a path to it. Control characters, NUL among them, are none of a name: messages
+/// show it.
+bool is_name_in_folder(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && std::filesystem::path(name).filename() == name &&
+         printable(name) == name;
+}
+
 /// Reads the index and returns the shard of each tensor. Shards must lie in the folder itself: a name with a path in it could
 /// refer to any file.
 std::map<std::string, std::string> read_index(const std::filesystem::path& path) {
@@ -27,13 +34,10 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   }
   std::map<std::string, std::string> index;
   for (const auto& [tensor, shard] : map->items()) {
-    const bool is_name =
-        shard.is_string() && !shard.get_ref<const std::string&>().empty() &&
-        std::filesystem::path(shard.get_ref<const std::string&>()).filename() == shard.get_ref<const std::string&>() &&
-        shard != "." && shard != "..";
-    if (!is_name) {
+    if (!shard.is_string() || !is_name_in_folder(shard.get_ref<const std::string&>())) {
       throw Error(Cause::refused,
-                  fmt::format("{}: field \"weight_map.{}\": expected the name of a file in the same folder, found {}",
+                  fmt::format("{}: field \"weight_map.{}\": expected the name of a file in the same folder, without control "
+                              "characters, found {}",
                               path.string(), shown(tensor), shown_value(shard)));
     }
     index.emplace(tensor, shard.get<std::string>());

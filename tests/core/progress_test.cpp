@@ -375,4 +375,26 @@ TEST(Progress, AForkedChildIsRefusedAndDisturbsNobody) {
 }
 #endif
 
+TEST(Progress, AThreadThatHasTheContextIsRefusedItInsteadOfWaitingForItself) {
+  run_ranks(2, [](Context& context) {
+    Progress progress(context);
+    std::int64_t value = context.rank();
+    Posted outer = sum(progress, value);
+    progress.use([&](Context& rank) {
+      EXPECT_THROW(progress.use([](Context&) {}), Error);
+      EXPECT_THROW(sum(progress, value), Error);
+      if (!outer.over()) EXPECT_THROW(outer.wait(), Error);
+      EXPECT_EQ(rank.size(), 2);
+    });
+    EXPECT_THROW(progress.use([&](Context&) { progress.use([](Context&) {}); }), Error);
+    EXPECT_TRUE(outer.wait());
+    EXPECT_EQ(value, 1);
+    // What a call threw leaves nothing behind, and another thread has its turn meanwhile.
+    std::thread([&] { progress.use([](Context&) {}); }).join();
+    value = context.rank();
+    EXPECT_TRUE(sum(progress, value).wait());
+    EXPECT_EQ(value, 1);
+  });
+}
+
 }  // namespace tsprun::detail::test::progress_test

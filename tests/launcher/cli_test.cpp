@@ -53,6 +53,10 @@ TEST(CommandLine, WhatIsUnknownIsNamed) {
 
 TEST(CommandLine, WhatIsNearlyKnownIsProposed) {
   expect_refused({"trian"}, "unknown command trian; did you mean train?");
+  expect_refused({"--dtype", "f64", "eval", "--config", "nano"},
+                 "--dtype: it is an option of eval and stands behind it: tsprun eval --dtype TYPE");
+  expect_refused({"--dtype=f64", "eval", "--config", "nano"}, "--dtype=f64: it is an option of eval");
+  expect_refused({"--dtype", "f64"}, "--dtype: it is an option of train, eval");
   expect_refused({"--layuot", "tsp=4", "doctor"}, "unknown option --layuot; did you mean --layout?");
   expect_refused({"train", "--step", "4"}, "unknown option --step; did you mean --steps?");
   expect_refused({"-json", "x", "doctor"}, "unknown option -json; did you mean --json?");

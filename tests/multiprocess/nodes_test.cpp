@@ -177,6 +177,7 @@ TEST(NodeOptions, AreCheckedBeforeRanksStart) {
       {"-n", "2", "--nodes", "2", "--rdma", "nosuch9"},
       {"-n", "2", "--nodes", "2", "--inter", "verbs", "--rdma", "nosuch9"},
       {"-n", "2", "--rdma", "nosuch9:x"},
+      {"-n", "2", "--rdma", "nosuch9"},
       {"-n", "2", "--rdma", "nosuch9", "--inter", "tcp"},
       {"-n", "2", "--intra", "pigeon"}};
   for (const std::vector<std::string>& options : refused) {

@@ -2,6 +2,7 @@
 #include "transport/bootstrap/store.h"
 
 #include "transport/cause.h"
+#include "transport/machine.h"
 #include "transport/number.h"
 #include "transport/tcp/dial.h"
 
@@ -108,7 +109,8 @@ void StoreServer::accept(int listener) {
       if (arrival.no_descriptor) make_room(true);
       return;
     }
-    make_room(false);
+    make_room(static_cast<std::uint64_t>(arrival.socket.get()) + static_cast<std::uint64_t>(kept_free_) >=
+              machine::limit_open_files());  // a new descriptor has the lowest number that is free
     tcp::set_option(arrival.socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
     const int descriptor = arrival.socket.get();
     epoll_event event{.events = EPOLLIN, .data = {.fd = descriptor}};
@@ -150,7 +152,8 @@ void StoreServer::drop(int descriptor, const std::string& why) {
   if (node.empty()) return;
   if (pacing_) pacing_->remove(descriptor);
   for (auto& [key, who] : waiting_) who.erase(descriptor);
-  if (node.mapped().link.ready() && on_gone) on_gone(descriptor, why);
+  const StoreLink& link = node.mapped().link;
+  if (link.ready() && on_gone) on_gone(descriptor, why, link.damaged());
 }
 
 void StoreServer::serve(int descriptor) {
@@ -210,7 +213,8 @@ void StoreServer::obey(Client& client, const StoreFrame& frame) {
       for (auto each = values_.lower_bound(frame.key); each != values_.end() && each->first.starts_with(frame.key); ++each)
         client.link.send(StoreOp::value, each->first, each->second);
       break;
-    case StoreOp::value: break;  // only servers send it: ignored
+    case StoreOp::damaged:
+    case StoreOp::value: break;  // of these one ends the link, and only servers send the other: ignored
   }
   client.link.flush();
   arrange(client);
@@ -315,7 +319,9 @@ std::vector<std::byte> StoreClient::get(const std::string& key, const std::strin
   for (;;) {
     const bool alive = link_->pump();
     if (std::optional<std::vector<std::byte>> value = link_->take(key)) return *std::move(value);
-    if (!alive) throw Error(Cause::disconnected, fmt::format("the way to the job's store is cut: {}", link_->why_over()));
+    if (!alive)
+      throw Error(link_->damaged() ? Cause::corrupt : Cause::disconnected,
+                  fmt::format("the way to the job's store is cut: {}", link_->why_over()));
     wait(deadline, what);
   }
 }

@@ -49,6 +49,10 @@ class StoreServer {
   /// many times a second.
   void pace(std::uint64_t outage_ns);
 
+  /// Leaves room for so many descriptors that the owner will open: where fewer are left, a stranger who connects displaces
+  /// another. At first for none.
+  void keep_free(int descriptors) { kept_free_ = descriptors; }
+
   /// Returns whether a connected client's machine acknowledges nothing at present (tcp::is_unanswered()).
   bool is_unanswered(int client) const { return tcp::is_unanswered(client); }
 
@@ -65,8 +69,9 @@ class StoreServer {
   const std::vector<std::byte>* find(const std::string& key) const;
   /// Callback after a client has set a key. `client` numbers the connection; the number is used again after the client has gone.
   std::function<void(int client, const std::string& key, const std::vector<std::byte>& value)> on_set;
-  /// Callback after a client that had proved itself has gone, with the reason.
-  std::function<void(int client, const std::string& why)> on_gone;
+  /// Callback after a client that had proved itself has gone, with the reason. `damaged`: because what one end got isn't what the
+  /// other had sent.
+  std::function<void(int client, const std::string& why, bool damaged)> on_gone;
   /// Returns true if no client is connected.
   bool alone() const { return clients_.empty(); }
 
@@ -94,6 +99,7 @@ class StoreServer {
   std::map<std::string, std::vector<std::byte>, std::less<>> values_;
   std::map<std::string, std::set<int>> waiting_;  ///< clients that wait for a key that isn't set yet
   RefusalLog refusals_{"the store"};
+  int kept_free_ = 0;
   std::optional<tcp::Pacing> pacing_;
 };
 

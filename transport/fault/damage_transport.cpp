@@ -35,18 +35,19 @@ Ticket DamageTransport::expect(LaneId lane, const Envelope& envelope, std::byte*
   // The message that replaces a lost one isn't the one to be damaged.
   if (here.losing) damage.reset();
   const bool below_its_check = damage && inner().checks_payloads();
-  if (below_its_check) arrivals_->damage(lane, here.last + 1);
+  const std::size_t byte = damage ? damage->draw % bytes : 0;
+  const unsigned bit = damage ? static_cast<unsigned>(damage->draw >> 61) : 0;
+  const std::byte flip = std::byte{1} << bit;
+  if (below_its_check) arrivals_->damage(lane, here.last + 1, byte, flip);
   const Ticket below = post();
   if (below == kNotNow) return kNotNow;
   here.last = below;
   here.losing = false;
   const Ticket ticket = below - here.lost.size();
   if (damage) {
-    const std::size_t byte = damage->draw % bytes;
-    const auto bit = static_cast<unsigned>(damage->draw >> 61);
-    const std::string what = below_its_check ? "a bit is flipped" : fmt::format("bit {} of byte {} is flipped", bit, byte);
+    const std::string what = fmt::format("bit {} of byte {} is flipped", bit, byte);
     if (!below_its_check) {
-      here.damaged[ticket] = {.bytes = where, .byte = byte, .flip = std::byte{1} << bit, .copy = {}};
+      here.damaged[ticket] = {.bytes = where, .byte = byte, .flip = flip, .copy = {}};
       if (where == nullptr) here.damaged[ticket].copy.resize(bytes);
     }
     strikes_->done(*damage, {damage->fault, lane.stream, from, bytes, what});

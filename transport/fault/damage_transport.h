@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -26,17 +25,25 @@ namespace tsprun::detail::fault {
 /// Damages payloads below the check of a transport that checks them itself: decorates that check.
 class DamagedArrivals final : public PayloadCheck {
  public:
-  /// Chooses a message of a lane: a bit of it will be flipped before it is checked. Call it before the message's receive is
-  /// posted.
-  void damage(LaneId lane, Ticket ticket) { chosen_.insert({lane, ticket}); }
+  /// Chooses a bit of a message, `flip` of its byte `byte`, which will be flipped before it is checked. Call it before the
+  /// message's receive is posted.
+  void damage(LaneId lane, Ticket ticket, std::size_t byte, std::byte flip) { chosen_[{lane, ticket}] = {byte, flip}; }
 
-  bool is_whole(LaneId lane, Ticket ticket, std::span<std::byte> payload, std::uint64_t hash) override {
-    if (chosen_.erase({lane, ticket}) != 0) payload.front() ^= std::byte{1};
-    return PayloadCheck::is_whole(lane, ticket, payload, hash);
+  bool is_whole(LaneId lane, Ticket ticket, std::uint64_t at, std::span<std::byte> payload, std::uint64_t hash) override {
+    const auto chosen = chosen_.find({lane, ticket});
+    if (chosen != chosen_.end() && chosen->second.byte >= at && chosen->second.byte - at < payload.size()) {
+      payload[chosen->second.byte - at] ^= chosen->second.flip;
+      chosen_.erase(chosen);
+    }
+    return PayloadCheck::is_whole(lane, ticket, at, payload, hash);
   }
 
  private:
-  std::set<std::pair<LaneId, Ticket>> chosen_;
+  struct Bit {
+    std::size_t byte = 0;
+    std::byte flip{};
+  };
+  std::map<std::pair<LaneId, Ticket>, Bit> chosen_;
 };
 
 /// Carries out a rank's Strikes of kind corrupt and drop, and its cuts.

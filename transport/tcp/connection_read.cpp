@@ -107,7 +107,7 @@ bool Connection::parse() {
 
 /// Returns true if a payload, of a small message or a piece, has the hash that its header gives.
 bool Connection::is_whole(const FrameHeader& header, std::span<std::byte> payload) {
-  return check_->is_whole({peer_, static_cast<Stream>(header.stream)}, header.ticket, payload, header.payload_hash);
+  return check_->is_whole({peer_, static_cast<Stream>(header.stream)}, header.ticket, header.where, payload, header.payload_hash);
 }
 
 bool Connection::handle(const FrameHeader& header, std::span<std::byte> payload) {
