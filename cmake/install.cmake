@@ -13,7 +13,7 @@ target_compile_features(tsprun_public INTERFACE cxx_std_20)
 install(TARGETS tsprun_public tsprun_core tsprun_transport EXPORT tsprunTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET tsprun)
   set_target_properties(tsprun PROPERTIES EXPORT_NAME launcher)
-  install(TARGETS tsprun EXPORT tsprunTargets RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS tsprun EXPORT tsprunTargets RUNTIME_DEPENDENCY_SET tsprun_needs RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 install(DIRECTORY include/tsprun DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 
@@ -22,5 +22,5 @@ configure_package_config_file(cmake/tsprunConfig.cmake.in ${PROJECT_BINARY_DIR}/
                               INSTALL_DESTINATION ${tsprun_package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tsprunConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/tsprunConfig.cmake ${PROJECT_BINARY_DIR}/tsprunConfigVersion.cmake
-              cmake/FindIbverbs.cmake cmake/FindxxHash.cmake
+              cmake/FindxxHash.cmake
         DESTINATION ${tsprun_package_dir})

@@ -5,10 +5,12 @@
 #include "launcher/standard_output.h"
 #include "launcher/table.h"
 #include "launcher/transport_trial.h"
+#include "transport/bootstrap/pmix_store.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/shm/node_memory.h"
 #include "transport/verbs/device.h"
+#include "transport/verbs/library.h"
 #include "transport/verbs/memory.h"
 
 #include <fmt/format.h>
@@ -117,6 +119,18 @@ RdmaFindings find_rdma(const GlobalOptions& options, const Trial& self_test) {
   return found;
 }
 
+/// A library that is loaded when it is needed.
+struct OptionalLibrary {
+  const char* name;
+  const char* purpose;
+  std::string trouble;  ///< why it can't be loaded; empty: it can
+};
+
+std::vector<OptionalLibrary> find_libraries() {
+  return {{"libibverbs", "RDMA", verbs::library_trouble()},
+          {"libpmix", "ranks that mpirun or srun --mpi=pmix start on several nodes", bootstrap::pmix_trouble()}};
+}
+
 /// Trials of all kinds of transports, in the order of the table.
 using Trials = std::array<Trial, kFactories.size()>;
 
@@ -168,6 +182,7 @@ class Doctor : public Command {
     const RdmaFindings rdma = find_rdma(global, trial_of("verbs"));
     const std::vector<WayRow> ways = {likely_way("same node", Factory::Distance::node, global.intra, trials),
                                       likely_way("other nodes", Factory::Distance::job, global.inter, trials)};
+    const std::vector<OptionalLibrary> libraries = find_libraries();
     const machine::Space space = machine::shared_memory_file_system();
     const double quota = machine::cpu_quota();
     const std::string policy = machine::huge_page_policy_for_shared_memory();
@@ -200,6 +215,9 @@ class Doctor : public Command {
       print("  {:<6}{}: {}\n", kFactories[i]->name, trials[i].possible ? "yes" : "no", trials[i].why);
     print("\nwhy this transport\n");
     for (const WayRow& way : ways) print("  {:<12} {:<6}{}\n", way.between, way.kind, way.why);
+    print("\nlibraries that are loaded when needed\n");
+    for (const auto& [name, purpose, trouble] : libraries)
+      print("  {:<12} {} ({})\n", name, trouble.empty() ? "here" : "missing: " + trouble, purpose);
     print("\nalgorithms (first line that fits; TSP_ALGORITHMS overrides{})\n", overrides.empty() ? "" : ": " + overrides);
     print_lines(choice_lines(choices));
     print("\nalgorithms that there are\n");
@@ -226,6 +244,11 @@ class Doctor : public Command {
     }
     facts["ways"] = ordered_json::array();
     for (const WayRow& way : ways) facts["ways"].push_back({{"between", way.between}, {"kind", way.kind}, {"why", way.why}});
+    facts["libraries"] = ordered_json::array();
+    for (const auto& [name, purpose, trouble] : libraries) {
+      facts["libraries"].push_back(
+          {{"name", name}, {"purpose", purpose}, {"trouble", trouble.empty() ? ordered_json(nullptr) : ordered_json(trouble)}});
+    }
     ordered_json& algorithms = facts["algorithms"] = ordered_json::array();
     for (const ChoiceRow& choice : choices.rows()) {
       algorithms.push_back({{"op", std::string(tsprun::name(choice.op))},
