@@ -100,7 +100,7 @@ struct Attention {
         dq(DType::f32, {1, seq, heads, d}),
         dk(DType::f32, {1, seq, heads, d}),
         dv(DType::f32, {1, seq, heads, d}),
-        lse(DType::f32, {1, heads, seq}),
+        lse(DType::f32, {1, heads, seq, kernels::kLseParts}),
         delta(DType::f32, {1, heads, seq}) {}
 
   void forward(const kernels::Compute& on) {

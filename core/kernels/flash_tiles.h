@@ -44,18 +44,24 @@ class Visibility {
   std::size_t keys_;
 };
 
-/// Returns the log-sum-exp of a query, maximum + ln(sum) / scale, where `sum` is the sum of exp(scale·(score − maximum)). Returns
-/// NaN where rounding the result to T would change probabilities by more than a part in 256; in f32 that takes scaled scores
-/// beyond 2¹⁵ of which no single one outweighs the rest. Also returns NaN if `sum` is 0 (nothing could be summed up) or if
-/// `maximum` or `sum` is NaN.
+/// Log-sum-exp of a query's scores: the two elements of lse.
 template <class T>
-T log_sum_exp(T maximum, T sum, double scale) {
-  constexpr double kMostLost = 1.0 / 256;
-  const T above = static_cast<T>(std::log(static_cast<double>(sum)) / scale);
-  const T lse = maximum + above;
-  const double lost = static_cast<double>(above - (lse - maximum)) * scale;
-  return std::abs(lost) <= kMostLost ? lse : std::numeric_limits<T>::quiet_NaN();
-}
+struct LogSumExp {
+  T maximum;  ///< in units of q·k; −∞: the query sees no key
+  T log_sum;  ///< ln of the sum of exp(scale·(q·k − maximum))
+
+  static LogSumExp of_nothing() { return {-std::numeric_limits<T>::infinity(), T{0}}; }
+  /// Returns it for a query that sees a key. It is NaN if `sum` is 0 (nothing could be summed up) or if `maximum` or `sum` is
+  /// NaN.
+  static LogSumExp of(T maximum, T sum) {
+    const T log_sum = sum > T{0} ? static_cast<T>(std::log(static_cast<double>(sum))) : std::numeric_limits<T>::quiet_NaN();
+    return {std::isnan(log_sum) ? log_sum : maximum, log_sum};
+  }
+  void store(T* to) const {
+    to[0] = maximum;
+    to[1] = log_sum;
+  }
+};
 
 /// Returns one head of one sequence as a matrix [S, d].
 inline ConstTensor head(const ConstTensor& view, std::size_t batch, std::size_t number) {
@@ -88,11 +94,19 @@ inline void check_operands(const char* kernel, const Attention& attention, const
   check_heads(kernel, attention.heads, q, k);
 }
 
-/// Throws std::invalid_argument unless `values` (lse or delta) is [B, n, Sq] in the type of sums.
-inline void check_row_values(const char* kernel, const ConstTensor& values, const ConstTensor& q) {
-  require(values.dims() == 3 && values.size(0) == q.size(0) && values.size(1) == q.size(2) && values.size(2) == q.size(1) &&
-              values.dtype() == summed_in(q.dtype()),
-          kernel, "lse and delta must be [B, n, Sq] of the type of sums", values);
+/// Returns whether `values`, of `dims` dims, begins with [B, n, Sq] and is in the type of sums.
+inline bool has_rows_of(const ConstTensor& values, std::size_t dims, const ConstTensor& q) {
+  return values.dims() == dims && values.size(0) == q.size(0) && values.size(1) == q.size(2) && values.size(2) == q.size(1) &&
+         values.dtype() == summed_in(q.dtype());
+}
+/// Throws std::invalid_argument unless lse is [B, n, Sq, 2] in the type of sums, its last dim dense.
+inline void check_lse(const char* kernel, const ConstTensor& lse, const ConstTensor& q) {
+  require(has_rows_of(lse, 4, q) && lse.size(3) == kLseParts && dense_rows(lse), kernel,
+          "lse must be [B, n, Sq, 2] of the type of sums", lse);
+}
+/// Throws std::invalid_argument unless delta is [B, n, Sq] in the type of sums.
+inline void check_delta(const char* kernel, const ConstTensor& delta, const ConstTensor& q) {
+  require(has_rows_of(delta, 3, q), kernel, "delta must be [B, n, Sq] of the type of sums", delta);
 }
 
 }  // namespace tsprun::detail::kernels::flash

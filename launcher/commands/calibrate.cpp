@@ -32,7 +32,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr ModelOptionUse kCalibrateUse{.model_folder = false, .files = false, .seed = false, .swept = true, .ranks = false};
+constexpr ModelOptionUse kCalibrateUse{
+    .model_folder = false, .files = false, .seed = false, .swept = true, .ranks = false, .beyond = true};
 constexpr std::int64_t kMostPasses = 1000;
 constexpr std::size_t kChoreBytes = std::size_t{4} << 20;  // of a rank, in the measurements of copies and sums
 constexpr int kChoreRuns = 15;

@@ -28,7 +28,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::int64_t kMostStepsOfAPoint = 1'000'000;
-constexpr ModelOptionUse kCompareUse{};
+constexpr ModelOptionUse kCompareUse{.audit = false};
 constexpr ModelOptionUse kSizes{.ranks = false};
 
 /// Turns a point's texts into values. Throws Error(refused) with the message of a model command that can't run it.
@@ -52,7 +52,8 @@ void run_steps(Context& context, ReportSink& sink, const ComparePoint& point, co
   Model model(rank, session.mesh(), model_options(options, training));
   fill_weights(session, model, options);
   TrainingBatch batch(options);
-  PassesOfRun passes{.decisive = {}, .tokens = [&](std::uint64_t step) { return batch.of_step(step); }};
+  PassesOfRun passes{
+      .decisive = {}, .tokens = [&](std::uint64_t step) { return batch.of_step(step); }, .files = !options.model.empty()};
 
   // The first step isn't measured: it warms up caches and allocates memory for the first time.
   for (std::uint64_t step = 1; step <= compare.steps + 1; ++step) {

@@ -18,6 +18,7 @@
 #include "transport/posix.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -29,7 +30,7 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-constexpr ModelOptionUse kGenerateUse{.model_folder = true, .data = false, .seed = true, .recompute = false};
+constexpr ModelOptionUse kGenerateUse{.model_folder = true, .data = false, .seed = true, .recompute = false, .audit = false};
 /// Returns the nearest layout that can be decoded: with tsp instead of zero3.
 Layout decodable(const Layout& layout) {
   Layout works;
@@ -55,7 +56,7 @@ struct GenerateOptions {
   Given<double> temperature{1.0};
   Given<std::size_t> top_k{0};
   Given<double> top_p{1.0};
-  bool audit = false;  ///< print the audit's tables, not only its verdict
+  std::string audit;  ///< "report": print the audit's tables, not only its verdict; "strict": and fail if a figure differs
 
   // Values derived during validation, not given on the command line.
   std::vector<Prompt> texts;  ///< at least one
@@ -247,13 +248,21 @@ void GenerateOptions::declare(OptionTable& table) {
   table.group("Generation");
   table.add("--prompt TEXT|FILE.bin", prompt, "what the text begins with; a .bin file holds token ids", computed | reads);
   table.add("--prompts FILE", prompts, "instead: each line begins a text of its own, and all are decoded together", reads);
-  table.add("--tokens N", tokens, "tokens to add");
+  table.add("--tokens N", tokens, "tokens to add; without this option fewer where the model has no room for so many");
   table.add("--temperature T", temperature, "of the logits; 0: always the likeliest token",
             Number{{.lowest = 0, .highest = kHottest}});
   table.add("--top-k K", top_k, "only the K likeliest; 0: all");
   table.add("--top-p P", top_p, "only the likeliest that together have this probability",
             Number{{.lowest = 0, .highest = 1, .open = true}});
-  table.add("--audit", audit, "print on stderr what every rank held and received, beside the forecast", per_node);
+  OptionRow& row =
+      table.add("--audit MODE", audit,
+                "print on stderr what every rank held and received, beside the forecast; strict: and exit with 1 if a "
+                "byte differs",
+                per_node);
+  row.declare = [usual = row.declare](CLI::App& app) { return usual(app)->expected(0, 1)->default_str("report"); };
+  row.parse = [this] {
+    if (!audit.empty()) audit_modes()("--audit", audit);
+  };
 }
 
 void GenerateCommand::declare(OptionTable& table) {
@@ -312,11 +321,20 @@ void GenerateCommand::validate(const GlobalOptions& global) {
   const std::size_t room = model_.shape.max_positions;
   check_room(options_.texts, 1, room);
   std::size_t shortest = room;
-  for (const Prompt& prompt : options_.texts) shortest = std::min(shortest, prompt.ids.size());
+  std::size_t longest = 0;
+  for (const Prompt& prompt : options_.texts) {
+    shortest = std::min(shortest, prompt.ids.size());
+    longest = std::max(longest, prompt.ids.size());
+  }
   const auto check = [](const char* option, Given<std::size_t>& number, std::int64_t lowest, std::int64_t highest) {
     number = static_cast<std::size_t>(
         parse_integer(option, number.given() ? number.text : std::to_string(number.value), lowest, highest));
   };
+  if (!options_.tokens.given() && longest + options_.tokens > room) {
+    options_.tokens = room - longest;
+    spdlog::info("--tokens {}: as many as the model's {} positions leave after {} tokens of a prompt", options_.tokens.value,
+                 room, longest);
+  }
   check("--tokens", options_.tokens, 1, static_cast<std::int64_t>(room - shortest));
   check_room(options_.texts, options_.tokens, room);
   check("--top-k", options_.top_k, 0, static_cast<std::int64_t>(model_.shape.vocabulary));

@@ -27,7 +27,7 @@ namespace tsprun::detail::launcher {
 namespace {
 
 constexpr std::int64_t kMostGpus = kMostRanksOnPaper;
-constexpr ModelOptionUse kPlanUse{.files = false, .seed = false, .ranks = false};
+constexpr ModelOptionUse kPlanUse{.files = false, .seed = false, .ranks = false, .beyond = true};
 
 /// The options of `plan`, each with its default.
 struct PlanOptions {

@@ -38,7 +38,8 @@ void check_vocabulary(const Prompt& prompt, const ModelCommandOptions& model) {
 bool prompt_is_file(const std::string& prompt) {
   const std::filesystem::path path(prompt);
   std::error_code error;  // such as a text too long for a name
-  return path.extension() == ".bin" && std::filesystem::is_regular_file(path, error);
+  // Files of ids in a form that isn't read are none of the user's text either; reading them refuses them.
+  return (path.extension() == ".bin" || names_other_numbers(path)) && std::filesystem::is_regular_file(path, error);
 }
 
 Prompt read_prompt(const std::string& prompt, const ModelCommandOptions& model) {
@@ -46,10 +47,11 @@ Prompt read_prompt(const std::string& prompt, const ModelCommandOptions& model) 
   Prompt read{.name = "--prompt", .ids = {}};
   if (prompt_is_file(prompt)) {
     const TokenStream stream({path}, 1);
+    stream.check_vocabulary(model.shape.vocabulary);
     read.ids.resize(static_cast<std::size_t>(stream.size()));
     stream.read(0, read.ids);
   } else {
-    if (!model.model.empty()) refuse_text_beside_tokenizer({"--prompt"}, model.model);
+    if (!model.source.empty()) refuse_text_beside_tokenizer({"--prompt"}, model.source);
     if (path.extension() == ".bin") spdlog::warn("--prompt {}: there is no such file; it is taken as text", prompt);
     read.ids = ids_of(prompt);
   }
@@ -60,8 +62,9 @@ Prompt read_prompt(const std::string& prompt, const ModelCommandOptions& model) 
 
 std::vector<Prompt> read_prompts(const std::filesystem::path& file, const ModelCommandOptions& model) {
   // Never ids, whatever the file is called.
-  if (!model.model.empty()) refuse_text_beside_tokenizer({"--prompts"}, model.model);
+  if (!model.source.empty()) refuse_text_beside_tokenizer({"--prompts"}, model.source);
   const posix::UniqueFd opened = file::open_to_read(file);
+  refuse_other_numbers(file);
   const std::uint64_t bytes = file::size(opened, file);
   if (bytes > kLargestPrompts)
     refuse(fmt::format("--prompts {}: {} bytes; at most {} work", file.string(), bytes, kLargestPrompts));

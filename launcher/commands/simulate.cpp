@@ -28,7 +28,8 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-constexpr ModelOptionUse kSimulateUse{.model_folder = false, .files = false, .seed = false, .swept = true, .ranks = false};
+constexpr ModelOptionUse kSimulateUse{
+    .model_folder = false, .files = false, .seed = false, .swept = true, .ranks = false, .beyond = true};
 constexpr std::int64_t kMostSimulatedSteps = 1000;
 constexpr double kMostFactor = 1e6;
 

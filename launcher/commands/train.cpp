@@ -82,7 +82,8 @@ void TrainCommand::validate(const GlobalOptions& global) {
   for (const std::string& line : differences(saved, now)) spdlog::warn("{}: {}", train_.resumed->folder.string(), line);
 }
 
-/// Checks that a checkpoint fits into the folder, and warns if other runs' checkpoints are there.
+/// Checks that a checkpoint fits into the folder, reads what it takes over from the model's folder, and warns if other runs'
+/// checkpoints are there.
 void TrainCommand::validate_save() {
   try {
     check_save_folder(train_.save, model_.shape, model_.dtype);
@@ -90,6 +91,10 @@ void TrainCommand::validate_save() {
     if (!train_.saves_unasked) throw;
     throw Error(error.cause(),
                 fmt::format("{}; a resumed run saves in its own folder unless --save names another", error.what()));
+  }
+  if (!model_.source.empty()) {
+    source_ = read_model_source(model_.source);
+    for (const std::string& warning : source_->warnings) spdlog::warn("{}", warning);
   }
   folder_.emplace(train_.save, train_.resumed);
   if (const std::optional<std::uint64_t> newest = folder_->others()) {
@@ -110,6 +115,7 @@ int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
                        .train = &train_,
                        .progress = style,
                        .folder = folder_ ? &*folder_ : nullptr,
+                       .source = source_ ? &*source_ : nullptr,
                        .wind_down = wind_down};
   return run_job({.global = &global,
                   .rank_main = [&](Context& context, ReportSink& sink) { train_rank(context, sink, plan); },

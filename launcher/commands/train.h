@@ -10,6 +10,7 @@
 #include "launcher/model/progress.h"
 #include "launcher/report_sink.h"
 #include "launcher/wind_down.h"
+#include "layers/checkpoints/model_source.h"
 
 #include <cstdint>
 #include <optional>
@@ -24,8 +25,9 @@ struct TrainPlan {
   const ModelCommandOptions* model;
   const TrainOptions* train;
   ProgressLine::Style progress;
-  const RunFolder* folder;  ///< the folder of --save; null: nothing is saved
-  WindDown* wind_down;      ///< tells when to save and end early; null: never
+  const RunFolder* folder;    ///< the folder of --save; null: nothing is saved
+  const ModelSource* source;  ///< what checkpoints take over from the model's folder; null: nothing
+  WindDown* wind_down;        ///< tells when to save and end early; null: never
 };
 
 /// Trains, prints progress and the audit, sets `steps`, `loss`, `per_rank` and `theory` in the report. A
@@ -58,7 +60,8 @@ class TrainCommand final : public Command {
 
   ModelCommandOptions model_;
   TrainOptions train_;
-  std::optional<RunFolder> folder_;  ///< the folder of --save; empty: nothing is saved
+  std::optional<RunFolder> folder_;    ///< the folder of --save; empty: nothing is saved
+  std::optional<ModelSource> source_;  ///< what checkpoints take over from the model's folder; empty: nothing
   std::optional<WindDown> wind_down_;
   std::string trouble_;  ///< why this tsprun can't start the job, to be told to other nodes
 };

@@ -134,7 +134,9 @@ void find_resumed(TrainOptions& options, ModelCommandOptions& model) {
     if (options.save.empty())
       spdlog::warn("--resume {}: lies in no folder of a run, so nothing will be saved; give --save DIR", options.resume);
   }
+  for (const std::string& line : options.resumed->warnings) spdlog::warn("{}", line);
   model.resumed = options.resumed->config;
+  model.source = options.resumed->folder;
   const CheckpointState& state = options.resumed->state;
   if (model.dtype.given() && model.dtype != state.dtype) {
     refuse(fmt::format("--dtype {}: {} holds {}; leave --dtype out", model.dtype.text, options.resumed->folder.string(),

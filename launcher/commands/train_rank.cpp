@@ -22,7 +22,8 @@ void save(Session& session, Model& model, const TrainPlan& plan, std::uint64_t s
   const RunFolder& folder = *plan.folder;
   const CheckpointState state =
       checkpoint_state(*plan.train, *plan.model, *plan.global, folder.run(), kernels::name(kernels::level()), step);
-  const SaveOptions options{.keep = plan.train->keep, .before_publish = [&] { check_lease(folder.dir(), folder.token()); }};
+  const SaveOptions options{
+      .keep = plan.train->keep, .source = plan.source, .before_publish = [&] { check_lease(folder.dir(), folder.token()); }};
   const SavedCheckpoint saved =
       save_checkpoint(session.rank(), session.world(), model.parameters(), plan.model->shape, state, folder.dir(), options);
   if (!session.speaks()) return;
@@ -63,7 +64,9 @@ void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
 
   ProgressLine progress(sink, session.speaks() ? plan.progress : ProgressLine::Style::silent, "step", plan.train->steps, done);
   const auto tokens = static_cast<double>(options.batch * options.sequence);
-  PassesOfRun passes{.decisive = {}, .tokens = [&](std::uint64_t step) { return batch.of_step(step); }};
+  PassesOfRun passes{.decisive = {},
+                     .tokens = [&](std::uint64_t step) { return batch.of_step(step); },
+                     .files = plan.train->resumed || !options.model.empty()};
   double loss = 0;
   rank.reset_times();
   for (std::uint64_t step = done + 1; step <= plan.train->steps; ++step) {
@@ -94,7 +97,10 @@ void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
       progress.update(step, tokens, fmt::format("loss {:.4f}  grad_norm {:.3f}", loss, norm));
     }
     ends_early = ends_early && step < plan.train->steps;
-    if (plan.train->saves_after(step) || ends_early) save(session, model, plan, step);
+    if (plan.train->saves_after(step) || ends_early) {
+      save(session, model, plan, step);
+      passes.saved = true;  // also after the last step, so that it is the largest
+    }
     if (!ends_early) continue;
     end_early(session, *plan.wind_down);
     if (session.speaks()) sink.set("loss", loss);

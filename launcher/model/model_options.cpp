@@ -55,7 +55,7 @@ void find_folder(ModelCommandOptions& options) {
       refuse(fmt::format("--model {}", error.what()));
     }
   }();
-  for (const std::string& line : found.skipped) spdlog::warn("skipped a damaged checkpoint: {}", line);
+  for (const std::string& line : found.skipped) spdlog::warn("skipped a checkpoint: {}", line);
   if (found.has_manifest && options.unchecked)
     spdlog::warn("--no-checksum: {} isn't held against its manifest", found.folder.string());
   if (found.folder != std::filesystem::path(options.model)) spdlog::info("--model {}: {}", options.model, found.folder.string());
@@ -67,6 +67,12 @@ std::string built_in_names() {
   std::vector<std::string> names;
   for (const ModelConfig& config : built_in_configs()) names.push_back(config.name);
   return fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// Returns whether --config names a file. A built-in configuration is told from one by its name, as find_config() does it.
+bool config_is_file(const ModelCommandOptions& options) {
+  return !options.config.empty() &&
+         std::ranges::find(built_in_configs(), options.config, &ModelConfig::name) == built_in_configs().end();
 }
 
 void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
@@ -87,8 +93,10 @@ void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
   LoadedConfig loaded;
   if (options.model.empty()) {
     loaded = find_config(options.config);
+    if (!options.resumed && config_is_file(options)) options.source = options.config;
   } else {
     find_folder(options);
+    options.source = options.model;
     loaded = read_config(std::filesystem::path(options.model) / "config.json");
     const ModelFolder weights(options.model);
     for (const std::string& warning : weights.check(model_parameters(loaded.config))) spdlog::warn("{}", warning);
@@ -101,17 +109,24 @@ void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
   }
 }
 
-void find_sequence(ModelCommandOptions& options) {
-  const std::size_t most = options.shape.max_positions;
-  options.sequence = std::min(kUsualSequence, most);
+void find_sequence(ModelCommandOptions& options, const ModelOptionUse& use) {
+  const std::size_t positions = options.shape.max_positions;
+  options.sequence = std::min(kUsualSequence, positions);
   if (!options.sequence.given()) return;
+  const std::size_t most = use.beyond && options.shape.rotary_positions() ? std::max(positions, kMostTokens) : positions;
   const std::string& text = options.sequence.text;
   std::uint64_t wanted = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), wanted);
   if (end == text.data() + text.size() && (error == std::errc::result_out_of_range || wanted > most)) {
-    refuse(fmt::format("--seq {}: {} has {} positions; try --seq {}", text, options.shape.name, most, most));
+    refuse(fmt::format("--seq {}: {} has {} positions; try --seq {}", text, options.shape.name, positions, positions));
   }
   options.sequence = static_cast<std::size_t>(parse_integer("--seq", text, 1, static_cast<std::int64_t>(most)));
+  if (options.sequence > positions) {
+    spdlog::warn(
+        "--seq {}: {} has {} positions (max_position_embeddings); counted all the same, since rotary positions go on, but "
+        "train, eval and generate refuse it",
+        text, options.shape.name, positions);
+  }
 }
 
 std::string as_mebibytes(double bytes) { return fmt::format("{:.1f} MiB", bytes / (1 << 20)); }
@@ -176,6 +191,10 @@ void ModelCommandOptions::declare(OptionTable& table, const ModelOptionUse& use)
   if (use.recompute) {
     table.add("--recompute MODE", recompute, "what the backward pass makes again: {}", recompute_modes());
   }
+  if (use.audit && use.ranks) {
+    table.add("--audit MODE", strict_audit,
+              "{}: whether a byte that isn't as forecast only shows in the audit, or makes the exit code 1, too", audit_modes());
+  }
   if (use.seed) {
     table.add("--seed N", seed, "of fresh weights and training data", parse_seed).saved(&CheckpointState::seed);
   }
@@ -195,7 +214,7 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
   find_model(options, use);
   if (use.ranks) check_heads(global, options.shape);
   if (!use.data) return;
-  find_sequence(options);
+  find_sequence(options, use);
   if (options.batch > kMostTokens / options.sequence) {
     refuse(fmt::format("--batch {}: times --seq {} is more than 2^31 tokens; try --batch {}", options.batch, options.sequence,
                        std::max<std::size_t>(1, kMostTokens / options.sequence)));
@@ -204,7 +223,7 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
 
 void validate_data(ModelCommandOptions& options, bool sequence_needed) {
   if (options.data.empty()) refuse("no data: give --data FILE… (text is bytes, .bin is little-endian uint16 token ids)");
-  if (!options.model.empty()) refuse_text_beside_tokenizer(options.files(), options.model);
+  if (!options.source.empty()) refuse_text_beside_tokenizer(options.files(), options.source);
   const TokenStream stream(options.files());
   options.tokens = stream.size();
   if (sequence_needed) check_training_data(options.tokens, options.sequence);
@@ -249,11 +268,7 @@ void validate_memory(const ModelCommandOptions& options, const GlobalOptions& gl
 Inputs model_inputs(const ModelCommandOptions& options) {
   Inputs inputs{.kernels = true, .files = {}};
   for (const std::filesystem::path& file : options.files()) inputs.files.push_back({"--data", file});
-  // A built-in configuration is told from a file by its name, as find_config() does it.
-  const std::vector<ModelConfig>& built_in = built_in_configs();
-  const bool is_file =
-      std::none_of(built_in.begin(), built_in.end(), [&](const ModelConfig& config) { return config.name == options.config; });
-  if (!options.config.empty() && is_file) inputs.files.push_back({"--config", options.config});
+  if (config_is_file(options)) inputs.files.push_back({"--config", options.config});
   if (options.model.empty()) return inputs;
   std::vector<std::filesystem::path> read = ModelFolder(options.model).paths();
   read.insert(read.begin(), std::filesystem::path(options.model) / "config.json");

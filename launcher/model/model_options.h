@@ -28,8 +28,10 @@ struct ModelOptionUse {
   bool files = true;         ///< --data; without it --batch and --seq remain
   bool seed = true;
   bool recompute = true;
-  bool swept = false;  ///< --configs may stand for --config
-  bool ranks = true;   ///< ranks will compute the model, so --layout must suit it
+  bool swept = false;   ///< --configs may stand for --config
+  bool ranks = true;    ///< ranks will compute the model, so --layout must suit it
+  bool audit = true;    ///< --audit; `ranks` must be true
+  bool beyond = false;  ///< nothing is predicted, so --seq may exceed the positions of a model that has rotary ones
 };
 
 /// The options, each with its default. Members without a description are described by their rows (declare()).
@@ -43,10 +45,12 @@ struct ModelCommandOptions {
   Given<DType> dtype{DType::f32};
   Given<Recompute> recompute{Recompute::none};
   Given<std::uint64_t> seed{0};
+  Given<bool> strict_audit{false};  ///< --audit strict: a figure that isn't as forecast fails the job
 
   // Values derived during validation, not given on the command line.
   std::optional<ModelConfig> resumed;  ///< the checkpoint's model: --config may then be left out
   ModelConfig shape;                   ///< the model of --config or of the folder's config.json
+  std::filesystem::path source;        ///< the folder, or else the config.json, that describes the model; empty: a built-in one
   std::uint64_t tokens = 0;            ///< number of tokens in all files of --data
 
   /// Adds the rows of the options that a command takes.

@@ -2,11 +2,12 @@
 // folder.
 //
 //   DIR/step-000120/
-//     config.json                 the model, in Hugging Face's format
+//     config.json                 the model, in Hugging Face's format, with all fields of the file that the run began with
 //     model.safetensors           its weights, in its dtype: whole tensors, Hugging Face's names
 //     optimizer.m.safetensors     first moments, by the same names
 //     optimizer.v.safetensors     second moments
 //     optimizer.master.safetensors  f32 weights, if the model is bf16
+//     tokenizer.json, …           files of the model folder that the run began with (model_source.h)
 //     manifest.json               written last: facts about the run; size and checksum of every other file
 //
 // Files hold whole tensors in natural order and don't depend on the layout, so a run can continue with any layout and any number
@@ -20,6 +21,7 @@
 #pragma once
 
 #include "core/rank/rank.h"
+#include "layers/checkpoints/model_source.h"
 #include "layers/io/config.h"
 #include "layers/layout/layout.h"
 #include "layers/parameters/parameter_store.h"
@@ -87,6 +89,8 @@ struct SaveOptions {
   /// Number of checkpoints of this run (with the same `state.run`) to keep, this one included; 0: all. Checkpoints of other runs,
   /// and those whose manifest can't be read, are neither counted nor deleted.
   std::size_t keep = 0;
+  /// What the checkpoint takes over from the model folder that the run began with; used on rank 0; null: nothing. Borrowed.
+  const ModelSource* source = nullptr;
   /// Callback on rank 0 right before the checkpoint gets its name. If it throws, the save fails and the name isn't given.
   std::function<void()> before_publish = {};
   /// Callback on every rank with the name of each part of a save as that part begins, for logging and for injected faults.
@@ -117,7 +121,8 @@ struct FoundCheckpoint {
   std::filesystem::path folder;
   ModelConfig config;
   CheckpointState state;
-  std::string checksum;  ///< checksum of the manifest and so of all files: XXH3-128, 32 hexadecimal digits
+  std::string checksum;                 ///< checksum of the manifest and so of all files: XXH3-128, 32 hexadecimal digits
+  std::vector<std::string> warnings{};  ///< a line for each carried file that isn't as it was saved
 };
 
 /// Result of search_checkpoints().
@@ -155,7 +160,7 @@ struct FoundModel {
 FoundModel find_model_folder(const std::filesystem::path& dir, bool verify);
 
 /// Opens one checkpoint folder. Verifies the sizes of its files and the shapes and types of their tensors, and with
-/// `verify_bytes` all checksums. Throws Error(refused).
+/// `verify_bytes` all checksums. Files that checkpoints only carry along may differ; `warnings` says so. Throws Error(refused).
 FoundCheckpoint open_checkpoint(const std::filesystem::path& folder, bool verify_bytes);
 
 /// Fills the store from a checkpoint: parameters, and with training also moments and master weights. Collective over `ranks`,

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <span>
 #include <system_error>
 
 namespace tsprun::detail {
@@ -22,24 +23,60 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Compares files of a folder with their manifest: their sizes, then with `bytes_too` their contents.
-void verify(const fs::path& folder, const std::vector<CheckpointFile>& files, bool bytes_too) {
+/// Returns what follows if a file isn't as it was saved, and what helps. People edit config.json; other files change by damage
+/// alone.
+std::string advice(const fs::path& folder, const CheckpointFile& file) {
+  if (file.name != "config.json") return "the file is damaged";
+  return fmt::format(
+      "the file was changed after it was saved, or is damaged, and may not describe the weights, so the "
+      "checkpoint isn't used; put the saved file back, or begin a new run from its weights with the file as it "
+      "is: --model {} --no-checksum",
+      folder.string());
+}
+
+/// Compares files of a folder with their manifest: their sizes, then with `bytes_too` their contents. Throws Error(refused) at
+/// the first that differs.
+void verify(const fs::path& folder, std::span<const CheckpointFile> files, bool bytes_too) {
   std::vector<fs::path> paths;
   for (const CheckpointFile& expected : files) {
     const fs::path& path = paths.emplace_back(folder / expected.name);
     if (const std::uint64_t bytes = file::size(file::open_to_read(path), path); bytes != expected.bytes) {
-      throw Error(Cause::refused,
-                  fmt::format("{}: {} bytes; {} expects {}", path.string(), bytes, kManifestName, expected.bytes));
+      throw Error(Cause::refused, fmt::format("{}: {} bytes; {} expects {}: {}", path.string(), bytes, kManifestName,
+                                              expected.bytes, advice(folder, expected)));
     }
   }
   if (!bytes_too) return;
   const std::vector<Digest> digests = digest_files(paths, [] {});
   for (std::size_t i = 0; i < files.size(); ++i) {
     if (const std::string found = hexadecimal(digests[i]); found != files[i].checksum) {
-      throw Error(Cause::refused, fmt::format("{}: checksum (XXH3-128) {}; {} expects {}: the file is damaged", paths[i].string(),
-                                              found, kManifestName, files[i].checksum));
+      throw Error(Cause::refused, fmt::format("{}: checksum (XXH3-128) {}; {} expects {}: {}", paths[i].string(), found,
+                                              kManifestName, files[i].checksum, advice(folder, files[i])));
     }
   }
+}
+
+/// Returns a line for each carried file that is missing or differs from the manifest. Nothing is computed from them, so a
+/// checkpoint can be used all the same.
+std::vector<std::string> changes_of_carried(const fs::path& folder, std::span<const CheckpointFile> files, bool bytes_too) {
+  std::vector<std::string> lines;
+  for (const CheckpointFile& file : files) {
+    std::error_code error;
+    const fs::path path = folder / file.name;
+    if (!fs::exists(path, error)) {
+      lines.push_back(fmt::format("{}: is missing, though it was saved; later checkpoints won't have it", path.string()));
+      continue;
+    }
+    try {
+      const std::uint64_t bytes = file::size(file::open_to_read(path), path);
+      if (bytes == file.bytes && (!bytes_too || hexadecimal(digest_files({path}, [] {}).front()) == file.checksum)) continue;
+      lines.push_back(fmt::format("{}: isn't as it was saved: it was changed, or is damaged; later checkpoints get it as it is",
+                                  path.string()));
+    } catch (const Error& failure) {
+      if (failure.cause() != Cause::refused) throw;
+      lines.emplace_back(failure.what());
+    }
+  }
+  return lines;
 }
 
 /// Checks that a file holds every tensor of the model in its shape and type, as load_checkpoint() will need them.
@@ -126,11 +163,13 @@ FoundModel find_model_folder(const fs::path& dir, bool verify) {
 
 FoundCheckpoint open_checkpoint(const fs::path& folder, bool verify_bytes) {
   const Manifest manifest = read_manifest(folder);
-  verify(folder, manifest.files, verify_bytes);
+  const std::size_t own = checkpoint_files(manifest.state.dtype).size();
+  verify(folder, std::span(manifest.files).first(own), verify_bytes);
   FoundCheckpoint found{.folder = folder,
                         .config = read_config(folder / "config.json").config,
                         .state = manifest.state,
-                        .checksum = manifest.checksum};
+                        .checksum = manifest.checksum,
+                        .warnings = changes_of_carried(folder, std::span(manifest.files).subspan(own), verify_bytes)};
   for (const CheckpointTensors& kind : checkpoint_tensors(manifest.state.dtype)) {
     verify_tensors(folder / kind.file, found.config, kind.dtype);
   }

@@ -1,6 +1,7 @@
 // Writes the manifest as JSON, and checks every field and the seal when it is read.
 #include "layers/checkpoints/checkpoint_manifest.h"
 
+#include "layers/checkpoints/model_source.h"
 #include "layers/io/digest.h"
 #include "layers/io/json_object.h"
 #include "transport/cause.h"
@@ -12,6 +13,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <unordered_set>
 
 namespace tsprun::detail {
 
@@ -96,19 +98,19 @@ CheckpointState read_state(JsonObject& top) {
   return state;
 }
 
-/// Reads the list of files. Accepts only the names that belong to a checkpoint, each once, so that no name can lead out of the
-/// folder.
+/// Reads the list of files. Accepts only the names that belong to a checkpoint, and after them plain names, each once, so that no
+/// name can lead out of the folder.
 std::vector<CheckpointFile> read_files(JsonObject& top, DType dtype) {
   const std::vector<std::string> names = checkpoint_files(dtype);
   std::vector<CheckpointFile> files;
+  std::unordered_set<std::string> carried;
   for (std::size_t i = 0, count = top.entries("files", 0, kMostEntries); i < count; ++i) {
     JsonObject entry = top.entry("files", i);
     CheckpointFile file;
     file.name = entry.text("name");
-    if (i >= names.size() || file.name != names[i]) {
-      entry.refuse("name",
-                   i < names.size() ? fmt::format("\"{}\"", names[i]) : fmt::format("no more than {} files", names.size()));
-    }
+    if (i < names.size() && file.name != names[i]) entry.refuse("name", fmt::format("\"{}\"", names[i]));
+    if (i >= names.size() && (!may_be_carried(file.name) || !carried.insert(file.name).second))
+      entry.refuse("name", "the name of another file in the same folder, which doesn't hold weights");
     file.bytes = entry.integer("bytes", 0, kMaxCount);
     file.checksum = entry.text("xxh3_128");
     if (!is_hexadecimal_digest(file.checksum)) entry.refuse("xxh3_128", "32 hexadecimal digits in lower case");

@@ -29,13 +29,13 @@ struct CheckpointFile {
   bool operator==(const CheckpointFile&) const = default;
 };
 
-/// Returns the names of a checkpoint's files except the manifest, in the manifest's order.
+/// Returns the names of the files that every checkpoint has except the manifest, in the manifest's order.
 std::vector<std::string> checkpoint_files(DType dtype);
 
 /// Contents of a manifest.
 struct Manifest {
   CheckpointState state;
-  std::vector<CheckpointFile> files;  ///< exactly those of checkpoint_files(state.dtype)
+  std::vector<CheckpointFile> files;  ///< those of checkpoint_files(state.dtype), then those that are carried along
   std::string checksum;               ///< XXH3-128 of the text of the other fields
 };
 

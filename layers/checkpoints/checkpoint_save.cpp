@@ -60,7 +60,8 @@ class Save {
         dir_(dir),
         options_(options),
         tensors_(checkpoint_tensors(store.dtype())),
-        config_json_(hugging_face_json(config, torch_name(store.dtype()))),
+        config_json_(
+            hugging_face_json(config, torch_name(store.dtype()), options.source != nullptr ? options.source->config : "")),
         parameters_(model_parameters(config)) {}
 
   SavedCheckpoint run() {
@@ -89,6 +90,9 @@ class Save {
 
  private:
   bool leads() const { return ranks_.rank() == 0; }
+  std::span<const CarriedFile> carried() const {
+    return options_.source != nullptr ? std::span<const CarriedFile>(options_.source->files) : std::span<const CarriedFile>();
+  }
 
   template <class Body>
   void part(std::string_view name, Body&& body) {
@@ -132,6 +136,10 @@ class Save {
   void create() {
     folder_ = std::make_unique<PartialFolder>(dir_, state_.step);
     write_text(folder_->path() / "config.json", config_json_);
+    for (const CarriedFile& file : carried()) {
+      write_text(folder_->path() / file.name, file.bytes);
+      rank_.tick();
+    }
     for (std::size_t i = 0; i < plans_.size(); ++i) {
       files_.push_back(safetensors::Writer::create(paths_[i], plans_[i], [this] { rank_.tick(); }));
     }
@@ -196,12 +204,16 @@ class Save {
 
   void publish() {
     Manifest manifest{.state = state_, .files = {}, .checksum = {}};
-    manifest.files.push_back({"config.json", config_json_.size(), hexadecimal(digest(std::as_bytes(std::span(config_json_))))});
+    const auto list = [&](const std::string& name, const std::string& bytes) {
+      manifest.files.push_back({name, bytes.size(), hexadecimal(digest(std::as_bytes(std::span(bytes))))});
+    };
+    list("config.json", config_json_);
     for (std::size_t i = 0; i < plans_.size(); ++i) {
       manifest.files.push_back({std::string(tensors_[i].file), plans_[i].file_bytes(), checksums_[i]});
       files_[i].publish();
       rank_.tick();
     }
+    for (const CarriedFile& file : carried()) list(file.name, file.bytes);
     const std::string text = manifest_json(manifest);
     write_text(folder_->path() / kManifestName, text);
     if (options_.before_publish) options_.before_publish();

@@ -24,7 +24,7 @@ constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
 constexpr double kDefaultRopeTheta = 10000.0;
 
 // Restricted fields of all types.
-constexpr std::string_view kFalse[] = {"is_encoder_decoder", "add_cross_attention"};
+constexpr std::string_view kFalse[] = {"is_encoder_decoder", "add_cross_attention", "use_sliding_window"};
 constexpr std::string_view kAbsent[] = {"quantization_config"};
 constexpr RestrictedFields kRestricted[] = {{"[false]", kFalse}, {"[]", kAbsent}};
 
@@ -53,12 +53,32 @@ constexpr std::string_view kIgnored[] = {"_name_or_path",
 void refuse_restricted(ConfigFields& fields, const ModelType& type) {
   fields.refuse_restricted(type.restricted);
   fields.refuse_restricted(kRestricted);
+  // A window's size means nothing where the file says that there is no window.
+  if (fields.find("sliding_window") != nullptr && fields.find("use_sliding_window") == nullptr)
+    fields.refuse("sliding_window", "null, or \"use_sliding_window\": false beside it (nothing else is supported)");
   if (const json* types = fields.find("layer_types")) {
     const bool full =
         types->is_array() && std::all_of(types->begin(), types->end(), [](const json& each) { return each == "full_attention"; });
     if (!full) fields.refuse("layer_types", "\"full_attention\" for every layer (nothing else is supported)");
   }
   fields.require_architecture(type.architectures);
+}
+
+/// Refuses an object of rope scaling unless it leaves the positions as they are: of type "default", or "linear" by the factor 1.
+void refuse_rope_scaling(ConfigFields& inner, const json& scaling) {
+  // The type is checked first, because it gives the other fields their meaning.
+  for (const std::string_view type : {"rope_type", "type"}) {
+    const json* value = inner.find(type);
+    if (value == nullptr || *value == "default") continue;
+    const json* factor = inner.find("factor");
+    const bool linear = *value == "linear" && factor != nullptr && *factor == 1;
+    if (!linear) inner.refuse(type, "\"default\", or \"linear\" with a factor of 1 (rope scaling isn't supported)");
+  }
+  for (const auto& [key, value] : scaling.items()) {
+    const bool neutral = key == "rope_type" || key == "type" || key == "rope_theta" || value.is_null() ||
+                         ((key == "partial_rotary_factor" || key == "factor") && value == 1);
+    if (!neutral) inner.refuse(key, "no such field");
+  }
 }
 
 /// Returns the base of the rotary embedding, which is at the top level or, in newer files, under rope_parameters. Refuses
@@ -71,22 +91,21 @@ double read_rope_theta(ConfigFields& fields) {
     if (scaling == nullptr) continue;
     if (!scaling->is_object()) fields.refuse(field, "null or an object of type \"default\"");
     ConfigFields inner(*scaling, fields.where(), fmt::format("{}.", field));
-    // The type is checked first, because it gives the other fields their meaning.
-    for (const std::string_view type : {"rope_type", "type"}) {
-      const json* value = inner.find(type);
-      if (value != nullptr && *value != "default") inner.refuse(type, "\"default\" (rope scaling isn't supported)");
-    }
-    for (const auto& [key, value] : scaling->items()) {
-      const bool neutral = key == "rope_type" || key == "type" || key == "rope_theta" || value.is_null() ||
-                           (key == "partial_rotary_factor" && value == 1);
-      if (!neutral) inner.refuse(key, "no such field");
-    }
+    refuse_rope_scaling(inner, *scaling);
     const double inner_theta = inner.positive("rope_theta", theta);
     if (!said_by.empty() && inner_theta != theta) inner.refuse("rope_theta", fmt::format("{} as {} says", theta, said_by));
     if (inner.find("rope_theta") != nullptr) said_by = field;
     theta = inner_theta;
   }
   return theta;
+}
+
+/// Returns whether a config.json has the base of the rotary embedding in an object of its own, as newer files do.
+bool has_inner_rope_theta(const json& object) {
+  return std::ranges::any_of(std::array{"rope_scaling", "rope_parameters"}, [&](const char* field) {
+    const auto at = object.find(field);
+    return at != object.end() && at->is_object() && at->contains("rope_theta");
+  });
 }
 
 ModelConfig built_in(std::string name, std::array<std::size_t, 8> sizes, std::string_view type = "llama") {
@@ -136,9 +155,9 @@ LoadedConfig find_config(const std::string& name_or_file) {
   return read_config(name_or_file);
 }
 
-LoadedConfig read_config(const std::filesystem::path& file) {
-  return parse_config(file::read_text(file, kMaxFileBytes, "a config.json"), file.string());
-}
+std::string read_config_text(const std::filesystem::path& file) { return file::read_text(file, kMaxFileBytes, "a config.json"); }
+
+LoadedConfig read_config(const std::filesystem::path& file) { return parse_config(read_config_text(file), file.string()); }
 
 LoadedConfig parse_config(std::string_view text, const std::string& where) {
   const json object = parse_json(text, where);
@@ -210,14 +229,20 @@ void check_config(const ModelConfig& config, const std::string& where) {
   }
 }
 
-std::string hugging_face_json(const ModelConfig& config, std::string_view torch_dtype) {
+std::string hugging_face_json(const ModelConfig& config, std::string_view torch_dtype, std::string_view source) {
   const ModelType& type = *config.type;
   const ConfigNames& names = type.fields;
-  nlohmann::ordered_json object;
+  json object = source.empty() ? json::object() : parse_json(source, config.name);
+  // A field that the source has means what `config` says, however it is written.
   const auto put = [&object](std::string_view field, const auto& value) {
-    if (!field.empty()) object[std::string(field)] = value;
+    if (field.empty()) return;
+    if (json& at = object[std::string(field)]; at.is_null()) at = value;
   };
-  put("architectures", nlohmann::json::array({type.architectures.front()}));
+  // The tensors beside it bear the names of the whole model, also if the source's were those of the model without its head.
+  if (json& written = object["architectures"];
+      !written.is_array() || std::ranges::find(written, json(type.architectures.front())) == written.end()) {
+    written = json::array({type.architectures.front()});
+  }
   put("model_type", type.name);
   put(names.hidden, config.hidden);
   put(names.layers, config.layers);
@@ -229,12 +254,13 @@ std::string hugging_face_json(const ModelConfig& config, std::string_view torch_
   put(names.max_positions, config.max_positions);
   put(names.activation, std::ranges::find(type.activations, config.mlp, &ActivationName::mlp)->name);
   put(names.norm_epsilon, config.norm_epsilon);
-  put(names.rope_theta, config.rope_theta);
+  if (!has_inner_rope_theta(object)) put(names.rope_theta, config.rope_theta);
   put("tie_word_embeddings", config.tied_embeddings);
   put(names.residual_dropout, config.residual_dropout);
   put(names.embedding_dropout, config.embedding_dropout);
   put(names.attention_dropout, config.attention_dropout);
-  put("torch_dtype", torch_dtype);
+  object["torch_dtype"] = torch_dtype;
+  if (object.contains("dtype")) object["dtype"] = torch_dtype;  // its name in newer files
   return object.dump(2) + "\n";
 }
 

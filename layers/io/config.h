@@ -84,6 +84,9 @@ LoadedConfig find_config(const std::string& name_or_file);
 /// what was expected.
 LoadedConfig read_config(const std::filesystem::path& file);
 
+/// Returns the text of a config.json, unparsed. Throws Error(refused) if it can't be read or is too large.
+std::string read_config_text(const std::filesystem::path& file);
+
 /// Parses the text of a config.json as read_config() does. Messages begin with `where`.
 LoadedConfig parse_config(std::string_view text, const std::string& where);
 
@@ -92,7 +95,8 @@ LoadedConfig parse_config(std::string_view text, const std::string& where);
 void check_config(const ModelConfig& config, const std::string& where);
 
 /// Returns the model as Hugging Face's config.json. `torch_dtype` is the element type of the weights beside it ("float32",
-/// "bfloat16").
-std::string hugging_face_json(const ModelConfig& config, std::string_view torch_dtype);
+/// "bfloat16"). `source` is the text of the config.json that `config` was read from, or empty: its other fields, and its way of
+/// writing the model's, are kept. Throws Error(refused) if it isn't JSON.
+std::string hugging_face_json(const ModelConfig& config, std::string_view torch_dtype, std::string_view source = {});
 
 }  // namespace tsprun::detail

@@ -20,12 +20,13 @@ using Token = std::int32_t;
 class TokenStream {
  public:
   /// Opens the files, which follow each other in the stream. Throws Error(refused): no files, a file that is missing or not
-  /// regular, a .bin file of odd length, fewer than `fewest` tokens in all (1 or 2; a prediction needs two).
+  /// regular, one that holds numbers of another kind (refuse_other_numbers()), a .bin file of odd length, fewer than `fewest`
+  /// tokens in all (1 or 2; a prediction needs two).
   explicit TokenStream(const std::vector<std::filesystem::path>& files, std::uint64_t fewest = 2);
 
   std::uint64_t size() const { return size_; }  ///< N
   /// Checks that all ids are below `vocabulary`, reading the files once if their format allows larger ids. Throws Error(refused)
-  /// at the first that isn't: file, byte offset, id.
+  /// at the first that isn't: file, byte offset, id; and for a .bin file if the vocabulary has ids that don't fit into 16 bits.
   void check_vocabulary(std::size_t vocabulary) const;
   /// Reads tokens first, first + 1, … into `tokens`. Throws Error(refused) if they aren't all in the stream, or if a file can't
   /// be read.
@@ -42,6 +43,12 @@ class TokenStream {
   std::vector<Part> parts_;
   std::uint64_t size_ = 0;
 };
+
+/// Returns whether a file's name says that it holds ids or other numbers in a form that isn't read: "tokens.u32", "ids.npy".
+bool names_other_numbers(const std::filesystem::path& path);
+/// Throws Error(refused) if a file holds numbers but not those that its name makes tsprun read: a text file or .bin file whose
+/// name or first bytes are those of another format, or a .bin file whose ids seem to have more than 16 bits.
+void refuse_other_numbers(const std::filesystem::path& path);
 
 /// Throws Error(refused) if one of `files` is text although the model folder has a tokenizer: such a model's ids aren't bytes.
 void refuse_text_beside_tokenizer(const std::vector<std::filesystem::path>& files, const std::filesystem::path& model_folder);

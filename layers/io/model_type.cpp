@@ -25,12 +25,12 @@ constexpr ConfigNames kLlamaFields = {.hidden = "hidden_size",
 
 constexpr ActivationName kLlamaActivations[] = {{"silu", Mlp::swiglu}, {"swish", Mlp::swiglu}};
 
-constexpr std::string_view kLlamaFalse[] = {"attention_bias",        "mlp_bias",    "bias",    "use_bias",      "qkv_bias",
-                                            "use_sliding_window",    "use_qk_norm", "qk_norm", "parallel_attn", "alibi",
-                                            "use_parallel_residual", "lm_head_bias"};
-constexpr std::string_view kLlamaAbsent[] = {"sliding_window",       "attn_logit_softcapping", "final_logit_softcapping",
-                                             "attention_multiplier", "query_pre_attn_scalar",  "clip_qkv",
-                                             "no_rope_layers",       "attention_chunk_size"};
+constexpr std::string_view kLlamaFalse[] = {"attention_bias", "mlp_bias", "bias",          "use_bias", "qkv_bias",
+                                            "use_qk_norm",    "qk_norm",  "parallel_attn", "alibi",    "use_parallel_residual",
+                                            "lm_head_bias"};
+constexpr std::string_view kLlamaAbsent[] = {
+    "attn_logit_softcapping", "final_logit_softcapping", "attention_multiplier", "query_pre_attn_scalar", "clip_qkv",
+    "no_rope_layers",         "attention_chunk_size"};
 constexpr std::string_view kLlamaZero[] = {
     "attention_dropout", "hidden_dropout",   "residual_dropout",    "num_local_experts",
     "num_experts",       "n_routed_experts", "hidden_dropout_prob", "attention_probs_dropout_prob"};

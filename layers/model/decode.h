@@ -11,6 +11,7 @@
 // all_reduce each over all ranks. The bytes that a rank receives per token depend only on h, n_h, n_kv, d, V, L and the degrees.
 #pragma once
 
+#include "core/kernels/flash.h"
 #include "core/rank/rank.h"
 #include "layers/layout/heads.h"
 #include "layers/layout/slice.h"
@@ -92,6 +93,8 @@ class Decoder {
   std::string where() const;
   /// Returns the elements of each rank's part if it has `width` elements per query head of its share.
   std::vector<std::size_t> by_share(std::size_t width) const;
+  /// Returns the elements of a head's partial attention: O and its log-sum-exp.
+  std::size_t part_width() const { return config_.head_dim + kernels::kLseParts; }
   OwnedTensor rows(DType dtype, std::size_t width, std::string_view what) {
     return rank_.tensor(Category::workspace, dtype, {texts(), width}, what);
   }

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <set>
 
 namespace tsprun::detail {
@@ -41,6 +43,28 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   return index;
 }
 
+/// Parts of names that PyTorch's wrappers put into them: DistributedDataParallel, compile(), FSDP, checkpointed activations.
+constexpr std::array<std::string_view, 4> kWrappers = {"module.", "_orig_mod.", "_fsdp_wrapped_module.",
+                                                       "_checkpoint_wrapped_module."};
+/// What GPT-2's whole model writes before the names of its parts, and the model without its head doesn't.
+constexpr std::string_view kGpt2Whole = "transformer.";
+/// The same of Llama's, where the parts' own names are these.
+constexpr std::string_view kLlamaWhole = "model.";
+constexpr std::array<std::string_view, 3> kLlamaParts = {"embed_tokens.", "layers.", "norm."};
+
+/// Returns the name in the model (ModelType::weights) of a tensor that is stored under another one, or its own.
+std::string name_in_model(std::string_view stored) {
+  std::string name;
+  while (!stored.empty()) {
+    const std::string_view part = stored.substr(0, std::min(stored.find('.'), stored.size() - 1) + 1);
+    if (std::ranges::find(kWrappers, part) == kWrappers.end()) name += part;
+    stored.remove_prefix(part.size());
+  }
+  if (name.starts_with(kGpt2Whole)) return name.substr(kGpt2Whole.size());
+  const bool headless = std::ranges::any_of(kLlamaParts, [&](std::string_view part) { return name.starts_with(part); });
+  return headless ? std::string(kLlamaWhole) + name : name;
+}
+
 /// Returns whether a tensor is the causal mask of a layer, which GPT-2's files may hold and which isn't needed: "h.3.attn.bias",
 /// "h.3.attn.masked_bias".
 bool is_causal_mask(std::string_view name) {
@@ -55,7 +79,7 @@ ModelFolder::ModelFolder(const std::filesystem::path& folder_or_file) : path_(fo
   if (single == path_ || std::filesystem::exists(single, error)) {
     files_.emplace_back(single);
     for (const safetensors::TensorInfo& tensor : files_.front().tensors()) where_.emplace(tensor.name, Place{0, tensor.name});
-    drop_prefix();
+    use_names_of_the_model();
     return;
   }
 
@@ -85,7 +109,7 @@ ModelFolder::ModelFolder(const std::filesystem::path& folder_or_file) : path_(fo
   for (std::size_t shard = 0; shard < files_.size(); ++shard) {
     for (const safetensors::TensorInfo& tensor : files_[shard].tensors()) where_.emplace(tensor.name, Place{shard, tensor.name});
   }
-  drop_prefix();
+  use_names_of_the_model();
 }
 
 std::vector<std::filesystem::path> ModelFolder::paths() const {
@@ -95,17 +119,15 @@ std::vector<std::filesystem::path> ModelFolder::paths() const {
   return paths;
 }
 
-void ModelFolder::drop_prefix() {
-  constexpr std::string_view kPrefix = "transformer.";
-  std::map<std::string, Place, std::less<>> short_names;
-  for (auto& [name, place] : where_) {
-    const std::string short_name = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
-    if (!short_names.emplace(short_name, std::move(place)).second) {
-      throw Error(Cause::refused, fmt::format("{}: tensor \"{}\" is given twice, with and without the prefix \"{}\"",
-                                              path_.string(), shown(short_name), kPrefix));
-    }
+void ModelFolder::use_names_of_the_model() {
+  std::map<std::string, Place, std::less<>> names;
+  for (auto& [stored, place] : where_) {
+    const auto [at, is_new] = names.emplace(name_in_model(stored), std::move(place));
+    if (is_new) continue;
+    throw Error(Cause::refused, fmt::format("{}: tensor \"{}\" is given twice, as \"{}\" and as \"{}\"", path_.string(),
+                                            shown(at->first), shown(at->second.stored), shown(stored)));
   }
-  where_ = std::move(short_names);
+  where_ = std::move(names);
 }
 
 std::vector<std::string> ModelFolder::check(std::span<const Parameter> parameters) const {
@@ -116,7 +138,7 @@ std::vector<std::string> ModelFolder::check(std::span<const Parameter> parameter
       throw Error(
           Cause::refused,
           fmt::format("{}: tensor \"{}\" is missing; expected {} (or \"tie_word_embeddings\": true in the config, if the head is "
-                      "the embedding)",
+                      "the embedding; a model that was saved without its head can't predict)",
                       path_.string(), parameter.name, safetensors::describe(parameter.shape)));
     }
     const Place& place = place_of(parameter.name);

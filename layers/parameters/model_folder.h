@@ -1,6 +1,7 @@
 // The weights of a Hugging Face model folder: model.safetensors, or shards named by model.safetensors.index.json. Opening reads
-// only the headers; each rank then reads the slices that it owns. GPT-2's tensors may have the prefix "transformer.", as newer
-// versions of transformers write it; they are found without it.
+// only the headers; each rank then reads the slices that it owns. Tensors are found under the names that the model has, whichever
+// class of transformers wrote them (with or without "transformer." or "model." in front) and whatever wrapped it ("module.",
+// "_orig_mod.").
 #pragma once
 
 #include "layers/io/safetensors.h"
@@ -43,7 +44,7 @@ class ModelFolder {
     std::size_t file;    // index in files_
     std::string stored;  // the tensor's name in that file
   };
-  void drop_prefix();
+  void use_names_of_the_model();
   const Place& place_of(std::string_view name) const;
   const safetensors::File& file_of(const Place& place) const { return files_[place.file]; }
 

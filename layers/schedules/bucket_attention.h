@@ -16,7 +16,7 @@ struct BucketReaders {
   kernels::HeadMap heads;             ///< says which of the bucket's K/V heads a query head reads
   kernels::AttentionDropout dropout;  ///< for the first query head
   Tensor q, o;                        ///< [B, S_p, n, d]
-  Tensor lse;                         ///< [B, n, S_p]
+  Tensor lse;                         ///< [B, n, S_p, 2]
 };
 
 /// Computes o and lse. The bucket must have arrived.

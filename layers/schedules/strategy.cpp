@@ -1,6 +1,8 @@
 // Derives the shapes of saved tensors from the tokens and the heads of a rank.
 #include "layers/schedules/strategy.h"
 
+#include "core/kernels/flash.h"
+
 namespace tsprun::detail {
 
 SavedSizes SavedSizes::of(const TokenLayout& tokens, std::size_t query_heads, std::size_t kv_heads, std::size_t intermediate) {
@@ -10,7 +12,7 @@ SavedSizes SavedSizes::of(const TokenLayout& tokens, std::size_t query_heads, st
   return {.q = {B, S, query_heads, d},
           .kv = {B, S, kv_heads, d},
           .o = {B, S, query_heads, d},
-          .lse = {B, query_heads, S},
+          .lse = {B, query_heads, S, kernels::kLseParts},
           .gate = {B, S, intermediate}};
 }
 

@@ -23,7 +23,7 @@ struct AttentionSaved {
   OwnedTensor k;    ///< [B, S_p, n_kv, d], after RoPE if the model has rotary positions
   OwnedTensor v;    ///< [B, S_p, n_kv, d]
   OwnedTensor o;    ///< [B, S_p, n_h, d], attention output before W_O
-  OwnedTensor lse;  ///< [B, n_h, S_p], log-sum-exp, in the type of sums
+  OwnedTensor lse;  ///< [B, n_h, S_p, 2], log-sum-exp in two numbers (core/kernels/flash.h), in the type of sums
 };
 
 /// Pre-activations of an MLP sublayer that its backward pass uses; computed again if they don't exist.
@@ -37,7 +37,7 @@ struct SavedSizes {
   std::array<std::size_t, 4> q;
   std::array<std::size_t, 4> kv;
   std::array<std::size_t, 4> o;
-  std::array<std::size_t, 3> lse;
+  std::array<std::size_t, 4> lse;
   std::array<std::size_t, 3> gate;  ///< shape of MlpSaved::gate and MlpSaved::up
 
   /// Returns the shapes that AttentionSaved and MlpSaved document, for this rank's tokens, `query_heads` and `kv_heads` heads,

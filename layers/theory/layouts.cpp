@@ -67,8 +67,8 @@ std::uint64_t saved_bytes_per_token(const Setting& setting) {
   switch (setting.recompute) {
     case Recompute::none:
       return element * (inputs + 2 * model.query_width() + 2 * model.kv_width() + model.mlp_inputs() * model.intermediate) +
-             lse * model.query_heads;
-    case Recompute::selective: return element * (inputs + model.query_width()) + lse * model.query_heads;
+             2 * lse * model.query_heads;  // a log-sum-exp of attention is kept as two numbers
+    case Recompute::selective: return element * (inputs + model.query_width()) + 2 * lse * model.query_heads;
     case Recompute::full: return element * inputs;
   }
   return 0;
@@ -89,7 +89,7 @@ std::uint64_t saved_bytes(const MeshSetting& of, MeshPlace place) {
   const HeadRange own = HeadCut(slice.queries.count, slice.queries.count, of.layout.sequence()).query_heads(place.sequence);
   const std::uint64_t kv = kv_heads_read(model, slice, place.sequence, of.layout.sequence());
   const std::uint64_t d = model.head_dim;
-  const std::uint64_t lse = own.count * replica.tokens() * replica.bytes.lse;
+  const std::uint64_t lse = 2 * own.count * replica.tokens() * replica.bytes.lse;
   std::uint64_t bytes = inputs_all + rows * slice.queries.count * d * replica.bytes.element + lse;  // and o
   if (replica.recompute == Recompute::none) {
     bytes += replica.tokens() * (own.count + 2 * kv) * d * replica.bytes.element +

@@ -71,7 +71,8 @@ TEST(FlashAttention, GivesZeroAndMinusInfinityToQueriesThatSeeNothing) {
   const Problem problem({1, 40, 40, 1, 1, 8, causal(0, 20), {}}, DType::f32);
   const Results results = run(problem);
   for (std::size_t i = 0; i < 20; ++i) {
-    EXPECT_EQ(results.lse[i], -kInfinity);
+    EXPECT_EQ(results.lse[2 * i], -kInfinity);
+    EXPECT_EQ(results.lse[2 * i + 1], 0);
     for (std::size_t c = 0; c < 8; ++c) {
       EXPECT_EQ(results.o[i * 8 + c], 0);
       EXPECT_EQ(results.dq[i * 8 + c], 0);
@@ -158,7 +159,7 @@ TEST(FlashAttention, ReadsHeadsThatAreSlicesOfAWiderTensor) {
 TEST(FlashAttention, StoresTheOutputOfBf16OperandsInF32) {
   const Problem problem({1, 40, 40, 2, 2, 16, causal(0, 0), {}}, DType::bf16);
   Array o(DType::f32, {1, 40, 2, 16});
-  Array lse(DType::f32, {1, 2, 40});
+  Array lse(DType::f32, {1, 2, 40, kernels::kLseParts});
   Bench bench;
   kernels::flash_forward(bench.on(), problem.attention, o.view(), lse.view(), problem.q.view(), problem.k.view(),
                          problem.v.view());
@@ -173,7 +174,7 @@ TEST(FlashAttention, SurvivesScoresFarFromZero) {
   const Results results = run(problem);
   const Expected expected = naive(problem);
   EXPECT_LE(distance(results.o, expected.o), 1e-4);
-  EXPECT_LE(distance(results.lse, expected.lse), 1e-6);
+  EXPECT_LE(distance(joined(results.lse, problem.attention.scale), expected.lse), 1e-6);
 }
 
 TEST(FlashAttention, LetsNansThrough) {
@@ -223,7 +224,7 @@ TEST(MergeAttention, JoinsDisjointSetsOfKeys) {
     Results merged(problem);
     kernels::merge_attention(bench.on(), problem.attention.scale, merged.o.view(), merged.lse.view(), part_o, part_lse);
     EXPECT_LE(distance(merged.o, expected.o), tolerance(dtype));
-    EXPECT_LE(distance(merged.lse, expected.lse), tolerance(dtype));
+    EXPECT_LE(distance(joined(merged.lse, problem.attention.scale), expected.lse), tolerance(dtype));
     // In place, one part after another, as a ring does it.
     Results& sum = parts[0];
     for (std::size_t p = 1; p < 4; ++p) {
@@ -237,37 +238,61 @@ TEST(MergeAttention, JoinsDisjointSetsOfKeys) {
 
 TEST(MergeAttention, OfNothingSeenIsZeroAndMinusInfinity) {
   Array o = Array::normal(DType::f32, {1, 2, 1, 4}, 1);
-  Array lse(DType::f32, {1, 1, 2});
+  Array lse(DType::f32, {1, 1, 2, kernels::kLseParts});
   lse.set(0, -kInfinity);
-  lse.set(1, -kInfinity);
+  lse.set(2, -kInfinity);
   const Array nan_o = [] {
     Array array(DType::f32, {1, 2, 1, 4});
     for (std::size_t i = 0; i < 8; ++i) array.set(i, std::nan(""));
     return array;
   }();
   Array merged(DType::f32, {1, 2, 1, 4});
-  Array merged_lse(DType::f32, {1, 1, 2});
+  Array merged_lse(DType::f32, {1, 1, 2, kernels::kLseParts});
   const ConstTensor part_o[] = {o.view(), nan_o.view()};
   const ConstTensor part_lse[] = {lse.view(), lse.view()};
   kernels::merge_attention({}, 1, merged.view(), merged_lse.view(), part_o, part_lse);
   EXPECT_TRUE(merged == Array(DType::f32, {1, 2, 1, 4}));
-  EXPECT_EQ(merged_lse[0], -kInfinity);
+  EXPECT_TRUE(merged_lse == lse);
+}
+
+TEST(MergeAttention, WeighsPartsByTheirSumsHoweverLargeTheScores) {
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    for (const double maximum : {0.0, 320000.0, -1e30}) {
+      std::vector<Array> part_lse(3, Array(dtype, {1, 1, 1, kernels::kLseParts}));
+      std::vector<Array> o;
+      for (std::size_t p = 0; p < 3; ++p) {
+        o.push_back(Array::normal(dtype, {1, 1, 1, 4}, static_cast<unsigned>(p)));
+        part_lse[p].set(0, maximum);
+        part_lse[p].set(1, std::log(static_cast<double>(p + 1)));  // of p + 1 equal scores
+      }
+      Array merged(dtype, {1, 1, 1, 4});
+      Array lse(dtype, {1, 1, 1, kernels::kLseParts});
+      const ConstTensor parts[] = {o[0].view(), o[1].view(), o[2].view()};
+      const ConstTensor lses[] = {part_lse[0].view(), part_lse[1].view(), part_lse[2].view()};
+      kernels::merge_attention({}, 0.35, merged.view(), lse.view(), parts, lses);
+      std::vector<double> expected(4);
+      for (std::size_t c = 0; c < 4; ++c) expected[c] = (o[0][c] + 2 * o[1][c] + 3 * o[2][c]) / 6;
+      EXPECT_LE(distance(merged, expected), tolerance(dtype)) << maximum;
+      EXPECT_EQ(lse[0], part_lse[0][0]);
+      EXPECT_NEAR(lse[1], std::log(6.0), 1e-6);
+    }
+  }
 }
 
 TEST(MergeAttention, LetsNansThrough) {
   for (const DType dtype : {DType::f64, DType::f32}) {
     for (const double other : {-kInfinity, 1.5, std::nan("")}) {
       Array o = Array::normal(dtype, {1, 1, 1, 4}, 1);
-      Array broken(dtype, {1, 1, 1});
+      Array broken(dtype, {1, 1, 1, kernels::kLseParts});
       broken.set(0, std::nan(""));
-      Array second(dtype, {1, 1, 1});
+      Array second(dtype, {1, 1, 1, kernels::kLseParts});
       second.set(0, other);
       for (const bool broken_first : {true, false}) {
         const ConstTensor part_o[] = {o.view(), o.view()};
         const ConstTensor part_lse[] = {broken_first ? broken.view() : second.view(),
                                         broken_first ? second.view() : broken.view()};
         Array merged(dtype, {1, 1, 1, 4});
-        Array merged_lse(dtype, {1, 1, 1});
+        Array merged_lse(dtype, {1, 1, 1, kernels::kLseParts});
         kernels::merge_attention({}, 1, merged.view(), merged_lse.view(), part_o, part_lse);
         EXPECT_TRUE(std::isnan(merged[0])) << "beside " << other;
         EXPECT_TRUE(std::isnan(merged_lse[0])) << "beside " << other;

@@ -124,12 +124,26 @@ struct Results {
 
   explicit Results(const Problem& problem)
       : o(problem.q.dtype(), {problem.shape.batch, problem.shape.queries, problem.shape.heads, problem.shape.d}),
-        lse(sums(problem.q.dtype()), {problem.shape.batch, problem.shape.heads, problem.shape.queries}),
-        delta(lse),
+        lse(sums(problem.q.dtype()), {problem.shape.batch, problem.shape.heads, problem.shape.queries, kernels::kLseParts}),
+        delta(sums(problem.q.dtype()), {problem.shape.batch, problem.shape.heads, problem.shape.queries}),
         dq(sums(problem.q.dtype()), {problem.shape.batch, problem.shape.queries, problem.shape.heads, problem.shape.d}),
         dk(sums(problem.q.dtype()), {problem.shape.batch, problem.shape.keys, problem.shape.kv_heads, problem.shape.d}),
         dv(dk) {}
 };
+
+/// The kernels' log-sum-exps, (M, l), as one number each: M + l / scale, in units of q·k.
+inline Array joined(const Array& lse, double scale) {
+  Array all(DType::f64, {lse.count() / 2});
+  for (std::size_t i = 0; i < all.count(); ++i) all.set(i, lse[2 * i] + lse[2 * i + 1] / scale);
+  return all;
+}
+/// The reverse, as kernels take them: (M, 0).
+inline void set_joined(Array& lse, const std::vector<double>& all) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    lse.set(2 * i, all[i]);
+    lse.set(2 * i + 1, 0);
+  }
+}
 
 inline Results run(const Problem& problem, std::size_t threads = 1) {
   Results results(problem);
@@ -157,7 +171,7 @@ inline void check(const Case& shape, DType dtype, std::size_t threads = 1) {
                       (shape.mask.causal ? " causal " : " full ") + std::to_string(shape.mask.query_start) + "/" +
                       std::to_string(shape.mask.key_start);
   EXPECT_LE(distance(results.o, expected.o), bound) << where;
-  EXPECT_LE(distance(results.lse, expected.lse), dtype == DType::f64 ? 1e-13 : 2e-6) << where;
+  EXPECT_LE(distance(joined(results.lse, problem.attention.scale), expected.lse), dtype == DType::f64 ? 1e-13 : 2e-6) << where;
   EXPECT_LE(distance(results.dq, expected.dq), bound) << where;
   EXPECT_LE(distance(results.dk, expected.dk), bound) << where;
   EXPECT_LE(distance(results.dv, expected.dv), bound) << where;

@@ -413,6 +413,30 @@ TEST(Plan, RefusesWhatItCannotMean) {
   refused({"--config", "nano", "--layout", "zero3=2,tp=2"}, "zero3 can't be mixed");
 }
 
+TEST(PlanCommand, CountsWhatSavingACheckpointTakes) {
+  const auto nano = [](const std::string& budget) {
+    const Answer answer = plan({"--config", "nano", "--seq", "2", "--mem-per-rank", budget});
+    EXPECT_EQ(answer.code, 0) << answer.err;
+    return answer.report.at("plan").at(0);
+  };
+  const json tight = nano("7300K");
+  EXPECT_LT(tight.at("memory_peak_bytes").at("total").get<double>(), 7300.0 * 1024);
+  EXPECT_EQ(tight.at("fits"), false);
+  EXPECT_NE(tight.at("why").get<std::string>().find("too much where a checkpoint is saved"), std::string::npos) << tight;
+  EXPECT_EQ(nano("8M").at("fits"), true);
+}
+
+TEST(PlanCommand, CountsRotaryModelsBeyondTheirPositionsWithAWarning) {
+  const Answer beyond = plan({"--config", "nano", "--seq", "300"});
+  EXPECT_EQ(beyond.code, 0) << beyond.err;
+  EXPECT_NE(beyond.err.find("--seq 300: nano has 256 positions"), std::string::npos) << beyond.err;
+  EXPECT_EQ(beyond.report.at("seq"), 300);
+  EXPECT_EQ(plan({"--config", "nano", "--seq", "256"}).err, "");
+  const Answer learned = plan({"--config", "nano-gpt2", "--seq", "300"});
+  EXPECT_EQ(learned.code, 2);
+  EXPECT_NE(learned.err.find("try --seq 256"), std::string::npos) << learned.err;
+}
+
 TEST(PlanCommand, CountsWithTheAlgorithmsThatRanksWouldUse) {
   const std::vector<std::string> nano = {"-n", "4", "--config", "nano", "--seq", "64", "--batch", "4"};
   const auto memory = [&](const char* algorithms) {

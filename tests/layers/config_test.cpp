@@ -148,6 +148,10 @@ TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
       {"attention_bias", true},
       {"mlp_bias", true},
       {"sliding_window", 4096},
+      {"rope_scaling", {{"type", "linear"}}},
+      {"rope_scaling", {{"type", "dynamic"}, {"factor", 1.0}}},
+      {"rope_scaling", {{"type", "default"}, {"factor", 2.0}}},
+      {"rope_scaling", {{"type", "linear"}, {"rope_type", "yarn"}, {"factor", 1.0}}},
       {"use_sliding_window", true},
       {"attention_dropout", 0.1},
       {"partial_rotary_factor", 0.5},
@@ -180,10 +184,26 @@ TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
                  "rope scaling isn't supported");
 }
 
+TEST(ConfigFile, AcceptsWhatIsNeutralBesideAnotherField) {
+  json window = with("sliding_window", 4096);
+  for (const json& used : {json(nullptr), json(true), json("no")}) {
+    window["use_sliding_window"] = used;
+    EXPECT_REFUSED(parse(window), "config.json", "sliding_window");
+  }
+  window["use_sliding_window"] = false;
+  window["max_window_layers"] = 28;
+  EXPECT_TRUE(parse(window).warnings.empty());
+  EXPECT_TRUE(parse(window).config.same_model(parse(good()).config));
+}
+
 TEST(ConfigFile, AcceptsNeutralValues) {
   for (const auto& [field, value] :
        std::vector<std::pair<const char*, json>>{{"sliding_window", nullptr},
                                                  {"rope_scaling", {{"rope_type", "default"}}},
+                                                 {"rope_scaling", {{"type", "linear"}, {"factor", 1.0}}},
+                                                 {"rope_scaling", {{"rope_type", "linear"}, {"type", "linear"}, {"factor", 1}}},
+                                                 {"rope_scaling", {{"rope_type", "default"}, {"factor", 1.0}}},
+                                                 {"rope_scaling", {{"factor", 1.0}}},
                                                  {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 500000.0}}},
                                                  {"layer_types", {"full_attention", "full_attention", "full_attention"}},
                                                  {"hidden_act", "swish"},

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <set>
+#include <string>
 #include <sys/stat.h>
 #include <vector>
 
@@ -89,6 +91,55 @@ TEST(TokenStream, RefusesTextForAModelWithATokenizer) {
   folder.write("tokenizer.json", "{}");
   EXPECT_REFUSED(refuse_text_beside_tokenizer({ids, text}, folder.path()), "a.txt", "tokenizer.json", "give .bin ids");
   EXPECT_NO_THROW(refuse_text_beside_tokenizer({ids}, folder.path()));
+}
+
+/// The bytes of little-endian integers.
+template <class Number>
+std::string bytes_of(const std::vector<Number>& numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(Number)};
+}
+
+TEST(TokenStream, RefusesNumbersThatItWouldReadAsOthers) {
+  const test::TemporaryFolder folder;
+  for (const char* name : {"a.u32", "a.U16", "a.int64", "a.npy", "a.pt", "a.parquet"}) {
+    EXPECT_REFUSED(TokenStream({folder.write(name, "abcdefgh")}), name, "by its name it holds numbers", "astype('<u2')");
+  }
+  // The same 300 ids in 16, 32 and 64 bits, below and above 65536.
+  std::vector<std::uint16_t> narrow;
+  std::vector<std::int32_t> wide;
+  std::vector<std::int64_t> widest;
+  std::vector<std::uint32_t> large;
+  for (std::uint32_t i = 0; i < 300; ++i) {
+    narrow.push_back(static_cast<std::uint16_t>(i * 211 % 50257));
+    wide.push_back(narrow.back());
+    widest.push_back(narrow.back());
+    large.push_back(i * 7919 % 128256);
+  }
+  wide[7] = -100;  // a label that isn't predicted
+  EXPECT_EQ(TokenStream({folder.write("narrow.bin", bytes_of(narrow))}).size(), 300U);
+  for (const std::string& bytes :
+       {bytes_of(wide), bytes_of(widest), bytes_of(large), bytes_of(std::vector<std::uint32_t>{15, 0, 3, 72})}) {
+    EXPECT_REFUSED(TokenStream({folder.write("wide.bin", bytes)}), "wide.bin", "32-bit or 64-bit ids", "astype('<u2')");
+  }
+  // What is odd, and no more than that.
+  for (const std::vector<std::uint16_t>& ids :
+       {std::vector<std::uint16_t>{5, 0, 6, 0, 7, 0}, std::vector<std::uint16_t>(1000),
+        std::vector<std::uint16_t>{0, 1, 0, 2, 0, 3, 0, 4}, std::vector<std::uint16_t>{5, 0, 6, 0, 7, 0, 8, 1}}) {
+    EXPECT_EQ(TokenStream({folder.write("odd.bin", bytes_of(ids))}).size(), ids.size());
+  }
+  std::vector<std::int32_t> header = {20240520, 1, 300};
+  header.resize(256);
+  EXPECT_REFUSED(TokenStream({folder.write("llm.bin", bytes_of(header) + bytes_of(narrow))}), "llm.bin", "llm.c", "1024 bytes");
+  EXPECT_REFUSED(TokenStream({folder.write("saved.bin", "\x93NUMPY\x01 and so on")}), "saved.bin", "numpy's save()");
+  EXPECT_REFUSED(TokenStream({folder.write("saved.txt", "PK\x03\x04 and so on")}), "saved.txt", "an archive");
+}
+
+TEST(TokenStream, RefusesIdsOfAVocabularyThatNeedsMoreBits) {
+  const test::TemporaryFolder folder;
+  const auto ids = folder.write("a.bin", bytes_of(std::vector<std::uint16_t>{1, 2, 65535}));
+  EXPECT_NO_THROW(TokenStream({ids}).check_vocabulary(65536));
+  EXPECT_REFUSED(TokenStream({ids}).check_vocabulary(65537), "a.bin", "16-bit ids", "65537", "at most 65536");
+  EXPECT_NO_THROW(TokenStream({folder.write("a.txt", "bytes")}).check_vocabulary(128256));
 }
 
 TEST(EvaluationWindows, PredictEachTokenButTheFirstOnce) {

@@ -204,8 +204,8 @@ struct Share {
   std::uint64_t saved(const Setting& setting) const {
     const auto& [element, accumulated, lse] = setting.bytes;
     if (setting.recompute == Recompute::full) return 0;
-    if (setting.recompute == Recompute::selective) return element * a + lse * heads;
-    return element * (2 * a + 2 * k + (matrices - 1) * f) + lse * heads;
+    if (setting.recompute == Recompute::selective) return element * a + 2 * lse * heads;
+    return element * (2 * a + 2 * k + (matrices - 1) * f) + 2 * lse * heads;
   }
 };
 

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <string>
 #include <vector>
 
 namespace tsprun::detail::model_folder_test {
@@ -140,6 +142,45 @@ TEST(ModelFolder, AreFoundWithoutGpt2sPrefixUnlessThatIsAmbiguous) {
   EXPECT_TRUE(ModelFolder(folder.path()).check(std::vector{bare}).empty());
   write_shard(folder / "model.safetensors", {bare, prefixed}, 0, 2);
   EXPECT_REFUSED(ModelFolder(folder.path()), "wte.weight", "given twice");
+}
+
+TEST(ModelFolder, AreFoundUnderTheNamesOfOtherClassesAndWrappers) {
+  ModelConfig config = tiny();
+  config.tied_embeddings = true;
+  const std::vector<Parameter> parameters = model_parameters(config);
+  const auto without_head = [](const std::string& name) { return name.substr(std::string("model.").size()); };
+  const auto wrapped_inside = [](const std::string& name) {
+    const std::size_t block = std::string("model.layers.0.").size();
+    return name.starts_with("model.layers.0.") ? name.substr(0, block) + "_checkpoint_wrapped_module." + name.substr(block)
+                                               : name;
+  };
+  const std::vector<std::function<std::string(const std::string&)>> writers = {
+      without_head,
+      wrapped_inside,
+      [](const std::string& name) { return "module." + name; },
+      [](const std::string& name) { return "_orig_mod." + name; },
+      [&](const std::string& name) { return "module._orig_mod." + without_head(name); },
+      [](const std::string& name) { return "_orig_mod._fsdp_wrapped_module.model._fsdp_wrapped_module" + name.substr(5); },
+  };
+  for (const auto& written : writers) {
+    const test::TemporaryFolder folder;
+    std::vector<Parameter> renamed = parameters;
+    for (Parameter& parameter : renamed) parameter.name = written(parameter.name);
+    SCOPED_TRACE(renamed[1].name);
+    ASSERT_NE(renamed[1].name, parameters[1].name);
+    write_shard(folder / "model.safetensors", renamed, 0, renamed.size());
+    expect_all(ModelFolder(folder.path()), parameters);
+    // Twice the same tensor isn't a choice.
+    renamed.push_back(parameters[1]);
+    write_shard(folder / "model.safetensors", renamed, 0, renamed.size());
+    EXPECT_REFUSED(ModelFolder(folder.path()), parameters[1].name, "given twice", renamed[1].name);
+  }
+  // Other names stay, and are named.
+  const test::TemporaryFolder folder;
+  std::vector<Parameter> odd = parameters;
+  odd[1].name = "modules." + odd[1].name;
+  write_shard(folder / "model.safetensors", odd, 0, odd.size());
+  EXPECT_REFUSED(ModelFolder(folder.path()).check(parameters), parameters[1].name, "is missing");
 }
 
 }  // namespace

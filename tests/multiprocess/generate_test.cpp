@@ -202,7 +202,8 @@ TEST(Generate, RefusesPromptsThatCantBe) {
   expect(why("A\n\nB\n"), "prompts.txt, line 2 is empty");
   expect(why("\n"), "prompts.txt, line 1 is empty");
   expect(why("A\n" + std::string(300, 'B')), "line 2: 300 tokens leave no room for more: the model has 256 positions");
-  expect(why("A\n" + std::string(250, 'B')), "line 2: 250 tokens and 64 more are over the model's 256 positions; try --tokens 6");
+  expect(why("A\n" + std::string(250, 'B'), {"--tokens", "64"}),
+         "line 2: 250 tokens and 64 more are over the model's 256 positions; try --tokens 6");
   expect(why("A\n", {"--prompt", "B"}), "--prompt and --prompts: give one of them");
   expect(why("A\nB\n", {"--layout", "dp=3"}), "there are 2 texts");
   const Finished nowhere = refused({"--prompts", folder.path("nowhere.txt")});
@@ -225,6 +226,12 @@ TEST(Generate, RefusesWhatCantBe) {
   EXPECT_NE(refused({"--prompt", "A", "--layout", "dp=2"}).err.find("try --layout tsp=2"), std::string::npos);
   EXPECT_NE(refused({"--prompt", "A", "--layout", "sp=2", "--sp", "ulysses"}).err.find("gather and ring work"),
             std::string::npos);
+}
+
+TEST(Generate, WithoutTokensAddsWhatTheModelHasRoomFor) {
+  const TemporaryDirectory folder;
+  const json text = generate(folder, {"--config", "nano", "--prompt", std::string(250, 'A')});
+  EXPECT_EQ(text.at("tokens").size(), 6U);  // nano has 256 positions
 }
 
 }  // namespace

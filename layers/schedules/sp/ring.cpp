@@ -107,7 +107,8 @@ void RingAttention::forward(const TokenLayout& tokens, const AttentionHeads& of)
     if (pair.empty()) return;
     const auto& [first, count] = pair.queries;
     const OwnedTensor part = step(axis_.sums, {tokens.batch(), count, heads_.queries, d}, "partial attention output");
-    const OwnedTensor part_lse = step(axis_.sums, {tokens.batch(), heads_.queries, count}, "partial log-sum-exp");
+    const OwnedTensor part_lse =
+        step(axis_.sums, {tokens.batch(), heads_.queries, count, kernels::kLseParts}, "partial log-sum-exp");
     const auto keys = [&](std::size_t which) { return part_of(pack, which, d).slice(1, pair.keys.first, pair.keys.count); };
     compute.flash_forward(attention(pair, d), part, part_lse, of.q.slice(1, first, count), keys(0), keys(1));
     const Tensor to = o.slice(1, first, count);

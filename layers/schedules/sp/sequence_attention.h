@@ -5,8 +5,8 @@
 //   forward:   K, V projected → begin() → Q projected → [exchange()] → forward() → o·W_O
 //   backward:  begin() → dO = dY·W_O → backward( what needs dq alone ) → what needs dk and dv
 //
-// Shapes of this rank's tokens: q, o, d_o, dq [B, S_p, n_q, d]; k, v, dk, dv [B, S_p, n_k, d], after RoPE; lse [B, n_q, S_p]. q,
-// k, v, o, d_o are in the model's dtype, the others in the type of sums.
+// Shapes of this rank's tokens: q, o, d_o, dq [B, S_p, n_q, d]; k, v, dk, dv [B, S_p, n_k, d], after RoPE; lse [B, n_q, S_p, 2].
+// q, k, v, o, d_o are in the model's dtype, the others in the type of sums.
 #pragma once
 
 #include "core/rank/rank.h"
@@ -55,7 +55,7 @@ class SequenceAttention {
 
   /// Returns the shapes in which attention takes q, k and v, and keeps them and lse for the backward pass, and that of o; `gate`
   /// is unset. For gather and ring they are those of this rank's tokens. For ulysses: q [S, B, n_q/D, d]; k and v [S, B, read, d]
-  /// with the K/V heads that the n_q/D query heads read; lse [B, n_q/D, S]; all in natural order.
+  /// with the K/V heads that the n_q/D query heads read; lse [B, n_q/D, S, 2]; all in natural order.
   virtual SavedSizes sizes(const TokenLayout& tokens) const { return own_sizes(tokens); }
   /// Returns the shapes of this rank's tokens.
   SavedSizes own_sizes(const TokenLayout& tokens) const { return SavedSizes::of(tokens, heads_.queries, heads_.kv, 0); }

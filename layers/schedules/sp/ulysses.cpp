@@ -87,7 +87,7 @@ SavedSizes UlyssesAttention::sizes(const TokenLayout& tokens) const {
   SavedSizes sizes = own_sizes(tokens);
   sizes.q = {tokens.sequence(), tokens.batch(), queries_[me()].count, d};
   sizes.kv = {tokens.sequence(), tokens.batch(), kv_[me()].count, d};
-  sizes.lse = {tokens.batch(), queries_[me()].count, tokens.sequence()};
+  sizes.lse = {tokens.batch(), queries_[me()].count, tokens.sequence(), kernels::kLseParts};
   return sizes;
 }
 
