@@ -8,9 +8,8 @@
 A storm starts a job, strikes it once (SIGKILL or SIGSTOP from outside at a random moment, or a --fault), and asks of its end: was the
 fault found, how long after it struck, was the culprit named, and is anything left (processes, sockets, /dev/shm files)? It fails
 (exit 1) if one was missed, misnamed, late or left something: late is --within seconds after the strike, or, where nothing but a passed
-deadline can tell (stopped ranks, lost messages), after that; time in which this machine has no core for the script doesn't count. The
-same --seed makes the same jobs and faults; moments of signals are drawn too, but what a job does at that moment is the scheduler's
-choice.
+deadline can tell (stopped ranks, lost messages), after that. The same --seed makes the same jobs and faults; moments of signals are drawn
+too, but what a job does at that moment is the scheduler's choice.
 """
 import argparse
 import json
@@ -88,23 +87,14 @@ class Job:
                                         stderr=self.errors)
 
     def finish(self, seconds):
-        """The exit code, None if it had to be killed; then the report. Of a pause between two looks counts what it was meant to take: the
-        rest is time in which this machine had no core for this script, and so presumably none for the job. `pace` is the share that counts."""
-        begin = before = time.monotonic()
-        lost = 0
-        while self.process.poll() is None:
-            if before - begin - lost > seconds:
-                self.process.kill()
-                break
-            time.sleep(0.002)
-            now = time.monotonic()
-            lost += max(0, now - before - 0.003)
-            before = now
-        self.end = time.monotonic()
-        self.pace = 1 - lost / max(self.end - begin, 1e-3)
-        code = self.process.wait()
-        if code == -signal.SIGKILL:
+        """The exit code, None if it had to be killed; then the report."""
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
             code = None
+        self.end = time.monotonic()
         self.errors.seek(0)
         self.log = self.errors.read()
         try:
@@ -225,7 +215,7 @@ def one_job(draw, arguments, transport, data, folder):
     places = [place for fault in report.get("faults") or [] for place in fault.get("where") or []]
     # A lost message is found by its receiver; which of the two is to blame can't be told from its absence.
     named = detected and failure.get("rank") in culprits(culprit, text, places)
-    late = seconds is not None and seconds * job.pace > arguments.within + (arguments.timeout if kind in BY_DEADLINE else 0)
+    late = seconds is not None and seconds > arguments.within + (arguments.timeout if kind in BY_DEADLINE else 0)
     row = {"transport": transport, "kind": kind, "fault": text, "work": work, "injected": injected, "detected": detected,
            "named": named, "seconds": seconds, "late": late, "left": job.left_behind(before), "code": code, "failure": failure}
     if not detected or not named or late or row["left"] or code in (0, None):

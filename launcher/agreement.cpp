@@ -15,13 +15,12 @@ constexpr char kBetween = '\n';
 
 void take(const OptionTable& table, Agreement& into) {
   for (const OptionRow& row : table.rows()) {
-    if (row.long_name().empty() || row.is(Trait::per_node)) continue;
-    const std::vector<std::string> typed = row.typed();
-    std::string value = fmt::format("{}", fmt::join(typed, std::string_view(&kBetween, 1)));
-    if (typed.empty()) value = row.usual;
+    if (row.option->get_lnames().empty() || row.is(Trait::per_node)) continue;
+    std::string value = fmt::format("{}", fmt::join(row.option->results(), std::string_view(&kBetween, 1)));
+    if (row.option->count() == 0) value = row.usual;
     else if (row.is(Trait::all_or_none)) value = row.metavar;
     else if (row.spelled) value = row.spelled(value);
-    if (!value.empty()) into[row.long_name()] = value;
+    if (!value.empty()) into["--" + row.option->get_lnames().front()] = value;
   }
 }
 

@@ -16,7 +16,6 @@
 #include "transport/environment.h"
 #include "transport/log.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
@@ -101,8 +100,8 @@ void take_environment(const Environment& environment, std::string_view command, 
 void check_ranks_fit(const CommandFacts& command, const OptionTable& options) {
   if (command.has_ranks()) return;
   for (const OptionRow& row : options.rows()) {
-    if (row.is(Trait::of_ranks) && !row.typed().empty())
-      refuse_of_ranks(command, row.name(), row.metavar.empty() ? "" : fmt::format("{}", fmt::join(row.typed(), " ")));
+    if (row.is(Trait::of_ranks) && row.option->count() > 0)
+      refuse_of_ranks(command, row.name(), row.metavar.empty() ? "" : fmt::format("{}", fmt::join(row.option->results(), " ")));
   }
 }
 

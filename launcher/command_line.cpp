@@ -4,7 +4,6 @@
 #include "launcher/suggest.h"
 #include "transport/suggest.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

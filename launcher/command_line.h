@@ -2,13 +2,10 @@
 // what CLI11 refused. CLI11's own messages name neither what was typed nor what would work.
 #pragma once
 
+#include <CLI/CLI.hpp>
+
 #include <string>
 #include <vector>
-
-namespace CLI {
-class App;
-class ParseError;
-}  // namespace CLI
 
 namespace tsprun::detail::launcher {
 

@@ -1,20 +1,12 @@
 // Adds rows, and hands them to CLI11.
 #include "launcher/option_table.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
 namespace tsprun::detail::launcher {
-
-std::string OptionRow::long_name() const {
-  const std::size_t at = names.find("--");
-  return at == std::string::npos ? std::string() : names.substr(at, names.find(',', at) - at);
-}
-
-std::vector<std::string> OptionRow::typed() const { return option->results(); }
 
 OptionRow& OptionTable::append(const std::string& usage, std::string help, Trait traits) {
   OptionRow& row = rows_.emplace_back();

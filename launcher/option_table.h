@@ -11,6 +11,8 @@
 
 #include "launcher/values.h"
 
+#include <CLI/CLI.hpp>
+
 #include <cstddef>
 #include <deque>
 #include <exception>
@@ -19,11 +21,6 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
 
 namespace tsprun::detail {
 struct CheckpointState;
@@ -91,10 +88,6 @@ struct OptionRow {
 
   /// Returns the name in messages: "-n", "--lr", "op".
   std::string name() const { return names.substr(0, names.find(',')); }
-  /// Returns the first long name, "--ranks"; empty: there is none.
-  std::string long_name() const;
-  /// Returns the texts that were typed for it, after CLI11 has parsed the words; of a flag, one.
-  std::vector<std::string> typed() const;
   bool is(Trait trait) const { return (static_cast<unsigned>(traits) & static_cast<unsigned>(trait)) != 0; }
 };
 

@@ -35,7 +35,7 @@ std::vector<NamedFile> typed(const OptionTable& global, const OptionTable& comma
   for (const OptionTable* table : {&global, &command}) {
     for (const OptionRow& row : table->rows()) {
       if (!row.is(traits)) continue;
-      for (const std::string& value : row.typed()) {
+      for (const std::string& value : row.option->results()) {
         const std::size_t name = row.is(Trait::after_colon) ? value.find(':') + 1 : 0;  // of a value without a colon, all
         files.push_back({row.name(), value.substr(name), row.is(Trait::writes_in_place)});
       }

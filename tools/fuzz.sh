@@ -3,8 +3,8 @@
 #
 #   tools/fuzz.sh [--runs N] [--seconds S] [TARGET…]     default: ten million executions of every target of tests/fuzz
 #
-# Builds the targets of preset asan and runs the targets, one a core. A target ends after N executions or S seconds, whichever comes first; 0: no limit.
-# Inputs that reach new code stay in build/asan/tests/fuzz/TARGET, those that fail in TARGET.failed.* beside it. The table says how
+# Builds preset fuzz and runs the targets, one a core. A target ends after N executions or S seconds, whichever comes first; 0: no limit.
+# Inputs that reach new code stay in build/fuzz/tests/fuzz/TARGET, those that fail in TARGET.failed.* beside it. The table says how
 # often each ran; the exit code is 1 if one failed, 2 for a wrong argument.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -39,7 +39,7 @@ fuzz_one() {
   [ -d "$seeds" ] || seeds=
   # Call stacks of allocations and the rarity of features cost a third of the time.
   ASAN_OPTIONS=malloc_context_size=1:quarantine_size_mb=8:thread_local_quarantine_size_kb=64 \
-    "$root/build/asan/tests/${target}_fuzz" "${limits[@]}" -entropic=0 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+    "$root/build/fuzz/tests/${target}_fuzz" "${limits[@]}" -entropic=0 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
     -artifact_prefix="$FOUND/$target.failed." "$FOUND/$target" ${seeds:+"$seeds"} >"$FOUND/$target.log" 2>&1 && code=0 || code=$?
   awk -v target="$target" -v code="$code" '
     /stat::number_of_executed_units/ {units = $2}
@@ -49,9 +49,9 @@ fuzz_one() {
   return "$code"
 }
 export -f fuzz_one
-export root RUNS=$runs SECONDS_EACH=$seconds FOUND=$root/build/asan/tests/fuzz
+export root RUNS=$runs SECONDS_EACH=$seconds FOUND=$root/build/fuzz/tests/fuzz
 
 install_missing build full
-build_preset asan fuzz_targets
+build_preset fuzz
 say "fuzzing: $runs executions or $seconds s a target (0: no limit); logs in $FOUND"
 printf '%s\n' "${chosen[@]}" | xargs -P "$(nproc)" -I{} bash -c 'fuzz_one {}' || exit 1

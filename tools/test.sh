@@ -65,7 +65,7 @@ part() {
   else
     failed_parts+=("$name")
     # ctest's "12/34 Test #5: core.Name ...***Failed  0.1 sec" and what follows, to the next test's line
-    awk -v part="$name" '/^ *[0-9]+\/[0-9]+ Test +#/ {show = /\*\*\*/ && !/\*\*\*Skipped/; if (show) print "-- " part ":"}
+    awk -v part="$name" '/^ *[0-9]+\/[0-9]+ Test +#/ {show = /\*\*\*/; if (show) print "-- " part ":"}
                          /^ +Start +[0-9]+:/ || /^[0-9]+% tests passed/ {show = 0} show' "$log" >>"$failures"
     echo "-- $name: FAILED, $(duration $((SECONDS - begin)))"
   fi

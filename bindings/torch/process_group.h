@@ -46,9 +46,11 @@ class Member {
   CallbackThreads& callbacks() { return *callbacks_; }
   /// Returns what shares the context among threads, to be used for one call. Throws if the process has left the job.
   std::shared_ptr<Progress> progress() const;
-  /// Ends pending operations with an error, waits for callbacks and leaves the job. Must not be called by a callback. The heap's
-  /// blocks stay usable as long as this object lives.
+  /// Waits for pending operations and callbacks, and leaves the job as Context::leave() does. Must not be called by a callback.
+  /// The heap's blocks stay usable as long as this object lives.
   void leave();
+  /// Destroys a communicator while nobody else uses the context.
+  void drop(std::unique_ptr<Communicator> communicator);
   /// Allocates a block of the rank's heap for a tensor; an empty one if such blocks would take more than half of the heap, or it
   /// has no room, or the process has left or was forked.
   HeapBlock allocate(std::size_t bytes);
@@ -68,11 +70,14 @@ class Member {
 /// Returns the process's membership; null if it hasn't joined, or has left.
 std::shared_ptr<Member> current_membership();
 
-/// Returns the process's membership. The first call joins: as rank `rank` of `size` where tsprun started this process, else
-/// through `store`. Throws if the job that was joined has another size or gave this process another rank.
+/// Returns the process's membership, after joining if there is none: as rank `rank` of `size`, the first time where tsprun
+/// started this process, else through `store`. Throws if the job that was joined has another size or gave this process another
+/// rank.
 std::shared_ptr<Member> membership(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size);
-/// Leaves the job; process groups that still exist can't be used any more.
+/// Leaves the job; process groups that still exist can't be used any more. Throws the mismatch that Context::leave() finds.
 void leave();
+/// Ends the job with this text, as fail() does, and leaves it without waiting for anybody. Does nothing if there is none.
+void abort(const std::string& text);
 /// Ends the job, as Context::fail() does. Throws also if this process hasn't joined one.
 [[noreturn]] void fail(const std::string& text);
 /// Makes torch's host tensors of `smallest` bytes or more lie in the rank's heap from now on, where there is room, so that

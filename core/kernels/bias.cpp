@@ -3,11 +3,9 @@
 
 #include "core/kernels/check.h"
 
-#ifndef TSP_KERNEL_BATCH  // see core/CMakeLists.txt
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/bias.cpp"
 #include <hwy/foreach_target.h>
-#endif
 // After foreach_target.h, as Highway asks.
 #include "core/kernels/lanes-inl.h"
 

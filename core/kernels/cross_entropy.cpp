@@ -10,11 +10,9 @@
 #include <string>
 #include <type_traits>
 
-#ifndef TSP_KERNEL_BATCH  // see core/CMakeLists.txt
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/cross_entropy.cpp"
 #include <hwy/foreach_target.h>
-#endif
 // After foreach_target.h, as Highway asks.
 #include "core/kernels/exp-inl.h"
 

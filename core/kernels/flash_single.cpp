@@ -8,11 +8,9 @@
 #include <algorithm>
 #include <limits>
 
-#ifndef TSP_KERNEL_BATCH  // see core/CMakeLists.txt
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/flash_single.cpp"
 #include <hwy/foreach_target.h>
-#endif
 // After foreach_target.h, as Highway asks.
 #include "core/kernels/exp-inl.h"
 

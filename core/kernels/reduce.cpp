@@ -10,14 +10,11 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <span>
 #include <type_traits>
 
-#ifndef TSP_KERNEL_BATCH  // see core/CMakeLists.txt
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/reduce.cpp"
 #include <hwy/foreach_target.h>
-#endif
 #include <hwy/highway.h>
 
 #ifndef TSP_KERNELS_REDUCE_SHAPE
@@ -156,131 +153,128 @@ hn::Vec<D> canonical_nan(D d) {
   }
 }
 
-/// What is done with the terms. One loop serves all reductions but sums, so that the compiler has few to make.
-struct Operation {
-  Reduction reduction = Reduction::sum;
-  std::size_t terms = 1;  ///< by which an average divides
-};
-
 /// Returns accumulator ⊕ term.
-template <bool kSum, class D>
-HWY_INLINE hn::Vec<D> combine([[maybe_unused]] D d, [[maybe_unused]] Reduction reduction, hn::Vec<D> accumulator,
-                              hn::Vec<D> term) {
-  if constexpr (kSum) {
+template <Reduction kReduction, class D>
+hn::Vec<D> combine([[maybe_unused]] D d, hn::Vec<D> accumulator, hn::Vec<D> term) {
+  if constexpr (kReduction == Reduction::sum || kReduction == Reduction::average) {
     return hn::Add(accumulator, term);
+  } else if constexpr (kReduction == Reduction::product) {
+    return hn::Mul(accumulator, term);
   } else {
-    if (reduction == Reduction::product) return hn::Mul(accumulator, term);
-    const auto better = reduction == Reduction::max ? hn::Gt(term, accumulator) : hn::Lt(term, accumulator);
+    const auto better = kReduction == Reduction::max ? hn::Gt(term, accumulator) : hn::Lt(term, accumulator);
     const auto chosen = hn::IfThenElse(better, term, accumulator);
     return hn::IfThenElse(hn::IsNaN(term), term, chosen);  // a NaN accumulator compares false and stays
   }
 }
 
-/// Returns the result of an accumulator of all terms.
-template <class D>
-HWY_INLINE hn::Vec<D> finish(D d, const Operation& operation, hn::Vec<D> accumulator) {
-  if (operation.reduction == Reduction::average) {
-    accumulator = hn::Div(accumulator, hn::Set(d, static_cast<hn::TFromD<D>>(operation.terms)));
+/// Returns the result of an accumulator of `terms` terms.
+template <Reduction kReduction, class D>
+hn::Vec<D> finish(D d, hn::Vec<D> accumulator, [[maybe_unused]] std::size_t terms) {
+  if constexpr (kReduction == Reduction::average) {
+    accumulator = hn::Div(accumulator, hn::Set(d, static_cast<hn::TFromD<D>>(terms)));
   }
   return hn::IfThenElse(hn::IsNaN(accumulator), canonical_nan(d), accumulator);
 }
 
 /// Computes fewer outputs than a vector has lanes, on padded copies.
-template <bool kSum, class D, class First, class Rest, class Out>
-void reduce_tail(D d, const Operation& operation, std::span<const std::byte* const> terms, Out* out, std::size_t at,
+template <Reduction kReduction, class D, class First, class Rest, class Out>
+void reduce_tail(D d, const std::byte* const* terms, std::size_t term_count, std::size_t all_terms, Out* out, std::size_t at,
                  std::size_t count) {
   alignas(64) First first[HWY_LANES(hn::TFromD<D>)] = {};
   alignas(64) Rest rest[HWY_LANES(hn::TFromD<D>)] = {};
   alignas(64) Out result[HWY_LANES(hn::TFromD<D>)] = {};
   std::memcpy(first, reinterpret_cast<const First*>(terms[0]) + at, count * sizeof(First));
   auto accumulator = Wire<First>::load(d, first);
-  for (std::size_t t = 1; t < terms.size(); ++t) {
+  for (std::size_t t = 1; t < term_count; ++t) {
     std::memcpy(rest, reinterpret_cast<const Rest*>(terms[t]) + at, count * sizeof(Rest));
-    accumulator = combine<kSum>(d, operation.reduction, accumulator, Wire<Rest>::load(d, rest));
+    accumulator = combine<kReduction>(d, accumulator, Wire<Rest>::load(d, rest));
   }
-  Wire<Out>::store(d, finish(d, operation, accumulator), result);
+  Wire<Out>::store(d, finish<kReduction>(d, accumulator, all_terms), result);
   std::memcpy(out + at, result, count * sizeof(Out));
 }
 
 /// Computes outputs from `at` on in full blocks of four vectors. Returns the first output that isn't computed.
-template <bool kSum, class D, class First, class Rest, class Out>
-std::size_t reduce_blocks(D d, const Operation& operation, std::span<const std::byte* const> terms, Out* out, std::size_t at,
-                          std::size_t count, bool streaming) {
+template <Reduction kReduction, bool kStreaming, class D, class First, class Rest, class Out>
+std::size_t reduce_blocks(D d, const std::byte* const* terms, std::size_t term_count, std::size_t all_terms, Out* out,
+                          std::size_t at, std::size_t count) {
   const std::size_t lanes = hn::Lanes(d);
-  const Reduction reduction = operation.reduction;
+  const auto write = [d, all_terms](hn::Vec<D> value, Out* to) HWY_ATTR {
+    if constexpr (kStreaming) {
+      Wire<Out>::stream(d, finish<kReduction>(d, value, all_terms), to);
+    } else {
+      Wire<Out>::store(d, finish<kReduction>(d, value, all_terms), to);
+    }
+  };
   for (; at + 4 * lanes <= count; at += 4 * lanes) {
     const First* first = reinterpret_cast<const First*>(terms[0]) + at;
     auto a = Wire<First>::load(d, first);
     auto b = Wire<First>::load(d, first + lanes);
     auto c = Wire<First>::load(d, first + 2 * lanes);
     auto e = Wire<First>::load(d, first + 3 * lanes);
-    for (std::size_t t = 1; t < terms.size(); ++t) {
+    for (std::size_t t = 1; t < term_count; ++t) {
       const Rest* term = reinterpret_cast<const Rest*>(terms[t]) + at;
-      a = combine<kSum>(d, reduction, a, Wire<Rest>::load(d, term));
-      b = combine<kSum>(d, reduction, b, Wire<Rest>::load(d, term + lanes));
-      c = combine<kSum>(d, reduction, c, Wire<Rest>::load(d, term + 2 * lanes));
-      e = combine<kSum>(d, reduction, e, Wire<Rest>::load(d, term + 3 * lanes));
+      a = combine<kReduction>(d, a, Wire<Rest>::load(d, term));
+      b = combine<kReduction>(d, b, Wire<Rest>::load(d, term + lanes));
+      c = combine<kReduction>(d, c, Wire<Rest>::load(d, term + 2 * lanes));
+      e = combine<kReduction>(d, e, Wire<Rest>::load(d, term + 3 * lanes));
     }
-    a = finish(d, operation, a);
-    b = finish(d, operation, b);
-    c = finish(d, operation, c);
-    e = finish(d, operation, e);
-    Out* to = out + at;
-    if (streaming) {
-      Wire<Out>::stream(d, a, to);
-      Wire<Out>::stream(d, b, to + lanes);
-      Wire<Out>::stream(d, c, to + 2 * lanes);
-      Wire<Out>::stream(d, e, to + 3 * lanes);
-    } else {
-      Wire<Out>::store(d, a, to);
-      Wire<Out>::store(d, b, to + lanes);
-      Wire<Out>::store(d, c, to + 2 * lanes);
-      Wire<Out>::store(d, e, to + 3 * lanes);
-    }
+    write(a, out + at);
+    write(b, out + at + lanes);
+    write(c, out + at + 2 * lanes);
+    write(e, out + at + 3 * lanes);
   }
   return at;
 }
 
-template <bool kSum, class Accumulator, class First, class Rest, class Out>
-void reduce_arrays(const Operation& operation, std::span<const std::byte* const> terms, std::byte* result, std::size_t count,
-                   bool streaming) {
+template <Reduction kReduction, class Accumulator, class First, class Rest, class Out>
+void reduce_arrays(const std::byte* const* terms, std::size_t term_count, std::size_t all_terms, std::byte* result,
+                   std::size_t count, bool streaming) {
   const hn::ScalableTag<Accumulator> d;
   const std::size_t lanes = hn::Lanes(d);
   Out* out = reinterpret_cast<Out*>(result);
-  const auto tail = [&](std::size_t at, std::size_t some)
-                        HWY_ATTR { reduce_tail<kSum, decltype(d), First, Rest, Out>(d, operation, terms, out, at, some); };
   std::size_t at = 0;
-  streaming = streaming && reinterpret_cast<std::uintptr_t>(result) % 64 % sizeof(Out) == 0;
-  while (streaming && at < count && reinterpret_cast<std::uintptr_t>(out + at) % 64 != 0) {  // they need aligned addresses
-    const std::size_t to_line = (64 - reinterpret_cast<std::uintptr_t>(out + at) % 64) / sizeof(Out);
-    const std::size_t some = std::min({lanes, to_line, count - at});
-    tail(at, some);
-    at += some;
+  const std::size_t misplaced = reinterpret_cast<std::uintptr_t>(result) % 64;
+  if (streaming && misplaced % sizeof(Out) == 0) {  // streaming stores need aligned addresses
+    while (at < count && reinterpret_cast<std::uintptr_t>(out + at) % 64 != 0) {
+      const std::size_t to_line = (64 - reinterpret_cast<std::uintptr_t>(out + at) % 64) / sizeof(Out);
+      const std::size_t some = std::min({lanes, to_line, count - at});
+      reduce_tail<kReduction, decltype(d), First, Rest, Out>(d, terms, term_count, all_terms, out, at, some);
+      at += some;
+    }
+    at = reduce_blocks<kReduction, true, decltype(d), First, Rest, Out>(d, terms, term_count, all_terms, out, at, count);
+    hwy::FlushStream();  // release stores, which tell peers of the data, don't order streaming stores
+  } else {
+    at = reduce_blocks<kReduction, false, decltype(d), First, Rest, Out>(d, terms, term_count, all_terms, out, at, count);
   }
-  at = reduce_blocks<kSum, decltype(d), First, Rest, Out>(d, operation, terms, out, at, count, streaming);
-  if (streaming) hwy::FlushStream();  // release stores, which tell peers of the data, don't order streaming stores
-  for (; at < count; at += std::min(lanes, count - at)) tail(at, std::min(lanes, count - at));
+  for (; at < count; at += std::min(lanes, count - at)) {
+    reduce_tail<kReduction, decltype(d), First, Rest, Out>(d, terms, term_count, all_terms, out, at, std::min(lanes, count - at));
+  }
 }
 
-template <bool kSum, class Bits>
-void reduce_narrow(Shape shape, const Operation& operation, std::span<const std::byte* const> terms, std::byte* out,
+template <Reduction kReduction, class Bits>
+void reduce_narrow(Shape shape, const std::byte* const* terms, std::size_t term_count, std::size_t all_terms, std::byte* out,
                    std::size_t count, bool streaming) {
   switch (shape) {
-    case Shape::whole: return reduce_arrays<kSum, float, Bits, Bits, Bits>(operation, terms, out, count, streaming);
-    case Shape::widen: return reduce_arrays<kSum, float, Bits, Bits, float>(operation, terms, out, count, streaming);
-    case Shape::hop: return reduce_arrays<kSum, float, float, Bits, float>(operation, terms, out, count, streaming);
-    case Shape::last_hop: return reduce_arrays<kSum, float, float, Bits, Bits>(operation, terms, out, count, streaming);
+    case Shape::whole:
+      return reduce_arrays<kReduction, float, Bits, Bits, Bits>(terms, term_count, all_terms, out, count, streaming);
+    case Shape::widen:
+      return reduce_arrays<kReduction, float, Bits, Bits, float>(terms, term_count, all_terms, out, count, streaming);
+    case Shape::hop:
+      return reduce_arrays<kReduction, float, float, Bits, float>(terms, term_count, all_terms, out, count, streaming);
+    case Shape::last_hop:
+      return reduce_arrays<kReduction, float, float, Bits, Bits>(terms, term_count, all_terms, out, count, streaming);
   }
 }
 
-template <bool kSum>
-void reduce_floats(DType dtype, Shape shape, const Operation& operation, std::span<const std::byte* const> terms, std::byte* out,
-                   std::size_t count, bool streaming) {
+template <Reduction kReduction>
+void reduce_floats(DType dtype, Shape shape, const std::byte* const* terms, std::size_t term_count, std::size_t all_terms,
+                   std::byte* out, std::size_t count, bool streaming) {
   switch (dtype) {
-    case DType::f64: return reduce_arrays<kSum, double, double, double, double>(operation, terms, out, count, streaming);
-    case DType::bf16: return reduce_narrow<kSum, Bf16Bits>(shape, operation, terms, out, count, streaming);
-    case DType::f16: return reduce_narrow<kSum, F16Bits>(shape, operation, terms, out, count, streaming);
-    default: return reduce_arrays<kSum, float, float, float, float>(operation, terms, out, count, streaming);
+    case DType::f64:
+      return reduce_arrays<kReduction, double, double, double, double>(terms, term_count, all_terms, out, count, streaming);
+    case DType::bf16: return reduce_narrow<kReduction, Bf16Bits>(shape, terms, term_count, all_terms, out, count, streaming);
+    case DType::f16: return reduce_narrow<kReduction, F16Bits>(shape, terms, term_count, all_terms, out, count, streaming);
+    default: return reduce_arrays<kReduction, float, float, float, float>(terms, term_count, all_terms, out, count, streaming);
   }
 }
 
@@ -335,12 +329,15 @@ void reduce_any(Reduction reduction, DType dtype, Shape shape, const std::byte* 
     case DType::boolean: return reduce_integers<std::uint8_t>(of_booleans(reduction), terms, term_count, out, count);
     default: break;
   }
-  const Operation operation{reduction, all_terms};
-  const std::span all(terms, term_count);
-  if (reduction == Reduction::sum || reduction == Reduction::average) {
-    reduce_floats<true>(dtype, shape, operation, all, out, count, streaming);
-  } else {
-    reduce_floats<false>(dtype, shape, operation, all, out, count, streaming);
+  const auto floats = [&](auto kind) {
+    reduce_floats<decltype(kind)::value>(dtype, shape, terms, term_count, all_terms, out, count, streaming);
+  };
+  switch (reduction) {
+    case Reduction::max: return floats(std::integral_constant<Reduction, Reduction::max>());
+    case Reduction::min: return floats(std::integral_constant<Reduction, Reduction::min>());
+    case Reduction::product: return floats(std::integral_constant<Reduction, Reduction::product>());
+    case Reduction::average: return floats(std::integral_constant<Reduction, Reduction::average>());
+    default: return floats(std::integral_constant<Reduction, Reduction::sum>());
   }
 }
 

@@ -5,11 +5,9 @@
 
 #include <cmath>
 
-#ifndef TSP_KERNEL_BATCH  // see core/CMakeLists.txt
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/rope.cpp"
 #include <hwy/foreach_target.h>
-#endif
 // After foreach_target.h, as Highway asks.
 #include "core/kernels/lanes-inl.h"
 

@@ -87,7 +87,7 @@ void Engine::check_pending(std::uint64_t now) {
       if (life > Life::alive) {
         const bool again = suspect_.stream == stream && suspect_.number == each->number_ && suspect_.peer == peer;
         if (!again) suspect_ = {.stream = stream, .number = each->number_, .peer = peer, .since_ns = now};
-        const bool may_end_badly = life == Life::finished && options_.supervised && board_.page(peer).over.load(relaxed) == 0;
+        const bool may_end_badly = life == Life::finished && may_yet_end_badly(peer);
         if (again && (!may_end_badly || now - suspect_.since_ns >= wait_for_word_ns(options_.timeout_ns)))
           throw_gone(peer, each->info().op, each->sequence_);
         return;
@@ -125,7 +125,7 @@ void Engine::check_peer(WaitState& state, std::uint64_t now) {
   }
   // The peer closed its context, but its process may yet end badly, by an uncaught exception, for instance: wait for the
   // launcher.
-  if (life == Life::finished && options_.supervised && board_.page(peer).over.load(relaxed) == 0) {
+  if (life == Life::finished && may_yet_end_badly(peer)) {
     if (state.left_since_ns == 0) state.left_since_ns = now;
     if (now - state.left_since_ns < wait_for_word_ns(options_.timeout_ns)) return;
   }
@@ -139,6 +139,11 @@ void Engine::check_peer(WaitState& state, std::uint64_t now) {
     return;
   }
   throw_gone(peer, head->info().op, line(state.stream).sequence.load(relaxed));
+}
+
+/// Returns true if a rank has finished, but a launcher may yet report that its process ended in another way.
+bool Engine::may_yet_end_badly(int peer) const {
+  return options_.supervised && board_.page(peer).over.load(relaxed) == 0 && board_.leaving(peer) != Leaving::waits;
 }
 
 std::string Engine::how_it_ended(int peer) const {
@@ -197,7 +202,8 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
     if (board_.aborted()) throw_first_cause();
     const Life life = board_.life(world_peer);
     // Only dead ranks are blamed at once: a rank that is marked finished may yet be reported as failed by its launcher.
-    if (life == Life::killed || life == Life::exited) throw_gone(world_peer, op, sequence);
+    const bool waits_in_leave = life == Life::finished && board_.leaving(world_peer) == Leaving::waits;
+    if (life == Life::killed || life == Life::exited || waits_in_leave) throw_gone(world_peer, op, sequence);
     if (options_.watch != nullptr) options_.watch->look();
     check_carrier(world_peer, op);
     if (!is_near(world_peer)) check_stopped_carrier(detail);

@@ -11,15 +11,13 @@
 #include "launcher/report.h"
 #include "launcher/supervisor.h"
 
+#include <CLI/CLI.hpp>
+
 #include <array>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
-
-namespace CLI {
-class App;
-}  // namespace CLI
 
 namespace tsprun::detail::launcher {
 

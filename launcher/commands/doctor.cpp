@@ -205,28 +205,28 @@ class Doctor : public Command {
     print("\nalgorithms that there are\n");
     for (int i = 0; i < kOps; ++i) print("{:<15} {}\n", name(static_cast<Op>(i)), algorithm_names(static_cast<Op>(i)));
 
-    ordered_json& facts = report.root()["doctor"];
-    facts["cores"] = {{"usable", cores},
-                      {"affinity", machine::allowed_cores()},
-                      {"quota", quota > 0 ? ordered_json(quota) : ordered_json(nullptr)}};
-    facts["vector_level"] = level;
-    facts["memory"] = {{"available_bytes", machine::available_memory()}, {"total_bytes", machine::total_memory()}};
-    facts["dev_shm"] = {{"free_bytes", space.free}, {"total_bytes", space.total}};
-    facts["heap_reservation_bytes"] = shm::default_heap_bytes();
-    facts["limits"] = {{"open_files", limit_json(machine::limit_open_files())},
-                       {"processes", limit_json(machine::limit_processes())},
-                       {"locked_memory_bytes", limit_json(machine::limit_locked_memory())},
-                       {"address_space_bytes", limit_json(machine::limit_address_space())}};
-    facts["huge_page_policy_for_shared_memory"] = policy.empty() ? ordered_json(nullptr) : ordered_json(policy);
-    facts["most_local_ranks"] = shm::kMaxLocalRanks;
-    facts["rdma"] = rdma.json;
-    facts["transports"] = ordered_json::array();
+    ordered_json& json = report.root()["doctor"];
+    json["cores"] = {{"usable", cores},
+                     {"affinity", machine::allowed_cores()},
+                     {"quota", quota > 0 ? ordered_json(quota) : ordered_json(nullptr)}};
+    json["vector_level"] = level;
+    json["memory"] = {{"available_bytes", machine::available_memory()}, {"total_bytes", machine::total_memory()}};
+    json["dev_shm"] = {{"free_bytes", space.free}, {"total_bytes", space.total}};
+    json["heap_reservation_bytes"] = shm::default_heap_bytes();
+    json["limits"] = {{"open_files", limit_json(machine::limit_open_files())},
+                      {"processes", limit_json(machine::limit_processes())},
+                      {"locked_memory_bytes", limit_json(machine::limit_locked_memory())},
+                      {"address_space_bytes", limit_json(machine::limit_address_space())}};
+    json["huge_page_policy_for_shared_memory"] = policy.empty() ? ordered_json(nullptr) : ordered_json(policy);
+    json["most_local_ranks"] = shm::kMaxLocalRanks;
+    json["rdma"] = rdma.json;
+    json["transports"] = ordered_json::array();
     for (std::size_t i = 0; i < trials.size(); ++i) {
-      facts["transports"].push_back({{"kind", kFactories[i]->name}, {"possible", trials[i].possible}, {"why", trials[i].why}});
+      json["transports"].push_back({{"kind", kFactories[i]->name}, {"possible", trials[i].possible}, {"why", trials[i].why}});
     }
-    facts["ways"] = ordered_json::array();
-    for (const WayRow& way : ways) facts["ways"].push_back({{"between", way.between}, {"kind", way.kind}, {"why", way.why}});
-    ordered_json& algorithms = facts["algorithms"] = ordered_json::array();
+    json["ways"] = ordered_json::array();
+    for (const WayRow& way : ways) json["ways"].push_back({{"between", way.between}, {"kind", way.kind}, {"why", way.why}});
+    ordered_json& algorithms = json["algorithms"] = ordered_json::array();
     for (const ChoiceRow& choice : choices.rows()) {
       algorithms.push_back({{"op", std::string(tsprun::name(choice.op))},
                             {"max_bytes", limit_json(choice.max_bytes)},

@@ -3,7 +3,6 @@
 #include "launcher/processes.h"
 #include "launcher/refuse.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include <memory>

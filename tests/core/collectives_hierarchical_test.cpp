@@ -41,7 +41,7 @@ class AcrossNodes : public testing::TestWithParam<Shape> {
 INSTANTIATE_TEST_SUITE_P(Shapes, AcrossNodes, testing::ValuesIn(kShapes), name_of);
 
 /// Elements of the longest buffers: of several pieces in one dtype, else short, since every element is compared.
-std::size_t largest(DType dtype) { return dtype == DType::f64 ? 150'000 : 5'000; }
+std::size_t largest(DType dtype) { return dtype == DType::f64 ? 300'000 : 5'000; }
 
 /// The world, backwards, every other rank, and all but the first: groups that begin and end within nodes.
 std::vector<std::vector<int>> groups_of(int ranks) {
@@ -162,7 +162,7 @@ TEST_P(AcrossNodes, ReassociatedReductionsAreExactWhereSumsAre) {
       ranks(),
       [&](Context& context) {
         for (const std::size_t count :
-             {std::size_t{0}, std::size_t{1}, std::size_t{13}, std::size_t{5'003}, std::size_t{140'001}}) {
+             {std::size_t{0}, std::size_t{1}, std::size_t{13}, std::size_t{5'003}, std::size_t{300'001}}) {
           for (const bool in_place : {false, true}) {
             reduce_numbers<float>(context, count, Reduction::sum, true, in_place);
             if (count > 10'000) continue;

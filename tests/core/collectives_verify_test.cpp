@@ -38,8 +38,7 @@ TEST(Verify, LongBuffersWithMoreSegmentsThanALaneHasSlots) {
                 for (const Algorithm algorithm : algorithms_of(op)) {
                   Call call;
                   call.op = op;
-                  call.dtype = DType::f64;
-                  call.counts.assign(2, 2'200'001);  // of 16 slots, and segments of 1 MiB
+                  call.counts.assign(2, 5'000'001);
                   call.options.algorithm = algorithm;
                   run(context, context.world(), call);
                 }

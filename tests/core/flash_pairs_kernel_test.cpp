@@ -55,10 +55,6 @@ struct Judged {
 /// it. Limits leave a few u of slack.
 Judged judged(const Problem& problem) {
   const Case& s = problem.shape;
-  const std::vector<double> qs = problem.q.values();
-  const std::vector<double> ks = problem.k.values();
-  const std::vector<double> vs = problem.v.values();
-  const std::vector<double> d_os = problem.d_o.values();
   const double scale = problem.attention.scale;
   const double narrow = kernels::flash::in_pairs(problem.q.dtype()) ? kNarrowUnit : 0;
   Judged of{naive(problem), {}, std::vector<double>(s.batch * s.heads * s.queries)};
@@ -76,13 +72,13 @@ Judged judged(const Problem& problem) {
         const auto k_of = [&](std::size_t j) { return ((b * s.keys + j) * s.kv_heads + kv) * s.d; };
         const std::size_t seen =
             s.mask.causal ? std::min(s.keys, std::max(s.mask.query_start + i + 1, s.mask.key_start) - s.mask.key_start) : s.keys;
-        for (std::size_t c = 0; c < s.d; ++c) of.delta[row] += d_os[q + c] * of.expected.o[q + c];
+        for (std::size_t c = 0; c < s.d; ++c) of.delta[row] += problem.d_o[q + c] * of.expected.o[q + c];
         std::vector<double> scores(seen);
         double largest = 0;  // Σ|q·k| of any key
         for (std::size_t j = 0; j < seen; ++j) {
           double size = 0;
           for (std::size_t c = 0; c < s.d; ++c) {
-            const double product = qs[q + c] * ks[k_of(j) + c];
+            const double product = problem.q[q + c] * problem.k[k_of(j) + c];
             scores[j] += product;
             size += std::abs(product);
           }
@@ -99,7 +95,7 @@ Judged judged(const Problem& problem) {
           double dp = 0;
           double size = 0;
           for (std::size_t c = 0; c < s.d; ++c) {
-            const double product = kept * d_os[q + c] * vs[k_of(j) + c];
+            const double product = kept * problem.d_o[q + c] * problem.v[k_of(j) + c];
             dp += product;
             size += std::abs(product);
           }
@@ -109,11 +105,11 @@ Judged judged(const Problem& problem) {
                   (1 + narrow) +
               ds * narrow;
           for (std::size_t c = 0; c < s.d; ++c) {
-            limit.o[q + c] += kept * p * std::abs(vs[k_of(j) + c]) * (sum * (1 + narrow) + narrow);
+            limit.o[q + c] += kept * p * std::abs(problem.v[k_of(j) + c]) * (sum * (1 + narrow) + narrow);
             limit.dv[k_of(j) + c] +=
-                kept * p * std::abs(d_os[q + c]) * (again * (1 + narrow) + narrow + units(s.queries * s.map.group));
-            limit.dq[q + c] += std::abs(ks[k_of(j) + c]) * (ds_limit + units(s.keys) * ds);
-            limit.dk[k_of(j) + c] += std::abs(qs[q + c]) * (ds_limit + units(s.queries * s.map.group) * ds);
+                kept * p * std::abs(problem.d_o[q + c]) * (again * (1 + narrow) + narrow + units(s.queries * s.map.group));
+            limit.dq[q + c] += std::abs(problem.k[k_of(j) + c]) * (ds_limit + units(s.keys) * ds);
+            limit.dk[k_of(j) + c] += std::abs(problem.q[q + c]) * (ds_limit + units(s.queries * s.map.group) * ds);
           }
         }
       }

@@ -63,10 +63,6 @@ struct Expected {
 
 inline Expected naive(const Problem& problem) {
   const Case& s = problem.shape;
-  const std::vector<double> q = problem.q.values();
-  const std::vector<double> k = problem.k.values();
-  const std::vector<double> v = problem.v.values();
-  const std::vector<double> d_o = problem.d_o.values();
   Expected result{std::vector<double>(problem.q.count()), std::vector<double>(s.batch * s.heads * s.queries),
                   std::vector<double>(problem.q.count()), std::vector<double>(problem.k.count()),
                   std::vector<double>(problem.k.count())};
@@ -81,7 +77,7 @@ inline Expected naive(const Problem& problem) {
         double maximum = -kInfinity;
         for (std::size_t j = 0; j < s.keys; ++j) {
           if (!sees(j)) continue;
-          for (std::size_t c = 0; c < s.d; ++c) p[j] += q[q_at(i, c)] * k[k_at(j, c)];
+          for (std::size_t c = 0; c < s.d; ++c) p[j] += problem.q[q_at(i, c)] * problem.k[k_at(j, c)];
           p[j] *= problem.attention.scale;
           maximum = std::max(maximum, p[j]);
         }
@@ -96,21 +92,19 @@ inline Expected naive(const Problem& problem) {
         std::vector<double> dp(s.keys);
         for (std::size_t j = 0; j < s.keys; ++j) {
           if (sum != 0) p[j] /= sum;
-          if (p[j] == 0) continue;
           const double kept = factor(s.dropout, b, head, i, j);
           for (std::size_t c = 0; c < s.d; ++c) {
-            result.o[q_at(i, c)] += kept * p[j] * v[k_at(j, c)];
-            result.dv[k_at(j, c)] += kept * p[j] * d_o[q_at(i, c)];
-            dp[j] += kept * d_o[q_at(i, c)] * v[k_at(j, c)];
+            result.o[q_at(i, c)] += kept * p[j] * problem.v[k_at(j, c)];
+            result.dv[k_at(j, c)] += kept * p[j] * problem.d_o[q_at(i, c)];
+            dp[j] += kept * problem.d_o[q_at(i, c)] * problem.v[k_at(j, c)];
           }
           delta += p[j] * dp[j];
         }
         for (std::size_t j = 0; j < s.keys; ++j) {
-          if (p[j] == 0) continue;
           const double ds = problem.attention.scale * p[j] * (dp[j] - delta);
           for (std::size_t c = 0; c < s.d; ++c) {
-            result.dq[q_at(i, c)] += ds * k[k_at(j, c)];
-            result.dk[k_at(j, c)] += ds * q[q_at(i, c)];
+            result.dq[q_at(i, c)] += ds * problem.k[k_at(j, c)];
+            result.dk[k_at(j, c)] += ds * problem.q[q_at(i, c)];
           }
         }
       }

@@ -16,24 +16,15 @@ struct Case {
   DType a, b, c;
 };
 
-/// Returns an operand's values with the summands of each sum side by side: of `rows` times `columns`, or stored transposed.
-std::vector<double> in_rows(const Array& operand, std::size_t rows, std::size_t columns, bool transposed) {
-  std::vector<double> result = operand.values();
-  if (!transposed) return result;
-  for (std::size_t i = 0; i < rows; ++i) {
-    for (std::size_t l = 0; l < columns; ++l) result[i * columns + l] = operand[l * rows + i];
-  }
-  return result;
-}
-
-std::vector<double> naive(const Array& a, const Array& b, const Case& shape) {
-  const std::vector<double> rows = in_rows(a, shape.m, shape.k, shape.a_transposed);
-  const std::vector<double> columns = in_rows(b, shape.n, shape.k, !shape.b_transposed);
+std::vector<double> naive(const Array& a, const Array& b, const Array& c, const Case& shape, bool add) {
   std::vector<double> result(shape.m * shape.n);
   for (std::size_t i = 0; i < shape.m; ++i) {
     for (std::size_t j = 0; j < shape.n; ++j) {
-      double sum = 0;
-      for (std::size_t l = 0; l < shape.k; ++l) sum += rows[i * shape.k + l] * columns[j * shape.k + l];
+      double sum = add ? c[i * shape.n + j] : 0;
+      for (std::size_t l = 0; l < shape.k; ++l) {
+        sum +=
+            a[shape.a_transposed ? l * shape.m + i : i * shape.k + l] * b[shape.b_transposed ? j * shape.k + l : l * shape.n + j];
+      }
       result[i * shape.n + j] = sum;
     }
   }
@@ -55,11 +46,10 @@ void check(const Case& shape, std::size_t threads = 1) {
   const ConstTensor a_view = shape.a_transposed ? a.view().transposed(0, 1) : a.view();
   const ConstTensor b_view = shape.b_transposed ? b.view().transposed(0, 1) : b.view();
   const bool is_thin = kernels::thin(a_view, b_view);
-  const std::vector<double> product = naive(as_multiplied(a, shape.b, is_thin), as_multiplied(b, shape.a, is_thin), shape);
   for (const bool add : {false, true}) {
     Array c = Array::normal(shape.c, {shape.m, shape.n}, 3);
-    std::vector<double> expected = product;
-    for (std::size_t i = 0; add && i < c.count(); ++i) expected[i] += c[i];
+    const std::vector<double> expected =
+        naive(as_multiplied(a, shape.b, is_thin), as_multiplied(b, shape.a, is_thin), c, shape, add);
     Bench bench(threads, kernels::gemm_workspace(c.view(), a_view, b_view, threads));
     kernels::gemm(bench.on(), c.view(), a_view, b_view, add ? kernels::Write::add : kernels::Write::replace);
     EXPECT_LE(distance(c, expected), tolerance(shape.c)) << shape.m << "x" << shape.n << "x" << shape.k << " add " << add

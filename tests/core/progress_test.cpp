@@ -154,12 +154,12 @@ TEST(Progress, ARankThatComputesLongerThanTheDeadlineIsAlive) {
   run_ranks(2,
             [](Context& context) {
               Progress progress(context);
-              if (context.rank() == 1) std::this_thread::sleep_for(1500ms);
+              if (context.rank() == 1) std::this_thread::sleep_for(2500ms);
               std::int64_t value = 1;
               sum(progress, value).wait();
               EXPECT_EQ(value, 2);
             },
-            {.timeout_ns = 500'000'000});
+            {.timeout_ns = 800'000'000});
 }
 
 TEST(Progress, AWaitEndsAtItsLimitAndMayBeRepeated) {
@@ -232,7 +232,7 @@ TEST(Progress, ASilentRankIsNamedThoughNobodyWaits) {
   const std::vector<RankOutcome> outcomes = try_ranks(2,
                                                       [](Context& context) {
                                                         if (context.rank() == 1) {
-                                                          std::this_thread::sleep_for(1200ms);
+                                                          std::this_thread::sleep_for(2s);
                                                           context.tick();
                                                           return;
                                                         }
@@ -253,7 +253,7 @@ TEST(Progress, ARankThatWorksIsNoSilentOne) {
   run_ranks(2,
             [](Context& context) {
               std::int64_t value = 1;
-              constexpr int kRounds = 24;
+              constexpr int kRounds = 60;
               if (context.rank() == 1) {
                 for (int i = 0; i < kRounds; ++i) {
                   std::this_thread::sleep_for(50ms);
@@ -269,14 +269,14 @@ TEST(Progress, ARankThatWorksIsNoSilentOne) {
                 EXPECT_TRUE(posted.over());
               }
             },
-            {.timeout_ns = 600'000'000});
+            {.timeout_ns = 1'000'000'000});
 }
 
 TEST(Progress, AnOperationThatNobodyWaitsForEndsTheJobAtItsLimit) {
   const std::vector<RankOutcome> outcomes = try_ranks(2, [](Context& context) {
     Progress progress(context);
     if (context.rank() == 1) {
-      std::this_thread::sleep_for(900ms);  // alive, but it never calls
+      std::this_thread::sleep_for(1500ms);  // alive, but it never calls
       progress.use([](Context& rank) { rank.tick(); });
       return;
     }

@@ -26,7 +26,7 @@ std::vector<std::uint64_t> received_by(Context& context, const Call& call) {
 std::vector<Call> calls_of(const AlgorithmRow& row, int ranks) {
   std::vector<Call> calls;
   for (const DType dtype : {DType::bf16, DType::f64}) {
-    for (const std::size_t count : {0U, 1U, 7U, 5000U, 140001U}) {
+    for (const std::size_t count : {0U, 1U, 7U, 5000U, 300001U}) {
       for (const bool uneven : {false, true}) {
         Call call;
         call.op = row.op;

@@ -146,7 +146,6 @@ TEST(FramePool, OperationsAllocateNothingInTheSteadyState) {
 // the pool with the engine, or the sanitizer sees them leak.
 TEST(Task, OfAnOperationEndsWithTheJob) {
   for (const Algorithm algorithm : algorithms_of(Op::all_reduce)) {
-    SharedClock clock;
     const std::vector<RankOutcome> outcomes =
         try_ranks(3,
                   [&](Context& context) {
@@ -157,7 +156,7 @@ TEST(Task, OfAnOperationEndsWithTheJob) {
                                                       {.algorithm = algorithm});
                     work.wait();
                   },
-                  {.timeout_ns = 1'000'000'000, .clock = &clock});
+                  {.timeout_ns = 1'000'000'000});
     for (const RankOutcome& outcome : outcomes) EXPECT_TRUE(outcome.failed) << name(algorithm);
   }
 }

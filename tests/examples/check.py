@@ -17,7 +17,7 @@ import sys
 import tempfile
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
-SECONDS = 300
+SECONDS = 90
 
 
 def expect(condition, what):

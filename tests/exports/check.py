@@ -99,44 +99,37 @@ def read_goal(path):
 def run_goal(ranks):
     """Returns when the last task is over if messages take no time."""
     over = [[None] * len(tasks) for tasks in ranks]
-    began = [[None] * len(tasks) for tasks in ranks]  # of those that can begin
-    unmet = [[len(task.needs) for task in tasks] for tasks in ranks]
-    needed_by = [[[] for _ in tasks] for tasks in ranks]
     place = {(r, t.kind, t.peer, t.tag): i for r, tasks in enumerate(ranks) for i, t in enumerate(tasks) if t.kind != "calc"}
-    ready = []
-    for rank, tasks in enumerate(ranks):
-        for i, task in enumerate(tasks):
-            for need in task.needs:
-                needed_by[rank][need].append(i)
-            if not task.needs:
-                ready.append((rank, i))
 
-    def end(rank, i, when):
-        over[rank][i] = when
-        for follower in needed_by[rank][i]:
-            unmet[rank][follower] -= 1
-            if unmet[rank][follower] == 0:
-                ready.append((rank, follower))
+    def began(rank, i):
+        return max((over[rank][need] for need in ranks[rank][i].needs), default=0)
 
-    while ready:
-        rank, i = ready.pop()
-        task = ranks[rank][i]
-        began[rank][i] = max((over[rank][need] for need in task.needs), default=0)
-        if task.kind == "calc":
-            end(rank, i, began[rank][i] + task.amount)
-            continue
-        if task.kind == "send" and task.amount <= PLAIN:
-            end(rank, i, began[rank][i])
-        other = place[(task.peer, "recv" if task.kind == "send" else "send", rank, task.tag)]
-        if began[task.peer][other] is None:
-            continue
-        both = max(began[rank][i], began[task.peer][other])
-        for of, number in ((rank, i), (task.peer, other)):
-            if over[of][number] is None:
-                end(of, number, both)
-    left = sum(times.count(None) for times in over)
-    expect(left == 0, f"no task of {left} can begin")
-    return None if left else max(max(times) for times in over) * 1e-9
+    def can_begin(rank, i):
+        return all(over[rank][need] is not None for need in ranks[rank][i].needs)
+
+    left = [(rank, i) for rank, tasks in enumerate(ranks) for i in range(len(tasks))]
+    while left:
+        waiting = []
+        for rank, i in left:
+            task = ranks[rank][i]
+            if not can_begin(rank, i):
+                waiting.append((rank, i))
+                continue
+            if task.kind == "calc":
+                over[rank][i] = began(rank, i) + task.amount
+                continue
+            other = place[(task.peer, "recv" if task.kind == "send" else "send", rank, task.tag)]
+            if task.kind == "send" and task.amount <= PLAIN:
+                over[rank][i] = began(rank, i)
+            elif can_begin(task.peer, other):
+                over[rank][i] = max(began(rank, i), began(task.peer, other))
+            else:
+                waiting.append((rank, i))
+        expect(len(waiting) < len(left), f"no task of {len(left)} can begin")
+        if len(waiting) == len(left):
+            return None
+        left = waiting
+    return max(max(times) for times in over) * 1e-9
 
 
 def goal(tsprun, folder):

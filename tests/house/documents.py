@@ -24,8 +24,6 @@ SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 PROBE = "documents-test"
 # Values in place of the capitals that code spans have.
 VALUES = {"N": "2", "K": "2", "OP": "all_reduce", "S": "1K", "PID": "4711", "FILE": "file", "DIR": "folder"}
-# What not_understood() has found: pages show the same commands again and again.
-ANSWERS = {}
 # Options of other programs, which pages name.
 OTHERS = {"--allow-run-as-root", "--cpus-per-task"}
 
@@ -141,13 +139,6 @@ def knows(text, option):
 
 def not_understood(tsprun, words, in_text, folder):
     """Why tsprun doesn't understand a command; None if it does. In `folder`, for it writes the report of a refusal where --json says."""
-    asked = (*words, in_text)
-    if asked not in ANSWERS:
-        ANSWERS[asked] = _not_understood(tsprun, words, in_text, folder)
-    return ANSWERS[asked]
-
-
-def _not_understood(tsprun, words, in_text, folder):
     shown = " ".join(["tsprun", *words])
     words = [word for word in words if word not in ("…", "...")]
     if "--version" in words or "--help" in words or "-h" in words or "COMMAND" in words or not words:

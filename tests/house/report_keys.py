@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-SECONDS = 300
+SECONDS = 120
 SECTION = re.compile(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| `([^`]+)` \| ([^|]+?) \|[^|]*\|([^|]*)\|$", re.MULTILINE)
 COMMAND = re.compile(r"^\| `(\w+)` \| (\[.*\]\(#.*\)) \|$", re.MULTILINE)

@@ -3,7 +3,6 @@
 
 #include "launcher/commands/command.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

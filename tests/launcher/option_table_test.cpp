@@ -5,7 +5,6 @@
 #include "launcher/commands/train.h"
 #include "tests/support/refusal.h"
 
-#include <CLI/CLI.hpp>
 #include <gtest/gtest.h>
 
 #include <string>

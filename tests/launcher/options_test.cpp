@@ -6,7 +6,6 @@
 #include "transport/factory.h"
 #include "transport/machine.h"
 
-#include <CLI/CLI.hpp>
 #include <gtest/gtest.h>
 
 namespace tsprun::detail::launcher::options_test {

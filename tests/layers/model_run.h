@@ -116,29 +116,16 @@ inline double element(ConstBuffer buffer, std::size_t i) {
   }
 }
 
-/// Writes rows of values, which lie one behind the other, into a matrix.
-template <class T>
-void put_rows(const safetensors::Rectangle& block, const T* values, double* matrix, std::size_t columns) {
-  for (std::size_t i = 0; i < block.rows; ++i) {
-    double* const row = matrix + (block.first_row + i) * columns + block.first_column;
-    for (std::size_t j = 0; j < block.columns; ++j) {
-      if constexpr (sizeof(T) == 2) row[j] = static_cast<double>(static_cast<float>(*values++));
-      else row[j] = static_cast<double>(*values++);
-    }
-  }
-}
-
 /// Puts this rank's part of a tensor where it belongs in the whole.
 inline void collect(Rank& rank, const PartPlan& plan, const Tensor& tensor, Tensors& whole, std::mutex& mutex) {
   for_natural_blocks(rank, plan, tensor, [&](const safetensors::Rectangle& block, ConstBuffer values) {
     const std::lock_guard lock(mutex);
     std::vector<double>& all = whole[plan.parameter.name];
     all.resize(plan.parameter.elements(), std::numeric_limits<double>::quiet_NaN());
-    const std::size_t columns = plan.parameter.columns();
-    switch (values.dtype) {
-      case DType::f64: put_rows(block, reinterpret_cast<const double*>(values.data), all.data(), columns); break;
-      case DType::f32: put_rows(block, reinterpret_cast<const float*>(values.data), all.data(), columns); break;
-      default: put_rows(block, reinterpret_cast<const bf16*>(values.data), all.data(), columns); break;
+    for (std::size_t i = 0; i < block.rows; ++i) {
+      for (std::size_t j = 0; j < block.columns; ++j) {
+        all[(block.first_row + i) * plan.parameter.columns() + block.first_column + j] = element(values, i * block.columns + j);
+      }
     }
   });
 }

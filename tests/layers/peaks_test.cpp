@@ -25,7 +25,7 @@ std::vector<Layout> layouts() {
 /// Every recomputation mode and type once.
 std::vector<ModelCase> cases() {
   return {{.config = small_config(128, 2, 8, 4, 16, 321, 501), .batch = 4, .sequence = 151, .dtype = DType::f32},
-          {.config = small_config(64, 3, 8, 1, 8, 203, 1001, true),
+          {.config = small_config(64, 3, 8, 1, 8, 203, 3001, true),
            .batch = 4,
            .sequence = 130,
            .dtype = DType::bf16,
@@ -33,7 +33,7 @@ std::vector<ModelCase> cases() {
            .threads = 2},
           {.config = small_config(64, 2, 16, 16, 8, 200, 97),
            .batch = 4,
-           .sequence = 150,
+           .sequence = 300,
            .dtype = DType::f64,
            .recompute = Recompute::full,
            .kv_bucket_heads = 1}};

@@ -41,7 +41,7 @@ TEST(Board, SignalUserOnePrintsWhatStatusPrints) {
 
   for (std::size_t times = 1; times <= 2; ++times) {
     job.signal(SIGUSR1);
-    for (int tries = 0; tries < 3000 && ranks_and_pids(job.err()).size() < 3 * times; ++tries)
+    for (int tries = 0; tries < 500 && ranks_and_pids(job.err()).size() < 3 * times; ++tries)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     const std::vector<std::string> printed = ranks_and_pids(job.err());
     ASSERT_EQ(printed.size(), 3 * times) << job.err();
@@ -49,7 +49,7 @@ TEST(Board, SignalUserOnePrintsWhatStatusPrints) {
   }
   EXPECT_NE(job.err().find("last sign"), std::string::npos);
   job.signal(SIGTERM);
-  EXPECT_EQ(job.wait().code, 128 + SIGTERM) << job.err();
+  EXPECT_EQ(job.wait(10).code, 128 + SIGTERM) << job.err();
 }
 
 /// Returns true if a process ignores a signal, as /proc says.
@@ -65,11 +65,11 @@ TEST(Board, SignalUserOneIsHarmlessWhereThereIsNoJob) {
   // A search takes some tenths of a second, without a job.
   Process plan({tsprun_path(), "plan", "--search", "--gpus", "8", "--mem", "192G", "--machine", "mi300x", "--config", "paper-7b",
                 "--dtype", "bf16", "--batch", "8", "--seq", "4096"});
-  for (int tries = 0; tries < 3000 && !ignores(plan.pid(), SIGUSR1); ++tries)
+  for (int tries = 0; tries < 500 && !ignores(plan.pid(), SIGUSR1); ++tries)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   ASSERT_TRUE(ignores(plan.pid(), SIGUSR1));
   plan.signal(SIGUSR1);
-  EXPECT_EQ(plan.wait().code, 0) << plan.err();
+  EXPECT_EQ(plan.wait(60).code, 0) << plan.err();
   EXPECT_NE(plan.out().find("tsp="), std::string::npos) << plan.out();
   // Programs under `run` don't inherit that.
   const Finished program = run_tsprun({"run", "--", "grep", "SigIgn", "/proc/self/status"});
@@ -77,23 +77,17 @@ TEST(Board, SignalUserOneIsHarmlessWhereThereIsNoJob) {
   EXPECT_EQ(std::stoull(program.out.substr(7), nullptr, 16) >> (SIGUSR1 - 1) & 1, 0U) << program.out;
 }
 
-/// Interrupts a job of which a rank is stopped: one that can't hear of its end is waited for.
-void end_soon(const Process& job) {
-  for (const pid_t pid : job.marked()) ::kill(pid, SIGCONT);
-  job.signal(SIGTERM);
-}
-
 TEST(Board, SaysWhichRankIsStopped) {
   Process job(tsprun_actor({"-n", "4"}, {"stop_chain"}));
   std::string seen;
-  for (int tries = 0; tries < 1000 && seen.find("  stopped") == std::string::npos; ++tries) {
+  for (int tries = 0; tries < 100 && seen.find("  stopped") == std::string::npos; ++tries) {
     seen = run_tsprun({"status", std::to_string(job.pid())}).out;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   EXPECT_NE(seen.find("  stopped"), std::string::npos) << seen;
   EXPECT_EQ(ranks_and_pids(seen).size(), 3U) << seen;
-  end_soon(job);
-  EXPECT_EQ(job.wait().code, 128 + SIGTERM) << job.err();
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(20).code, 128 + SIGTERM) << job.err();
 }
 
 // 0 and 2 wait for 1, 1 for 3, which is stopped.
@@ -110,7 +104,7 @@ TEST(Board, TheReportOfStatusNamesEachRanksOperationAndState) {
     }
     return true;
   };
-  for (int tries = 0; tries < 3000 && !settled(); ++tries) {
+  for (int tries = 0; tries < 500 && !settled(); ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     run_tsprun({"--json", path, "status", std::to_string(job.pid())});
     report = read_json(path);
@@ -136,20 +130,20 @@ TEST(Board, TheReportOfStatusNamesEachRanksOperationAndState) {
     EXPECT_EQ(activity.at("for"), rank == 1 ? 3 : 1) << here;
     EXPECT_EQ(activity.at("stream"), "control") << here;
   }
-  end_soon(job);
-  EXPECT_EQ(job.wait().code, 128 + SIGTERM) << job.err();
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(20).code, 128 + SIGTERM) << job.err();
 }
 
 TEST(Board, SaysForWhomRanksWaitThatAreStillConnecting) {
   Process job(tsprun_actor({"-n", "2", "--nodes", "2", "--inter", "tcp"}, {"stop_before_joining", "1"}));
   std::string seen;
-  for (int tries = 0; tries < 1000 && seen.find("connecting to rank 1") == std::string::npos; ++tries) {
+  for (int tries = 0; tries < 100 && seen.find("connecting to rank 1") == std::string::npos; ++tries) {
     seen = run_tsprun({"status", std::to_string(job.pid())}).out;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   EXPECT_NE(seen.find("connecting to rank 1"), std::string::npos) << seen;
-  end_soon(job);
-  EXPECT_EQ(job.wait().code, 128 + SIGTERM) << job.err();
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(20).code, 128 + SIGTERM) << job.err();
 }
 
 }  // namespace

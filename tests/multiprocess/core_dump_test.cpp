@@ -48,10 +48,10 @@ TEST(CoreDump, DoesNotDelayTheVerdict) {
   std::vector<pid_t> ranks = job.marked();
   std::erase(ranks, job.pid());
   ASSERT_EQ(ranks.size(), 2U);
-  const PatientWatch watch;
+  const std::uint64_t began = posix::now_ns();
   ::kill(ranks.back(), SIGSEGV);
-  EXPECT_EQ(job.wait().code, 1) << job.err();
-  EXPECT_LT(watch.seconds(), 3) << "2 s more than the product promises, for slow disks";
+  EXPECT_EQ(job.wait(15).code, 1) << job.err();
+  EXPECT_LT(static_cast<double>(posix::now_ns() - began) * 1e-9, 3) << "2 s more than the product promises, for slow disks";
   EXPECT_NE(job.err().find("was killed by signal 11 (SIGSEGV)"), std::string::npos) << job.err();
   // Where cores are files of the folder (core_pattern says so): small ones.
   for (const auto& file : std::filesystem::directory_iterator(data.path(""))) {

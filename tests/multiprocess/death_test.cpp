@@ -2,7 +2,6 @@
 // report holds the same, and nothing is left.
 
 #include "tests/multiprocess/deaths.h"
-#include "tests/support/at_once.h"
 #include "tests/support/process.h"
 #include "transport/posix.h"
 
@@ -24,10 +23,6 @@
 
 namespace tsprun::detail::test::death_test {
 namespace {
-
-using Words = std::vector<std::string>;
-
-const std::vector<Words> kWays = {{}, {"--nodes", "2", "--inter", "tcp"}};
 
 struct Death {
   const char* how;       ///< as the actor takes it
@@ -58,11 +53,10 @@ TEST_P(DeathInOperation, IsReportedByAllMeansAndEndsTheJob) {
   const TemporaryDirectory directory;
   const std::string report_path = directory.path("report.json");
   const std::string time_path = directory.path("time");
-  const PatientWatch watch;
+  const double begin = static_cast<double>(posix::now_ns()) * 1e-9;
   const Finished run =
       run_program(tsprun_actor({"-n", "4", "--timeout", "2", "--json", report_path}, {"fail", death.how, "2", "5", time_path}));
-  const double end = static_cast<double>(run.end.at_ns) * 1e-9;
-  const double pace = watch.pace();
+  const double end = begin + run.end.seconds;
 
   // Who, how, where, and what others waited for.
   if (death.code >= 0) {
@@ -107,7 +101,7 @@ TEST_P(DeathInOperation, IsReportedByAllMeansAndEndsTheJob) {
   std::uint64_t died_at = 0;
   std::ifstream(time_path) >> died_at;
   ASSERT_NE(died_at, 0U);
-  EXPECT_LT(pace * (end - static_cast<double>(died_at) * 1e-9), death.deadline + kPromptly + 0.6) << run.describe();
+  EXPECT_LT(end - static_cast<double>(died_at) * 1e-9, death.deadline + kPromptly + 0.6) << run.describe();
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DeathInOperation,
@@ -137,7 +131,7 @@ TEST(DeathOutsideOfOperations, IsReportedWithoutAnOperation) {
 
 // What the others do in the meantime is theirs: it stands in `waiting`, and in the text.
 TEST(StallOutsideOfOperations, IsReportedWithoutAnOperation) {
-  at_once(kWays, [](const Words& way) {
+  for (const std::vector<std::string>& way : {std::vector<std::string>{}, {"--nodes", "2", "--inter", "tcp"}}) {
     const TemporaryDirectory directory;
     std::vector<std::string> options = {"-n", "3", "--timeout", "1", "--json", directory.path("r")};
     options.insert(options.end(), way.begin(), way.end());
@@ -152,7 +146,7 @@ TEST(StallOutsideOfOperations, IsReportedWithoutAnOperation) {
     ASSERT_EQ(failure.at("waiting").size(), 2U) << failure;
     EXPECT_EQ(failure.at("waiting").at(0).at("op"), "barrier") << failure;
     EXPECT_EQ(failure.at("waiting").at(0).at("seq"), 1) << failure;
-  });
+  }
 }
 
 TEST(DeathOutsideOfOperations, SaysWhoComputedMeanwhile) {
@@ -189,10 +183,9 @@ TEST(DeathAfterAClosedContext, IsToldByHowTheProcessEnded) {
 
 TEST(Deadlock, IsNamedAtTheDeadline) {
   const TemporaryDirectory directory;
-  const std::uint64_t begin = posix::now_ns();
   const Finished run = run_program(tsprun_actor({"-n", "4", "--timeout", "1", "--json", directory.path("r")}, {"deadlock"}));
   EXPECT_EQ(run.end.code == 0, false) << run.describe();
-  EXPECT_GT(posix::now_ns() - begin, 900'000'000U) << run.describe();
+  EXPECT_GT(run.end.seconds, 0.9) << run.describe();
   EXPECT_LT(run.end.seconds, 6) << run.describe();
   EXPECT_NE(run.err.find("circle"), std::string::npos) << run.describe();
   EXPECT_NE(run.err.find("recv"), std::string::npos) << run.describe();
@@ -221,7 +214,7 @@ TEST(Stall, IsFollowedToTheRootOfTheWaits) {
 
 // Each rank waits for another, the stopped one too: no deadlock, for all would go on if it did.
 TEST(Stall, OfARankThatWaitsItselfIsNoDeadlock) {
-  at_once(kWays, [](const Words& way) {
+  for (const std::vector<std::string>& way : {std::vector<std::string>{}, {"--nodes", "2", "--inter", "tcp"}}) {
     const TemporaryDirectory directory;
     std::vector<std::string> options = {"-n", "4", "--timeout", "1", "--json", directory.path("r")};
     options.insert(options.end(), way.begin(), way.end());
@@ -234,44 +227,40 @@ TEST(Stall, OfARankThatWaitsItselfIsNoDeadlock) {
     EXPECT_EQ(failure.at("rank"), 2) << failure;
     EXPECT_EQ(failure.at("op"), "barrier") << failure;
     EXPECT_EQ(failure.at("waiting").size(), 3U) << failure;
-  });
+  }
 }
 
 // Those that connect wait for each other, and some of them for the stopped one: it is to blame, whoever's deadline passes first.
 // Only the rank that shares memory with it has all the connections it needs, and begins to work.
 TEST(Stall, WhileRanksConnectNamesTheStoppedRank) {
-  struct Case {
-    Words way;
-    int rank;
-  };
-  const Words on_one_node = {"--intra", "tcp"};
-  const Words on_two_nodes = {"--nodes", "2", "--inter", "tcp"};
-  const std::vector<Case> cases = {{on_one_node, 1}, {on_one_node, 3}, {on_two_nodes, 1}, {on_two_nodes, 3}};
-  at_once(cases, [&](const Case& each) {
-    const auto& [way, rank] = each;
-    const TemporaryDirectory directory;
-    std::vector<std::string> options = {"-n", "4", "--timeout", "1", "--json", directory.path("r")};
-    options.insert(options.end(), way.begin(), way.end());
-    const Finished run = run_program(tsprun_actor(options, {"stop_before_joining", std::to_string(rank)}));
-    EXPECT_NE(run.end.code, 0) << run.describe();
-    EXPECT_LT(run.end.seconds, 3 + kPromptly) << run.describe();
-    EXPECT_NE(run.err.find(fmt::format("tsprun: rank {} gave no sign of life", rank)), std::string::npos) << run.describe();
-    const nlohmann::json failure = read_json(directory.path("r")).at("failure");
-    EXPECT_EQ(failure.at("kind"), "stalled") << failure;
-    EXPECT_EQ(failure.at("rank"), rank) << failure;
-    EXPECT_TRUE(failure.at("op").is_null()) << failure;
-    ASSERT_GE(failure.at("waiting").size(), 1U) << failure << run.describe();
-    for (const nlohmann::json& waiting : failure.at("waiting")) {
-      const bool shares_memory = way == on_two_nodes && waiting.at("rank") == rank - 1;
-      EXPECT_TRUE(waiting.at("op").is_null() || shares_memory) << failure;
+  const std::vector<std::string> on_one_node = {"--intra", "tcp"};
+  const std::vector<std::string> on_two_nodes = {"--nodes", "2", "--inter", "tcp"};
+  for (const std::vector<std::string>& way : {on_one_node, on_two_nodes}) {
+    for (const int rank : {1, 3}) {
+      const TemporaryDirectory directory;
+      std::vector<std::string> options = {"-n", "4", "--timeout", "1", "--json", directory.path("r")};
+      options.insert(options.end(), way.begin(), way.end());
+      const Finished run = run_program(tsprun_actor(options, {"stop_before_joining", std::to_string(rank)}));
+      EXPECT_NE(run.end.code, 0) << run.describe();
+      EXPECT_LT(run.end.seconds, 3 + kPromptly) << run.describe();
+      EXPECT_NE(run.err.find(fmt::format("tsprun: rank {} gave no sign of life", rank)), std::string::npos) << run.describe();
+      const nlohmann::json failure = read_json(directory.path("r")).at("failure");
+      EXPECT_EQ(failure.at("kind"), "stalled") << failure;
+      EXPECT_EQ(failure.at("rank"), rank) << failure;
+      EXPECT_TRUE(failure.at("op").is_null()) << failure;
+      ASSERT_GE(failure.at("waiting").size(), 1U) << failure << run.describe();
+      for (const nlohmann::json& waiting : failure.at("waiting")) {
+        const bool shares_memory = way == on_two_nodes && waiting.at("rank") == rank - 1;
+        EXPECT_TRUE(waiting.at("op").is_null() || shares_memory) << failure;
+      }
     }
-  });
+  }
 }
 
 // At whatever moment of its first milliseconds a rank is stopped: before it joins, while ranks connect, in an operation.
 TEST(Stall, FromTheBeginningOnNamesTheStoppedRank) {
-  static constexpr int kRank = 2;
-  at_once(std::vector{0, 5, 15, 30}, [](int moment_ms) {
+  constexpr int kRank = 2;
+  for (const int moment_ms : {0, 5, 15, 30}) {
     const TemporaryDirectory directory;
     Process job({tsprun_path(), "-n", "4", "--nodes", "2", "--inter", "tcp", "--timeout", "1", "--json", directory.path("r"),
                  "bench", "all_reduce", "--sizes", "1K", "--iters", "1000000"});
@@ -280,12 +269,12 @@ TEST(Stall, FromTheBeginningOnNamesTheStoppedRank) {
     ASSERT_EQ(ranks.size(), 4U) << job.err();
     ::usleep(static_cast<useconds_t>(moment_ms) * 1000);
     ::kill(ranks[kRank], SIGSTOP);
-    EXPECT_EQ(job.wait().code, 1) << job.err();
+    EXPECT_EQ(job.wait(10).code, 1) << job.err();
     EXPECT_NE(job.err().find("rank 2 is stopped"), std::string::npos) << job.err();
     const nlohmann::json failure = read_json(directory.path("r")).at("failure");
     EXPECT_EQ(failure.at("kind"), "stalled") << moment_ms << failure << job.err();
     EXPECT_EQ(failure.at("rank"), kRank) << moment_ms << failure << job.err();
-  });
+  }
 }
 
 TEST(Mismatch, IsNamedWithBothSides) {
@@ -319,7 +308,7 @@ TEST(KilledRank, ThatTheKernelHoldsIsLeftBehind) {
   const pid_t held = ranks[0];
   ASSERT_EQ(::ptrace(PTRACE_SEIZE, held, nullptr, PTRACE_O_TRACEEXIT), 0) << std::strerror(errno);
   ::kill(ranks[1], SIGKILL);
-  const End end = process.wait();
+  const End end = process.wait(30);
   EXPECT_EQ(end.code, 1) << process.err();
   EXPECT_LT(end.seconds, 15) << process.err();
   EXPECT_NE(process.err().find("was killed by signal 9"), std::string::npos) << process.err();

@@ -160,8 +160,8 @@ TEST_P(Endings, AreOneVerdictThoughLastWordsTakeSeconds) {
   ASSERT_TRUE(first.wait_for_output("ready")) << first.err();
   ASSERT_TRUE(second.wait_for_output("ready")) << second.err();
   way.slow_down(GetParam().there_ms, GetParam().back_ms);
-  EXPECT_EQ(first.wait().code, GetParam().code) << first.err();
-  EXPECT_EQ(second.wait().code, GetParam().code) << second.err();
+  EXPECT_EQ(first.wait(30).code, GetParam().code) << first.err();
+  EXPECT_EQ(second.wait(30).code, GetParam().code) << second.err();
   for (Process* process : {&first, &second}) {
     EXPECT_EQ(process->err().find("is lost"), std::string::npos) << process->err();
     if (GetParam().code != 0) {
@@ -183,8 +183,8 @@ TEST(Ending, OfANodeThatNeverAcknowledgesIsAFailure) {
   ASSERT_TRUE(first.wait_for_output("ready")) << first.err();
   ASSERT_TRUE(second.wait_for_output("ready")) << second.err();
   way.slow_down(60'000, 60'000);
-  EXPECT_EQ(first.wait().code, 1) << first.err();
-  EXPECT_EQ(second.wait().code, 1) << second.err();
+  EXPECT_EQ(first.wait(30).code, 1) << first.err();
+  EXPECT_EQ(second.wait(30).code, 1) << second.err();
   EXPECT_NE(first.err().find("node 1 (ranks 1 to 1) is lost"), std::string::npos) << first.err();
   EXPECT_NE(second.err().find("node 0 (ranks 0 to 0) is lost"), std::string::npos) << second.err();
 }
@@ -228,7 +228,7 @@ TEST_P(Restart, WithoutANodeKeepsTheHistory) {
   ASSERT_TRUE(first.wait_for_output("saved", 1)) << first.err();
   (lost == 0 ? first : second).signal(SIGKILL);
   Process& other = lost == 0 ? second : first;
-  EXPECT_EQ(other.wait().code, 1) << other.err();
+  EXPECT_EQ(other.wait(30).code, 1) << other.err();
   EXPECT_NE(other.err().find("restart 1 of 2 couldn't begin"), std::string::npos) << other.err();
   const nlohmann::json report = read_json(folder.path(std::to_string(1 - lost)));
   EXPECT_EQ(report.at("failure").at("kind"), "disconnected") << report.at("failure");

@@ -28,7 +28,7 @@ class Fault : public ::testing::Test {
   /// A training of `ranks` ranks; the report of it.
   json train(const std::string& ranks, const Arguments& more, int code) {
     Arguments arguments = {"train",     "-n", ranks,    "--config",          "nano",    "--data", path("text.txt"), "--seq", "64",
-                           "--timeout", "1",  "--json", path("report.json"), "--steps", "6"};
+                           "--timeout", "2",  "--json", path("report.json"), "--steps", "6"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Finished run = run_tsprun(arguments);
     EXPECT_EQ(run.end.code, code) << run.describe();
@@ -38,7 +38,7 @@ class Fault : public ::testing::Test {
 
   /// The report of a command that fails.
   json bench(const Arguments& command) {
-    Arguments arguments = {"--timeout", "1", "--json", path("report.json")};
+    Arguments arguments = {"--timeout", "2", "--json", path("report.json")};
     arguments.insert(arguments.end(), command.begin(), command.end());
     const Finished run = run_tsprun(arguments);
     EXPECT_EQ(run.end.code, 1) << run.describe();

@@ -120,7 +120,7 @@ TEST(Generate, StdoutHoldsTheTextAloneAndTheAuditGoesToStderr) {
 // A rank that stops after the third token has shown three: they don't wait for the end.
 TEST(Generate, TheTextComesTokenByToken) {
   Process process({tsprun_path(), "generate", "--config", "nano", "--prompt", "Streams: ", "--tokens", "200", "-n", "2",
-                   "--timeout", "20", "--fault", "stall:rank=1,op=all_gather,seq=40,seconds=1.5"});
+                   "--timeout", "20", "--fault", "stall:rank=1,op=all_gather,seq=40,seconds=3"});
   EXPECT_TRUE(process.wait_for_output("Streams: ", 1, 30)) << process.err();
   // While it stands still, some tokens are there and others aren't.
   std::size_t shown = 0;

@@ -147,8 +147,8 @@ TEST(Hostiles, HurtNobodyAndAreInTheLog) {
     // The log sums up a second's refusals when it is over, and a fast machine's job may not last so long.
     std::this_thread::sleep_for(std::chrono::milliseconds(1200));
     Process second(node(1), options);
-    EXPECT_EQ(second.wait().code, 0) << second.err();
-    EXPECT_EQ(first.wait().code, 0) << first.err();
+    EXPECT_EQ(second.wait(60).code, 0) << second.err();
+    EXPECT_EQ(first.wait(60).code, 0) << first.err();
     connections = hostiles.connections();
   }
   EXPECT_GT(connections, 100);
@@ -205,7 +205,7 @@ TEST(Hostiles, AtARanksPortKeepNoRankOut) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   std::ofstream(directory.path("go")) << "now";
   for (Process* process : {&first, &second, &third}) {
-    EXPECT_EQ(process->wait().code, 0) << process->err();
+    EXPECT_EQ(process->wait(60).code, 0) << process->err();
     EXPECT_EQ(process->out().find("refused"), std::string::npos) << process->out();
   }
   EXPECT_NE(first.err().find("rank 0: tcp refused a connection from 127.0.0.1:"), std::string::npos) << first.err();

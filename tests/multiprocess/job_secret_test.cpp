@@ -17,8 +17,8 @@ TEST(TheSecret, IsMadeOnFirstUseForItsOwnerAlone) {
   const int port = free_port();
   Process first(node_words(0, port, {}, {"digest"}), options);
   Process second(node_words(1, port, {}, {"digest"}), options);
-  EXPECT_EQ(first.wait().code, 0) << first.err();
-  EXPECT_EQ(second.wait().code, 0) << second.err();
+  EXPECT_EQ(first.wait(20).code, 0) << first.err();
+  EXPECT_EQ(second.wait(20).code, 0) << second.err();
   const std::string path = home.path(".config/tsprun/secret");
   struct stat status {};
   ASSERT_EQ(::stat(path.c_str(), &status), 0);
@@ -47,8 +47,8 @@ TEST(TheSecret, ThatIsShortIsRefusedWithTheCommandThatMakesAGoodOne) {
   EXPECT_EQ(run_program({"sh", "-c", line}).end.code, 0) << line;
   Process first(node_words(0, port, {"--secret-file", path}, {"digest"}));
   Process second(node_words(1, port, {"--secret-file", path}, {"digest"}));
-  EXPECT_EQ(first.wait().code, 0) << first.err();
-  EXPECT_EQ(second.wait().code, 0) << second.err();
+  EXPECT_EQ(first.wait(20).code, 0) << first.err();
+  EXPECT_EQ(second.wait(20).code, 0) << second.err();
 }
 
 TEST(TheSecret, IsNotReadOutOfAFolder) {

@@ -59,7 +59,7 @@ void storm(const std::vector<std::string>& command, const Victims& victims, int 
     ASSERT_FALSE(candidates.empty()) << "no rank ever came up\n" << process.err();
     const Victim victim = candidates[mix(seed, i, 1) % candidates.size()];
     ::kill(victim.pid, SIGKILL);
-    const End end = process.wait();
+    const End end = process.wait(10);
     ASSERT_TRUE(end.ended) << "kill " << i << ": tsprun hangs\n" << process.err();
     EXPECT_EQ(end.code, code) << "kill " << i << "\n" << process.err();
     EXPECT_TRUE(process.wait_until_nothing_is_left(0.5))

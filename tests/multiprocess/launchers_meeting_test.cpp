@@ -1,7 +1,6 @@
 // How the tspruns of a job come together at a rendezvous: by which address, and who doesn't get in. Strangers, other jobs and
 // unlike options are told so.
 #include "tests/multiprocess/two_launchers.h"
-#include "tests/support/at_once.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -24,8 +23,8 @@ TEST(TwoLaunchers, OneThatDoesNotComeIsNamedAtTheDeadline) {
   const int port = free_port();
   Process first(node_words(0, port, {"--timeout", "1"}, {"digest"}, 3), kSecret);
   Process third(node_words(2, port, {"--timeout", "1"}, {"digest"}, 3), kSecret);
-  EXPECT_EQ(first.wait().code, 2) << first.err();
-  EXPECT_EQ(third.wait().code, 2) << third.err();
+  EXPECT_EQ(first.wait(10).code, 2) << first.err();
+  EXPECT_EQ(third.wait(10).code, 2) << third.err();
   EXPECT_NE(first.err().find("node 1 of 3"), std::string::npos) << first.err();
   EXPECT_NE(third.err().find("node 1 of 3"), std::string::npos) << third.err();
 }
@@ -34,8 +33,8 @@ TEST(TwoLaunchers, ThatWereStartedDifferentlyRefuseEachOther) {
   const int port = free_port();
   Process first(node_words(0, port, {}, {"digest"}), kSecret);
   Process second(node_words(1, port, {"--layout", "tp=4"}, {"digest"}), kSecret);
-  EXPECT_EQ(first.wait().code, 2) << first.err();
-  EXPECT_EQ(second.wait().code, 2) << second.err();
+  EXPECT_EQ(first.wait(20).code, 2) << first.err();
+  EXPECT_EQ(second.wait(20).code, 2) << second.err();
   EXPECT_NE(first.err().find("tp=4"), std::string::npos) << first.err();
   EXPECT_NE(second.err().find("tp=4"), std::string::npos) << second.err();
 }
@@ -46,8 +45,8 @@ TEST(TwoLaunchers, ANodeWithoutTheDeviceIsNamedOnBoth) {
     const std::vector<std::string> demand = {"--rdma", "nosuch9"};
     Process first(node_words(0, port, without == 0 ? demand : std::vector<std::string>(), {"digest"}), kSecret);
     Process second(node_words(1, port, without == 1 ? demand : std::vector<std::string>(), {"digest"}), kSecret);
-    EXPECT_EQ(first.wait().code, 2) << first.err();
-    EXPECT_EQ(second.wait().code, 2) << second.err();
+    EXPECT_EQ(first.wait(20).code, 2) << first.err();
+    EXPECT_EQ(second.wait(20).code, 2) << second.err();
     const std::string what = fmt::format("node {}: --rdma nosuch9: no such device", without);
     EXPECT_NE(first.err().find(what), std::string::npos) << first.err();
     EXPECT_NE(second.err().find(what), std::string::npos) << second.err();
@@ -58,9 +57,9 @@ TEST(TwoLaunchers, WithoutACommonSecretRefuseEachOther) {
   const int port = free_port();
   Process first(node_words(0, port, {"--timeout", "2"}, {"digest"}), kSecret);
   Process second(node_words(1, port, {"--timeout", "2"}, {"digest"}), with({{"TSP_SECRET", "another one, and long enough"}}));
-  EXPECT_EQ(second.wait().code, 2) << second.err();
+  EXPECT_EQ(second.wait(20).code, 2) << second.err();
   EXPECT_NE(second.err().find("secret"), std::string::npos) << second.err();
-  EXPECT_EQ(first.wait().code, 2) << first.err();
+  EXPECT_EQ(first.wait(20).code, 2) << first.err();
   EXPECT_NE(first.err().find("node 1"), std::string::npos) << first.err();
 }
 
@@ -85,8 +84,8 @@ TEST(TwoLaunchers, ANodeOfAnotherJobOnThePortIsToldSoAndHurtsNobody) {
   EXPECT_NE(other.err.find("a job has begun at this rendezvous already"), std::string::npos) << other.describe();
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   first.signal(SIGTERM);
-  EXPECT_EQ(first.wait().code, 128 + SIGTERM) << first.err();
-  EXPECT_EQ(second.wait().code, 128 + SIGTERM) << second.err();
+  EXPECT_EQ(first.wait(10).code, 128 + SIGTERM) << first.err();
+  EXPECT_EQ(second.wait(10).code, 128 + SIGTERM) << second.err();
   EXPECT_NE(first.err().find("--node-rank 1 while the job runs"), std::string::npos) << first.err();
 }
 
@@ -99,14 +98,14 @@ TEST(TwoLaunchers, ANodeThatLeavesBeforeTheJobBeganMayComeAgain) {
     Process left(node_words(1, port, {}, {"digest"}, 3), kSecret);
     std::this_thread::sleep_for(std::chrono::milliseconds(500 * tries));
     left.signal(SIGTERM);
-    left.wait();
+    left.wait(10);
     for (int looks = 0; looks < 50 && !was_seen(); ++looks) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   Process second(node_words(1, port, {}, {"digest"}, 3), kSecret);
   Process third(node_words(2, port, {}, {"digest"}, 3), kSecret);
-  EXPECT_EQ(first.wait().code, 0) << first.err();
-  EXPECT_EQ(second.wait().code, 0) << second.err();
-  EXPECT_EQ(third.wait().code, 0) << third.err();
+  EXPECT_EQ(first.wait(20).code, 0) << first.err();
+  EXPECT_EQ(second.wait(20).code, 0) << second.err();
+  EXPECT_EQ(third.wait(20).code, 0) << third.err();
   EXPECT_TRUE(was_seen()) << first.err();
 }
 
@@ -117,7 +116,7 @@ TEST(TwoLaunchers, WithUnlikeOptionsSayWhichAndStartNothing) {
   Process first(train_words(0, port, directory.path("text"), {}, {"--lr", "0.1", "--steps", "1"}), kSecret);
   Process second(train_words(1, port, directory.path("text"), {}, {"--lr", "0.2", "--steps", "1"}), kSecret);
   for (Process* process : {&first, &second}) {
-    EXPECT_EQ(process->wait().code, 2) << process->err();
+    EXPECT_EQ(process->wait(20).code, 2) << process->err();
     EXPECT_NE(process->err().find("--lr 0.2 on node 1, 0.1 on node 0"), std::string::npos) << process->err();
     EXPECT_EQ(process->err().find("--steps"), std::string::npos) << process->err();
   }
@@ -133,8 +132,8 @@ TEST(TwoLaunchers, ThatShareAReportsFileKeepNodeZeros) {
   };
   Process first(words(0), kSecret);
   Process second(words(1), kSecret);
-  EXPECT_EQ(first.wait().code, 0) << first.err();
-  EXPECT_EQ(second.wait().code, 0) << second.err();
+  EXPECT_EQ(first.wait(20).code, 0) << first.err();
+  EXPECT_EQ(second.wait(20).code, 0) << second.err();
   std::ifstream file(shared);
   const nlohmann::json report = nlohmann::json::parse(file);
   EXPECT_EQ(report.at("bench").size(), 1U) << report.dump();
@@ -150,14 +149,14 @@ TEST(TwoLaunchers, CompareOptionsThatAreNoUtf8) {
     const int port = free_port();
     Process first(generate(0, port, "caf\xe9"), kSecret);
     Process second(generate(1, port, "caf\xe9"), kSecret);
-    EXPECT_EQ(first.wait().code, 0) << first.err();
-    EXPECT_EQ(second.wait().code, 0) << second.err();
+    EXPECT_EQ(first.wait(20).code, 0) << first.err();
+    EXPECT_EQ(second.wait(20).code, 0) << second.err();
   }
   const int port = free_port();
   Process first(generate(0, port, "caf\xe9"), kSecret);
   Process second(generate(1, port, "caf\xe8"), kSecret);
   for (Process* process : {&first, &second}) {
-    EXPECT_EQ(process->wait().code, 2) << process->err();
+    EXPECT_EQ(process->wait(20).code, 2) << process->err();
     EXPECT_NE(process->err().find("--prompt bytes "), std::string::npos) << process->err();
   }
 }
@@ -170,7 +169,7 @@ TEST(TwoLaunchers, OfWhichOneTracesRefuseEachOther) {
                 kSecret);
   Process second(train_words(1, port, directory.path("text"), {}, {"--steps", "2"}), kSecret);
   for (Process* process : {&first, &second}) {
-    EXPECT_EQ(process->wait().code, 2) << process->err();
+    EXPECT_EQ(process->wait(20).code, 2) << process->err();
     EXPECT_NE(process->err().find("--trace"), std::string::npos) << process->err();
   }
 }
@@ -253,13 +252,13 @@ TEST(TwoLaunchers, StrangersAtTheStoreHurtNobody) {
   }
   ASSERT_EQ(strangers.size(), 100U);
   Process second(node_words(1, port, {"--timeout", "20"}, {"digest"}), kSecret);
-  EXPECT_EQ(first.wait().code, 0) << first.err();
-  EXPECT_EQ(second.wait().code, 0) << second.err();
+  EXPECT_EQ(first.wait(20).code, 0) << first.err();
+  EXPECT_EQ(second.wait(20).code, 0) << second.err();
   EXPECT_NE(first.err().find("refused a connection"), std::string::npos) << first.err();
 }
 
 TEST(TwoLaunchers, ThatDisagreeOnTlsBothSaySo) {
-  at_once(std::vector{0, 1}, [](int with_tls) {
+  for (const int with_tls : {0, 1}) {
     SCOPED_TRACE(with_tls);
     const int port = free_port();
     const auto tls = [&](int node) {
@@ -267,11 +266,11 @@ TEST(TwoLaunchers, ThatDisagreeOnTlsBothSaySo) {
     };
     Process first(node_words(0, port, tls(0), {"digest"}), kSecret);
     Process second(node_words(1, port, tls(1), {"digest"}), kSecret);
-    EXPECT_EQ(second.wait().code, 2) << second.err();
-    EXPECT_EQ(first.wait().code, 2) << first.err();
+    EXPECT_EQ(second.wait(20).code, 2) << second.err();
+    EXPECT_EQ(first.wait(20).code, 2) << first.err();
     for (const std::string& said : {first.err(), second.err()})
       EXPECT_NE(said.find("give all nodes the same --tls"), std::string::npos) << said;
-  });
+  }
 }
 
 TEST(NodeOptions, ThatChangeNothingAreNamedOnce) {

@@ -52,7 +52,7 @@ std::uint64_t peak_of(const json& report) {
 
 TEST(Memory, OfRunsOfSeveralStepsIsAsForecastOnEveryTransport) {
   const TextData data(3000);
-  const Arguments train = {"train", "--config", "nano", "--data", data.text(), "--seq", "61", "--batch", "4", "--steps", "4"};
+  const Arguments train = {"train", "--config", "nano", "--data", data.text(), "--seq", "61", "--batch", "4", "--steps", "9"};
   const std::vector<Arguments> layouts = {
       {"--layout", "tsp=4"}, {"--layout", "tp=2,sp=2"}, {"--layout", "zero3=4"}, {"--layout", "dp=2,tsp=2"}};
   for (const Arguments& transport : {Arguments{}, Arguments{"--intra", "tcp"}, Arguments{"--nodes", "2"}}) {
@@ -72,8 +72,8 @@ TEST(Memory, OfOtherCommandsIsAsForecastOverSockets) {
 
 TEST(Memory, ABudgetOfThePeakSufficesAndPlanSaysSo) {
   const TextData data(3000);
-  const Arguments shape = {"--config", "nano", "--seq", "72", "--batch", "4"};
-  const Arguments train = Arguments{"train", "--data", data.text(), "--steps", "2"} + shape;
+  const Arguments shape = {"--config", "nano", "--seq", "200", "--batch", "4"};
+  const Arguments train = Arguments{"train", "--data", data.text(), "--steps", "3"} + shape;
   std::mt19937 random(23);
   std::uniform_real_distribution<double> around(0.9, 1.1);
   for (const Arguments& layout : {Arguments{"--layout", "tsp=4"}, Arguments{"--layout", "sp=4", "--sp", "ulysses"},

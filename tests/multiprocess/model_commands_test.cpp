@@ -217,7 +217,7 @@ TEST(Train, EndsWithTheSignalItGets) {
   Process job({tsprun_path(), "train", "-n", "2", "--config", "nano", "--data", data.text(), "--steps", "1000000"});
   ASSERT_TRUE(job.wait_for_output("loss", 2)) << job.err();
   job.signal(SIGINT);
-  EXPECT_EQ(job.wait().code, 128 + SIGINT) << job.err();
+  EXPECT_EQ(job.wait(10).code, 128 + SIGINT) << job.err();
   EXPECT_TRUE(job.wait_until_nothing_is_left(2));
 }
 

@@ -30,7 +30,7 @@ class AlikeNodes : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TemporaryDirectory;
-    std::ofstream(folder_->path("text")) << std::string(400, 'a');
+    std::ofstream(folder_->path("text")) << std::string(3000, 'a');
     const Finished run = run_tsprun({"-q", "train", "--config", "nano", "--data", folder_->path("text"), "--seq", "16", "--steps",
                                      "1", "--save", folder_->path("saved")});
     ASSERT_EQ(run.end.code, 0) << run.describe();
@@ -56,7 +56,7 @@ class AlikeNodes : public testing::Test {
     Process first(node_words(0, port, first_command), kSecret);
     Process second(node_words(1, port, second_command), options);
     for (Process* process : {&first, &second}) {
-      EXPECT_EQ(process->wait().code, 2) << process->err();
+      EXPECT_EQ(process->wait(20).code, 2) << process->err();
       for (const std::string& word : words) EXPECT_NE(process->err().find(word), std::string::npos) << process->err();
     }
   }
@@ -90,8 +90,8 @@ TEST_F(AlikeNodes, ComputeFromEqualFilesInDifferentPlaces) {
   const int port = free_port();
   Process first(node_words(0, port, {"-q", "eval", "--model", path("model0"), "--data", path("text"), "--seq", "16"}), kSecret);
   Process second(node_words(1, port, {"-q", "eval", "--model", path("copy0"), "--data", path("text"), "--seq", "16"}), kSecret);
-  EXPECT_EQ(first.wait().code, 0) << first.err();
-  EXPECT_EQ(second.wait().code, 0) << second.err();
+  EXPECT_EQ(first.wait(30).code, 0) << first.err();
+  EXPECT_EQ(second.wait(30).code, 0) << second.err();
 }
 
 TEST_F(AlikeNodes, RefuseOtherKernels) {
@@ -100,7 +100,7 @@ TEST_F(AlikeNodes, RefuseOtherKernels) {
 }
 
 TEST_F(AlikeNodes, RefuseOtherData) {
-  std::ofstream(path("other")) << std::string(399, 'a') << 'b';
+  std::ofstream(path("other")) << std::string(2999, 'a') << 'b';
   const auto train = [&](const char* data) {
     return std::vector<std::string>{"train", "--config", "nano", "--data", path(data), "--seq", "16", "--steps", "1"};
   };
@@ -140,7 +140,7 @@ TEST_F(AlikeNodes, RefuseAnotherProgram) {
   Process first(node_words(0, port, command), kSecret);
   Process second(second_words, kSecret);
   for (Process* process : {&first, &second}) {
-    EXPECT_EQ(process->wait().code, 2) << process->err();
+    EXPECT_EQ(process->wait(20).code, 2) << process->err();
     EXPECT_NE(process->err().find("build "), std::string::npos) << process->err();
     EXPECT_NE(process->err().find(") on node 1, "), std::string::npos) << process->err();
   }

@@ -95,7 +95,7 @@ TEST(OutOfMemoryKill, IsToldAsSuchWhenTheJobsCgroupIsTooSmall) {
   Process job({"sh", "-c", "echo $$ > \"$0\"/cgroup.procs && exec \"$@\"", group.folder().string(), tsprun_path(), "-n", "2",
                "--json", directory.path("report"), "run", "--", "sh", "-c",
                "[ $RANK = 0 ] && exec sleep 100; exec tail /dev/zero"});
-  EXPECT_EQ(job.wait().code, 128 + SIGKILL) << job.err();
+  EXPECT_EQ(job.wait(60).code, 128 + SIGKILL) << job.err();
   EXPECT_NE(job.err().find("the kernel's out-of-memory killer has struck in this job's cgroup: its memory limit is too small"),
             std::string::npos)
       << job.err();

@@ -60,7 +60,7 @@ void expect_plan_is_what_training_measures(const std::vector<std::string>& model
 }
 
 const std::vector<std::string> kMicro = {"--config", "micro",       "--batch",   "2",         "--seq",
-                                         "148",      "--recompute", "selective", "--threads", "1"};
+                                         "500",      "--recompute", "selective", "--threads", "1"};
 
 TEST(PlanCommand, AgreesWithWhatTrainingUnderTspMeasures) {
   expect_plan_is_what_training_measures(plus({"--layout", "tsp=4"}, kMicro), "tsp=4");

@@ -231,12 +231,12 @@ TEST(RunCollectives, OfTwoJobsDoNotMeet) {
 }
 
 TEST(RunCollectives, OfARankThatComputesLongerThanTheDeadlineGoOn) {
-  const Finished run = run_actor({"-n", "3", "--timeout", "1"}, {"compute", "2"});
+  const Finished run = run_actor({"-n", "3", "--timeout", "1"}, {"compute", "3"});
   EXPECT_EQ(run.end.code, 0) << run.describe();
 }
 
 TEST(RunExitCode, IsThatOfTheFirstFailingRank) {
-  const std::string program = "if [ $RANK = 1 ]; then exit 3; fi; sleep 1000";
+  const std::string program = "if [ $RANK = 1 ]; then exit 3; fi; sleep 20";
   const Finished run = run_tsprun({"-n", "3", "run", "--", "sh", "-c", program});
   EXPECT_EQ(run.end.code, 3) << run.describe();
   EXPECT_LT(run.end.seconds, 5) << run.describe();
@@ -244,7 +244,7 @@ TEST(RunExitCode, IsThatOfTheFirstFailingRank) {
 }
 
 TEST(RunExitCode, IsASignalPlus128) {
-  const Finished run = run_tsprun({"-n", "2", "run", "--", "sh", "-c", "if [ $RANK = 0 ]; then kill -USR1 $$; fi; sleep 1000"});
+  const Finished run = run_tsprun({"-n", "2", "run", "--", "sh", "-c", "if [ $RANK = 0 ]; then kill -USR1 $$; fi; sleep 20"});
   EXPECT_EQ(run.end.code, 128 + 10) << run.describe();
   EXPECT_LT(run.end.seconds, 5) << run.describe();
 }
@@ -310,7 +310,7 @@ TEST(RunChildren, OfTheShellThatBecameTsprunGetAllItsOutput) {
   const std::vector<std::string> job = tsprun_actor({"-n", "2"}, {"lines", "1000", "300"});
   words.insert(words.end(), job.begin(), job.end());
   Process process(words);
-  EXPECT_EQ(process.wait().code, 0) << process.err();
+  EXPECT_EQ(process.wait(60).code, 0) << process.err();
   EXPECT_TRUE(process.wait_until_nothing_is_left(20));
   EXPECT_EQ(std::filesystem::file_size(log), 2U * 1000 * (4 + 300 + 1));
 }
@@ -330,11 +330,14 @@ TEST(RunChildren, OfTheShellThatBecameTsprunAreNotEndedWithTheJob) {
     const TemporaryDirectory directory;
     const std::string shell = fmt::format(fmt::runtime(begin), directory.path("pid"));
     Process process({"sh", "-c", shell, tsprun_path(), "-n", "2", "run", "--", "sh", "-c", program});
-    EXPECT_TRUE(process.wait().ended) << program << process.err();
+    EXPECT_TRUE(process.wait(20).ended) << program << process.err();
     pid_t spared = 0;
     std::ifstream(directory.path("pid")) >> spared;
-    std::vector<pid_t> left;
-    until(5, [&] { return (left = process.marked()).size() <= 1; });
+    std::vector<pid_t> left = process.marked();
+    for (int tries = 0; tries < 100 && left.size() > 1; ++tries) {
+      ::usleep(10'000);
+      left = process.marked();
+    }
     EXPECT_EQ(left, std::vector<pid_t>{spared}) << program << process.err();
   }
 }

@@ -158,7 +158,7 @@ TEST_F(SaveFolder, IsSavedIntoOnceMoreWhenASignalEndsTheRun) {
     Process job(fresh({"--steps", "1000000", "--save", folder, "--json", path("report.json")}));
     ASSERT_TRUE(job.wait_for_output("loss", 2)) << job.err();
     job.signal(signal);
-    EXPECT_EQ(job.wait().code, 128 + signal) << job.err();
+    EXPECT_EQ(job.wait(30).code, 128 + signal) << job.err();
     EXPECT_TRUE(job.wait_until_nothing_is_left(2));
     const json stopped = report();
     EXPECT_EQ(stopped.at("failure").at("kind"), "interrupted");
@@ -175,7 +175,7 @@ TEST_F(SaveFolder, GoesOnBitIdenticallyWithTheCommandThatWasNamed) {
   Process job(fresh({"--steps", "1000000", "--save", path("a run"), "--json", path("report.json")}));
   ASSERT_TRUE(job.wait_for_output("loss", 2)) << job.err();
   job.signal(SIGTERM);
-  ASSERT_EQ(job.wait().code, 128 + SIGTERM) << job.err();
+  ASSERT_EQ(job.wait(30).code, 128 + SIGTERM) << job.err();
   const std::uint64_t step = report().at("survivor").at("step");
   std::string command = report().at("survivor").at("command");
   ASSERT_TRUE(command.starts_with("tsprun "));
@@ -196,7 +196,7 @@ TEST_F(SaveFolder, IsNotWaitedForLongerThanAllowedNorAfterASecondSignal) {
     ASSERT_TRUE(job.wait_for_output("step-000002")) << job.err();
     ::usleep(200'000);
     job.signal(SIGTERM);
-    const End end = job.wait();
+    const End end = job.wait(30);
     EXPECT_EQ(end.code, 128 + SIGTERM) << job.err();
     EXPECT_TRUE(holds(job.err(), "saving after this step, within 1 s")) << job.err();
     EXPECT_TRUE(holds(job.err(), "step-000002 holds the run after 2 of")) << job.err();
@@ -208,7 +208,7 @@ TEST_F(SaveFolder, IsNotWaitedForLongerThanAllowedNorAfterASecondSignal) {
   job.signal(SIGINT);
   ::usleep(200'000);
   job.signal(SIGINT);
-  EXPECT_EQ(job.wait().code, 128 + SIGINT) << job.err();
+  EXPECT_EQ(job.wait(15).code, 128 + SIGINT) << job.err();
   EXPECT_TRUE(job.wait_until_nothing_is_left(2));
 }
 
@@ -246,7 +246,7 @@ TEST_F(SaveFolder, ThatNodesDoNotShareIsRefusedBeforeTheFirstStep) {
   Process first(node(0, port, path("here"), train), with_secret());
   Process second(node(1, port, path("there"), train), with_secret());
   for (Process* each : {&first, &second}) {
-    EXPECT_EQ(each->wait().code, 1) << each->err();
+    EXPECT_EQ(each->wait(60).code, 1) << each->err();
     EXPECT_TRUE(holds(each->err(), "--save runs: node 1 (")) << each->err();
     EXPECT_TRUE(holds(each->err(), "name one on a file system that they share")) << each->err();
     EXPECT_FALSE(holds(each->out(), "loss")) << each->out();
@@ -262,8 +262,8 @@ TEST_F(SaveFolder, IsSavedIntoByAllNodesThoughOneAloneGotTheSignal) {
   ASSERT_TRUE(first.wait_for_output("loss", 2)) << first.err();
   EXPECT_TRUE(exists("runs/tsprun.lease"));
   second.signal(SIGTERM);
-  EXPECT_EQ(first.wait().code, 128 + SIGTERM) << first.err();
-  EXPECT_EQ(second.wait().code, 128 + SIGTERM) << second.err();
+  EXPECT_EQ(first.wait(40).code, 128 + SIGTERM) << first.err();
+  EXPECT_EQ(second.wait(40).code, 128 + SIGTERM) << second.err();
   EXPECT_TRUE(holds(first.err(), "it goes on with")) << first.err();
   // Nothing but the checkpoint: neither the lease nor the token of the trial.
   std::vector<std::string> names;

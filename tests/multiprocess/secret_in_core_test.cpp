@@ -167,8 +167,8 @@ TEST_P(TheSecretOfALivingJob, IsInNoCoreThatTheKernelWrites) {
     std::erase(ranks, second.pid());
     ASSERT_EQ(ranks.size(), 2U);
     ::kill(of_rank ? ranks.back() : first.pid(), SIGSEGV);
-    EXPECT_EQ(first.wait().code, of_rank ? 1 : 128 + SIGSEGV) << first.err();
-    EXPECT_EQ(second.wait().code, 1) << second.err();
+    EXPECT_EQ(first.wait(30).code, of_rank ? 1 : 128 + SIGSEGV) << first.err();
+    EXPECT_EQ(second.wait(30).code, 1) << second.err();
 
     const std::filesystem::directory_iterator cores(folder.path(""));
     if (cores == std::filesystem::directory_iterator()) {

@@ -1,7 +1,6 @@
 // Signals that come from schedulers and impatient people: to ranks as well as to tsprun, in any order, at any time, whoever reads
 // the output or doesn't.
 
-#include "tests/support/at_once.h"
 #include "tests/support/process.h"
 #include "tests/support/text_data.h"
 
@@ -52,7 +51,7 @@ TEST(BuiltInRanks, LeaveSignalsToTsprun) {
   EXPECT_FALSE(job.wait(1).ended) << job.err();
   EXPECT_EQ(ranks_of(job), ranks);
   job.signal(SIGTERM);
-  EXPECT_EQ(job.wait().code, 128 + SIGTERM) << job.err();
+  EXPECT_EQ(job.wait(10).code, 128 + SIGTERM) << job.err();
   EXPECT_NE(job.err().find("the job was interrupted by SIGTERM"), std::string::npos) << job.err();
 }
 
@@ -71,7 +70,7 @@ TEST(SigUsr1, InTheFirstMillisecondsEndsNoStart) {
       job.signal(SIGUSR1);
       moments += fmt::format(" {}", pause_us);
     }
-    ASSERT_EQ(job.wait().code, 0) << "start " << start << ", pauses in us:" << moments << "\n" << job.err();
+    ASSERT_EQ(job.wait(30).code, 0) << "start " << start << ", pauses in us:" << moments << "\n" << job.err();
   }
 }
 
@@ -82,7 +81,7 @@ TEST(SignalToAllProcesses, IsAnInterruptionThoughRanksEndFirst) {
   signal_all(ranks_of(job), SIGTERM);
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   job.signal(SIGTERM);
-  EXPECT_EQ(job.wait().code, 128 + SIGTERM) << job.err();
+  EXPECT_EQ(job.wait(10).code, 128 + SIGTERM) << job.err();
   EXPECT_NE(job.err().find("the job was interrupted by SIGTERM"), std::string::npos) << job.err();
   EXPECT_EQ(job.err().find("was killed"), std::string::npos) << job.err();
 }
@@ -98,7 +97,7 @@ TEST(InterruptedJob, IsNotStartedAgain) {
   ::kill(ranks.back(), SIGKILL);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   job.signal(SIGTERM);
-  const End end = job.wait();
+  const End end = job.wait(10);
   EXPECT_TRUE(end.ended);
   EXPECT_EQ(job.err().find("restart 1 of"), std::string::npos) << job.err();
   EXPECT_NE(job.err().find("no restart: "), std::string::npos) << job.err();
@@ -119,7 +118,7 @@ TEST(LateSignal, EndsTsprunWhenItsReportIsWritten) {
   std::ifstream read(trace);
   std::string line;
   while (std::getline(read, line)) continue;
-  EXPECT_EQ(process.wait().code, 128 + SIGTERM) << process.err();
+  EXPECT_EQ(process.wait(20).code, 128 + SIGTERM) << process.err();
   const nlohmann::json written = nlohmann::json::parse(std::ifstream(report));
   EXPECT_TRUE(written.at("failure").is_null()) << written;
 }
@@ -127,24 +126,20 @@ TEST(LateSignal, EndsTsprunWhenItsReportIsWritten) {
 /// The reader of a pipe is there and takes nothing, and the pipe is full before the job begins.
 TEST(OutputThatNobodyReads, DoesNotKeepTheFirstSignalFromEndingTheJob) {
   const TextData data(3000);
-  struct Case {
-    const char* stream;
-    bool is_program;
-  };
-  at_once(std::vector<Case>{{"1", true}, {"1", false}, {"2", true}, {"2", false}}, [&](const Case& each) {
-    const auto& [stream, is_program] = each;
+  for (const char* stream : {"1", "2"}) {
     const std::vector<std::string> program = {tsprun_path(), "-n", "2", "run", "--", "sh", "-c", fmt::format("yes >&{}", stream)};
-    const std::vector<std::string> command = is_program ? program : long_training(data);
-    const TemporaryDirectory folder;
-    const std::string script =
-        fmt::format("mkfifo {0}; sleep 600 <{0} & timeout 0.2 yes >{0}; exec \"$@\" {1}>{0}", folder.path("pipe"), stream);
-    std::vector<std::string> words = {"sh", "-c", script, "sh"};
-    words.insert(words.end(), command.begin(), command.end());
-    Process job(words);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1700));
-    job.signal(SIGTERM);
-    EXPECT_EQ(job.wait(15).code, 128 + SIGTERM) << "stream " << stream << " of " << command[3];
-  });
+    for (const std::vector<std::string>& command : {program, long_training(data)}) {
+      const TemporaryDirectory folder;
+      const std::string script =
+          fmt::format("mkfifo {0}; sleep 60 <{0} & timeout 0.2 yes >{0}; exec \"$@\" {1}>{0}", folder.path("pipe"), stream);
+      std::vector<std::string> words = {"sh", "-c", script, "sh"};
+      words.insert(words.end(), command.begin(), command.end());
+      Process job(words);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1700));
+      job.signal(SIGTERM);
+      EXPECT_EQ(job.wait(15).code, 128 + SIGTERM) << "stream " << stream << " of " << command[3];
+    }
+  }
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ TEST(SimulateCommand, MovesWhatATrainingMoves) {
   const TemporaryDirectory folder;
   write_text(folder.path("text.txt"));
   for (const char* layout : {"tsp=4", "tp=2,sp=2", "zero3=4", "dp=2,tsp=2"}) {
-    const std::vector<std::string> model = {"--layout", layout, "--config", "micro", "--batch", "2", "--seq", "64"};
+    const std::vector<std::string> model = {"--layout", layout, "--config", "micro", "--batch", "2", "--seq", "256"};
     run({"train", "--data", folder.path("text.txt"), "--steps", "1", "--json", folder.path("t.json")}, model);
     run({"simulate", "--machine", "mi300x", "--json", folder.path("s.json")}, model);
     const json played = read_json(folder.path("s.json")).at("simulate").at(0).at("traffic_bytes");
@@ -69,7 +69,7 @@ TEST(SimulateCommand, TracesTheOrderInWhichATrainingWorks) {
   const TemporaryDirectory folder;
   write_text(folder.path("text.txt"));
   for (const char* layout : {"dp=2,tsp=2", "tp=2,sp=2"}) {
-    const std::vector<std::string> model = {"--layout", layout, "--config", "micro", "--batch", "4", "--seq", "64"};
+    const std::vector<std::string> model = {"--layout", layout, "--config", "micro", "--batch", "4", "--seq", "256"};
     // Buffers that are kept for later steps exist from the second on, so that is the one that is played.
     run({"train", "--data", folder.path("text.txt"), "--steps", "2", "--trace", folder.path("t.json"), "--trace-steps", "2:2"},
         model);

@@ -48,9 +48,6 @@ TEST(TestScript, SkippedTestsAreNoFailedOnes) {
   EXPECT_EQ(run.end.code, 1) << run.describe();
   EXPECT_EQ(lines_of(run.out).back(),
             "test.sh: failed: 1 of 4 tests; failed parts: release, all tests but the slow ones, 2 skipped: lab.first lab.second");
-  const std::string failed = run.out.substr(run.out.find("what failed"));
-  EXPECT_NE(failed.find(": last "), std::string::npos) << run.describe();
-  EXPECT_EQ(failed.find("Skipped"), std::string::npos) << run.describe();
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // Two tspruns and more that run one job, as on machines of their own. Results are those of one, bit for bit; deaths are named on
 // every node.
 #include "tests/multiprocess/two_launchers.h"
-#include "tests/support/at_once.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -31,26 +30,23 @@ TEST(TwoLaunchers, GiveTheBitsOfOne) {
 }
 
 TEST(TwoLaunchers, ADeathOnOneIsNamedOnBoth) {
-  at_once(std::vector<std::string>{"kill", "stop"}, [](const std::string& how) {
+  for (const char* how : {"kill", "stop"}) {
     const TemporaryDirectory directory;
     const int port = free_port();
-    const bool stalls = how == "stop";
-    const PatientWatch watch;
-    const std::string deadline = stalls ? "2" : "20";
-    Process first(node_words(0, port, {"--timeout", deadline, "--json", directory.path("0")},
-                             {"fail", how, "3", "5", directory.path("time")}),
-                  kSecret);
-    Process second(node_words(1, port, {"--timeout", deadline, "--json", directory.path("1")},
-                              {"fail", how, "3", "5", directory.path("time")}),
-                   kSecret);
-    EXPECT_NE(first.wait().code, 0) << first.err();
-    EXPECT_NE(second.wait().code, 0) << second.err();
+    const bool stalls = std::string(how) == "stop";
+    Process first(
+        node_words(0, port, {"--timeout", "6", "--json", directory.path("0")}, {"fail", how, "3", "5", directory.path("time")}),
+        kSecret);
+    Process second(
+        node_words(1, port, {"--timeout", "6", "--json", directory.path("1")}, {"fail", how, "3", "5", directory.path("time")}),
+        kSecret);
+    EXPECT_NE(first.wait(25).code, 0) << first.err();
+    EXPECT_NE(second.wait(25).code, 0) << second.err();
     const double now = static_cast<double>(posix::now_ns()) * 1e-9;
-    const double pace = watch.pace();
     std::uint64_t died_at = 0;
     std::ifstream(directory.path("time")) >> died_at;
     // A death is told at once, not found at the deadline.
-    EXPECT_LT(pace * (now - static_cast<double>(died_at) * 1e-9), (stalls ? 2 : 0) + 2.0) << first.err() << second.err();
+    EXPECT_LT(now - static_cast<double>(died_at) * 1e-9, (stalls ? 6 : 0) + 2.0) << first.err() << second.err();
     for (const char* node : {"0", "1"}) {
       const nlohmann::json failure = read_json(directory.path(node)).at("failure");
       ASSERT_TRUE(failure.is_object()) << node;
@@ -61,7 +57,7 @@ TEST(TwoLaunchers, ADeathOnOneIsNamedOnBoth) {
     }
     EXPECT_TRUE(first.wait_until_nothing_is_left(2));
     EXPECT_TRUE(second.wait_until_nothing_is_left(2));
-  });
+  }
 }
 
 // Rank 3 was stopped while it waited for others: that is known on the other node, too.
@@ -70,8 +66,8 @@ TEST(TwoLaunchers, AStopInABarrierIsNoDeadlockOnEither) {
   const int port = free_port();
   Process first(node_words(0, port, {"--timeout", "2", "--json", directory.path("0")}, {"stop_in_barrier", "3"}), kSecret);
   Process second(node_words(1, port, {"--timeout", "2", "--json", directory.path("1")}, {"stop_in_barrier", "3"}), kSecret);
-  EXPECT_NE(first.wait().code, 0) << first.err();
-  EXPECT_NE(second.wait().code, 0) << second.err();
+  EXPECT_NE(first.wait(15).code, 0) << first.err();
+  EXPECT_NE(second.wait(15).code, 0) << second.err();
   for (const char* node : {"0", "1"}) {
     const nlohmann::json failure = read_json(directory.path(node)).at("failure");
     ASSERT_TRUE(failure.is_object()) << node;
@@ -85,7 +81,7 @@ TEST(TwoLaunchers, AStopInABarrierIsNoDeadlockOnEither) {
 }
 
 TEST(TwoLaunchers, ALauncherThatIsKilledIsNamedByTheOther) {
-  at_once(std::vector{0, 1}, [](int victim) {
+  for (const int victim : {0, 1}) {
     const TemporaryDirectory directory;
     const int port = free_port();
     Process first(node_words(0, port, {"--timeout", "5", "--json", directory.path("0")}, {"loop"}), kSecret);
@@ -95,29 +91,29 @@ TEST(TwoLaunchers, ALauncherThatIsKilledIsNamedByTheOther) {
     Process& killed = victim == 0 ? first : second;
     Process& other = victim == 0 ? second : first;
     killed.signal(SIGKILL);
-    EXPECT_NE(other.wait().code, 0) << other.err();
+    EXPECT_NE(other.wait(12).code, 0) << other.err();
     EXPECT_NE(other.err().find(fmt::format("node {}", victim)), std::string::npos) << other.err();
     EXPECT_TRUE(killed.wait_until_nothing_is_left(3));
     EXPECT_TRUE(other.wait_until_nothing_is_left(3));
-  });
+  }
 }
 
 /// All processes of a node stand still, as on a machine that sleeps, until the other node has given it up.
 TEST(TwoLaunchers, ANodeThatStoodStillIsNamedOnBoth) {
-  at_once(std::vector{0, 1}, [](int victim) {
+  for (const int victim : {0, 1}) {
     const TemporaryDirectory directory;
     const int port = free_port();
-    Process first(node_words(0, port, {"--timeout", "2", "--json", directory.path("0")}, {"loop"}), kSecret);
-    Process second(node_words(1, port, {"--timeout", "2", "--json", directory.path("1")}, {"loop"}), kSecret);
+    Process first(node_words(0, port, {"--timeout", "3", "--json", directory.path("0")}, {"loop"}), kSecret);
+    Process second(node_words(1, port, {"--timeout", "3", "--json", directory.path("1")}, {"loop"}), kSecret);
     ASSERT_TRUE(first.wait_for_output("ready", 2)) << first.err();
     ASSERT_TRUE(second.wait_for_output("ready", 2)) << second.err();
     Process& stopped = victim == 0 ? first : second;
     Process& other = victim == 0 ? second : first;
     const std::vector<pid_t> all = stopped.marked();
     for (const pid_t pid : all) ::kill(pid, SIGSTOP);
-    EXPECT_NE(other.wait().code, 0) << other.err();
+    EXPECT_NE(other.wait(15).code, 0) << other.err();
     for (const pid_t pid : all) ::kill(pid, SIGCONT);
-    EXPECT_NE(stopped.wait().code, 0) << stopped.err();
+    EXPECT_NE(stopped.wait(15).code, 0) << stopped.err();
     EXPECT_NE(stopped.err().find("this node's tsprun stood still for "), std::string::npos) << stopped.err();
     for (const char* node : {"0", "1"}) {
       const nlohmann::json failure = read_json(directory.path(node)).at("failure");
@@ -126,7 +122,7 @@ TEST(TwoLaunchers, ANodeThatStoodStillIsNamedOnBoth) {
       EXPECT_TRUE(failure.at("kind") == "disconnected" || failure.at("kind") == "stalled") << failure;
     }
     EXPECT_TRUE(stopped.wait_until_nothing_is_left(3));
-  });
+  }
 }
 
 TEST(TwoLaunchers, GoOnTogetherAfterARankWasKilled) {
@@ -140,8 +136,8 @@ TEST(TwoLaunchers, GoOnTogetherAfterARankWasKilled) {
   };
   Process first(train(0), kSecret);
   Process second(train(1), kSecret);
-  EXPECT_EQ(first.wait().code, 0) << first.err();
-  EXPECT_EQ(second.wait().code, 0) << second.err();
+  EXPECT_EQ(first.wait(40).code, 0) << first.err();
+  EXPECT_EQ(second.wait(40).code, 0) << second.err();
   for (const char* node : {"0", "1"}) EXPECT_EQ(read_json(directory.path(node)).at("restarts"), 1) << node;
 }
 
@@ -158,8 +154,8 @@ TEST(TwoLaunchers, ATraceThatCanNotBeWrittenFailsOnBoth) {
     };
     Process first(train(0), kSecret);
     Process second(train(1), kSecret);
-    EXPECT_EQ(first.wait().code, 1) << first.err();
-    EXPECT_EQ(second.wait().code, 1) << second.err();
+    EXPECT_EQ(first.wait(40).code, 1) << first.err();
+    EXPECT_EQ(second.wait(40).code, 1) << second.err();
     for (Process* process : {&first, &second})
       EXPECT_NE(process->err().find("the job is done, but its trace isn't: --trace /dev/full"), std::string::npos)
           << process->err();
@@ -174,8 +170,8 @@ TEST(TwoLaunchers, TraceAProgramsRanksInAFileOfEachNode) {
   const auto words = [&](int node) { return node_words(node, port, {"--trace", directory.path("all.json")}, {"sum", "2"}); };
   Process first(words(0), kSecret);
   Process second(words(1), kSecret);
-  EXPECT_EQ(first.wait().code, 0) << first.err();
-  EXPECT_EQ(second.wait().code, 0) << second.err();
+  EXPECT_EQ(first.wait(40).code, 0) << first.err();
+  EXPECT_EQ(second.wait(40).code, 0) << second.err();
   for (const int node : {0, 1}) {
     std::map<int, int> sums;  // by rank
     const nlohmann::json trace = read_json(directory.path(node == 0 ? "all.json" : "all.node1.json"));

@@ -30,7 +30,7 @@ TEST(Watchdog, NamesTheRanksWhenAllAreStopped) {
   for (const pid_t rank : job.marked()) {
     if (rank != job.pid()) ::kill(rank, SIGSTOP);
   }
-  EXPECT_EQ(job.wait().code, 1) << job.err();
+  EXPECT_EQ(job.wait(15).code, 1) << job.err();
   EXPECT_NE(job.err().find("gave no sign of life until the deadline"), std::string::npos) << job.err();
   for (const char* rank : {"rank 0 is stopped", "rank 1 is stopped"})
     EXPECT_NE(job.err().find(rank), std::string::npos) << job.err();
@@ -42,13 +42,13 @@ TEST(Watchdog, NamesAStoppedProgramThatNeverJoined) {
   ASSERT_TRUE(job.wait_for_output("ready", 2)) << job.err();
   // Of a rank's processes one is the guardian, which stops for nobody: the program is the one that says ready.
   for (const pid_t process : job.of_rank(1)) ::kill(process, SIGSTOP);
-  EXPECT_NE(job.wait().code, 0) << job.err();
+  EXPECT_NE(job.wait(15).code, 0) << job.err();
   EXPECT_NE(job.err().find("rank 1 gave no sign of life"), std::string::npos) << job.err();
   EXPECT_NE(job.err().find("rank 1 is stopped"), std::string::npos) << job.err();
 }
 
 TEST(Watchdog, LeavesAProgramAloneThatOnlySleeps) {
-  const Finished run = run_tsprun({"-n", "2", "--timeout", "0.5", "run", "--", "sleep", "1.5"});
+  const Finished run = run_tsprun({"-n", "2", "--timeout", "0.5", "run", "--", "sleep", "2.5"});
   EXPECT_EQ(run.end.code, 0) << run.describe();
 }
 
@@ -57,9 +57,9 @@ TEST(Watchdog, LeavesAJobAloneThatWasStoppedAsAWhole) {
   Process job(training(data, {"-n", "2", "--timeout", "1"}, "150"));
   ASSERT_TRUE(job.wait_for_output("step ")) << job.err();
   job.signal(SIGTSTP);
-  std::this_thread::sleep_for(std::chrono::seconds(2));
+  std::this_thread::sleep_for(std::chrono::seconds(3));
   job.signal(SIGCONT);
-  EXPECT_EQ(job.wait().code, 0) << job.err();
+  EXPECT_EQ(job.wait(60).code, 0) << job.err();
 }
 
 }  // namespace

@@ -44,8 +44,8 @@ class VerbsPair {
   void meet();
   /// How long a wait polls before it sleeps, from now on. The default is an engine's that has a core of its own.
   void poll_for(std::uint64_t ns) { spin_ns_ = ns; }
-  /// Makes progress until the condition holds; throws after `seconds`, which are many: the host may be busy.
-  void until(const std::function<bool()>& condition, const std::string& what, double seconds = 300);
+  /// Makes progress until the condition holds; throws after `seconds`.
+  void until(const std::function<bool()>& condition, const std::string& what, double seconds = 60);
   Ticket send(Stream stream, const Envelope& envelope, std::span<const std::byte> payload);
   Ticket receive(Stream stream, const Envelope& envelope, std::span<std::byte> into);
   void finish_send(Stream stream, Ticket ticket);

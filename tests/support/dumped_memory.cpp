@@ -20,29 +20,6 @@ namespace {
 constexpr std::size_t kPiece = std::size_t{4} << 20;
 constexpr std::size_t kOverlap = 4096;
 
-struct Range {
-  std::uint64_t begin;
-  std::uint64_t end;
-};
-
-/// The parts of a region whose pages hold something, by /proc/PID/pagemap: in memory, or swapped out. All others are zeros.
-std::vector<Range> touched_parts(int pagemap, const MappedRegion& region) {
-  constexpr std::uint64_t kHeld = std::uint64_t{3} << 62;
-  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  std::vector<std::uint64_t> entries((region.end - region.begin) / page);
-  const std::size_t bytes = entries.size() * sizeof(std::uint64_t);
-  const auto at = static_cast<off_t>(region.begin / page * sizeof(std::uint64_t));
-  if (::pread(pagemap, entries.data(), bytes, at) != static_cast<ssize_t>(bytes)) return {{region.begin, region.end}};
-  std::vector<Range> parts;
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    if ((entries[i] & kHeld) == 0) continue;
-    const std::uint64_t address = region.begin + i * page;
-    if (parts.empty() || parts.back().end != address) parts.push_back({address, address});
-    parts.back().end += page;
-  }
-  return parts;
-}
-
 }  // namespace
 
 std::vector<MappedRegion> mapped_regions(pid_t pid) {
@@ -75,20 +52,17 @@ std::vector<MappedRegion> mapped_regions(pid_t pid) {
 std::vector<std::vector<MappedRegion>> dumped_regions_with(pid_t pid, std::span<const std::span<const std::byte>> patterns) {
   std::vector<std::vector<MappedRegion>> found(patterns.size());
   const posix::UniqueFd memory(::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDONLY | O_CLOEXEC));
-  const posix::UniqueFd pagemap(::open(fmt::format("/proc/{}/pagemap", pid).c_str(), O_RDONLY | O_CLOEXEC));
   std::vector<std::byte> piece(kPiece + kOverlap);
   for (const MappedRegion& region : mapped_regions(pid)) {
     if (!region.dumped || region.touched == 0 || region.mode.at(0) != 'r') continue;
-    for (const Range& part : touched_parts(pagemap.get(), region)) {
-      for (std::uint64_t at = part.begin; at < part.end; at += kPiece) {
-        const std::size_t wanted = std::min<std::uint64_t>(piece.size(), part.end - at);
-        const ssize_t got = ::pread(memory.get(), piece.data(), wanted, static_cast<off_t>(at));
-        if (got <= 0) continue;
-        for (std::size_t i = 0; i < patterns.size(); ++i) {
-          const bool here =
-              ::memmem(piece.data(), static_cast<std::size_t>(got), patterns[i].data(), patterns[i].size()) != nullptr;
-          if (here && (found[i].empty() || found[i].back().begin != region.begin)) found[i].push_back(region);
-        }
+    for (std::uint64_t at = region.begin; at < region.end; at += kPiece) {
+      const std::size_t wanted = std::min<std::uint64_t>(piece.size(), region.end - at);
+      const ssize_t got = ::pread(memory.get(), piece.data(), wanted, static_cast<off_t>(at));
+      if (got <= 0) continue;
+      for (std::size_t i = 0; i < patterns.size(); ++i) {
+        const bool here =
+            ::memmem(piece.data(), static_cast<std::size_t>(got), patterns[i].data(), patterns[i].size()) != nullptr;
+        if (here && (found[i].empty() || found[i].back().begin != region.begin)) found[i].push_back(region);
       }
     }
   }

@@ -1,7 +1,6 @@
 // Spawns processes with a marked environment, and finds the marked ones in /proc.
 #include "tests/support/process.h"
 
-#include "tests/support/patience.h"
 #include "transport/posix.h"
 
 #include <fmt/format.h>
@@ -10,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <fcntl.h>
@@ -113,51 +113,14 @@ std::vector<pid_t> find_processes(const std::string& entry, const std::string& o
   return found;
 }
 
-/// Whether a process bears a mark of this one's children.
-bool is_ours(const std::string& pid) {
-  return ('\0' + slurp("/proc/" + pid + "/environ")).find(fmt::format("{}TEST_MARK={}.", '\0', ::getpid())) != std::string::npos;
-}
-
-/// Abstract sockets that have our names: name and inode.
-std::map<std::string, std::string> named_sockets() {
-  std::map<std::string, std::string> found;
-  std::ifstream sockets("/proc/net/unix");
-  for (std::string line; std::getline(sockets, line);) {
-    std::istringstream words(line);
-    std::string word;
-    std::string inode;
-    for (int i = 0; i < 7 && words >> word; ++i) inode = word;
-    if (std::getline(words >> std::ws, word) && word.starts_with("@tsp")) found[word] = inode;
+template <class Condition>
+bool until(double seconds, Condition condition) {
+  const std::uint64_t deadline = posix::now_ns() + static_cast<std::uint64_t>(seconds * 1e9);
+  while (!condition()) {
+    if (posix::now_ns() >= deadline) return condition();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  return found;
-}
-
-/// Whether a living process that no test of this program has started holds the socket.
-bool is_others_socket(const std::string& inode) {
-  const std::string wanted = "socket:[" + inode + "]";
-  bool held = false;
-  std::error_code ignored;
-  for (const auto& process : std::filesystem::directory_iterator("/proc", ignored)) {
-    const std::string pid = process.path().filename();
-    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    // The process may end meanwhile, which isn't an error.
-    std::filesystem::directory_iterator fd(process.path() / "fd", ignored);
-    for (; !ignored && fd != std::filesystem::directory_iterator(); fd.increment(ignored)) {
-      std::error_code gone;
-      if (std::filesystem::read_symlink(fd->path(), gone) != wanted) continue;
-      if (is_ours(pid)) return false;
-      held = true;
-    }
-    ignored.clear();
-  }
-  return held;
-}
-
-/// Whether a living process that no test of this program has started made the object: "/dev/shm/tsp-PID-…".
-bool is_others_object(const std::string& path) {
-  const std::string start = "/dev/shm/tsp-";
-  const std::string pid = path.substr(start.size(), path.find('-', start.size()) - start.size());
-  return std::filesystem::exists("/proc/" + pid) && !is_ours(pid);
+  return true;
 }
 
 }  // namespace
@@ -173,7 +136,7 @@ Process::Process(const std::vector<std::string>& arguments, const ProcessOptions
   const cpu_set_t cores = some_cores(options.cores);
   Pipe out;
   Pipe err;
-  watch_ = PatientWatch();
+  start_ns_ = posix::now_ns();
   pid_ = ::fork();
   if (pid_ == 0) {
     ::setpgid(0, 0);
@@ -225,8 +188,7 @@ End Process::wait(double seconds) {
   const bool ended = until(seconds, [&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; });
   if (!ended) return end_;
   end_.ended = true;
-  end_.at_ns = posix::now_ns();
-  end_.seconds = watch_.seconds();
+  end_.seconds = static_cast<double>(posix::now_ns() - start_ns_) * 1e-9;
   end_.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   // Descendants that are about to end may still hold the pipes.
   until(1.0, [this] { return output_is_closed(); });
@@ -300,10 +262,12 @@ std::vector<std::string> tsprun_actor(const std::vector<std::string>& options, c
 
 std::set<std::string> shared_names() {
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    if (entry.path().filename().string().starts_with("tsp-")) names.insert(entry.path());
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path());
+  std::ifstream sockets("/proc/net/unix");
+  for (std::string line; std::getline(sockets, line);) {
+    const std::size_t name = line.find('@');
+    if (name != std::string::npos && line.find("tsp", name) != std::string::npos) names.insert(line.substr(name));
   }
-  for (const auto& [name, inode] : named_sockets()) names.insert(name);
   return names;
 }
 
@@ -312,13 +276,6 @@ std::set<std::string> names_left(const std::set<std::string>& before) {
   until(5, [&] {
     left.clear();
     std::ranges::set_difference(shared_names(), before, std::inserter(left, left.end()));
-    if (left.empty()) return true;
-    const std::map<std::string, std::string> sockets = named_sockets();
-    std::erase_if(left, [&](const std::string& name) {
-      if (!name.starts_with("@")) return is_others_object(name);
-      const auto socket = sockets.find(name);
-      return socket == sockets.end() || is_others_socket(socket->second);
-    });
     return left.empty();
   });
   return left;

@@ -1,8 +1,6 @@
 // Programs under test as processes: started with an environment, watched, killed, and searched for what they left behind.
 #pragma once
 
-#include "tests/support/patience.h"
-
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
@@ -24,10 +22,9 @@ struct ProcessOptions {
 
 /// How a process ended.
 struct End {
-  bool ended = false;       ///< false: it still ran at the deadline, and was killed by the test
-  int code = -1;            ///< exit code, or 128 + signal as a shell says
-  double seconds = 0;       ///< from its start to its end, as a machine that isn't busy counts them (patience.h)
-  std::uint64_t at_ns = 0;  ///< when it ended, by posix::now_ns()
+  bool ended = false;  ///< false: it still ran at the deadline, and was killed by the test
+  int code = -1;       ///< exit code, or 128 + signal as a shell says
+  double seconds = 0;  ///< from its start to its end
 };
 
 /// A running child. Its descendants all bear a mark in their environment, by which they are found wherever they went.
@@ -41,7 +38,7 @@ class Process {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const;
-  /// Waits at most that long for its end, then a moment for what it wrote last. Seconds are those of until(), here and below.
+  /// Waits at most that long for its end, then a moment for what it wrote last.
   End wait(double seconds = 60);
   /// Waits until stdout holds `text` at least `times` times. Returns false at the deadline, or if the process ended before.
   bool wait_for_output(const std::string& text, int times = 1, double seconds = 30);
@@ -61,7 +58,7 @@ class Process {
 
   std::string mark_;
   pid_t pid_ = -1;
-  PatientWatch watch_;
+  std::uint64_t start_ns_ = 0;
   End end_;
   std::mutex mutex_;
   std::string out_;
@@ -94,8 +91,8 @@ std::vector<std::string> tsprun_actor(const std::vector<std::string>& options, c
 
 /// Returns our names outside of processes: files in /dev/shm and abstract sockets.
 std::set<std::string> shared_names();
-/// Returns those that weren't there `before`, stay for five seconds, and aren't those of a living process of others: other jobs
-/// run on the machine, other tests' too.
+/// Returns those that weren't there `before` and stay for five seconds: other jobs on the machine have theirs, too, but only
+/// while they live.
 std::set<std::string> names_left(const std::set<std::string>& before);
 
 std::vector<std::string> lines_of(const std::string& text);

@@ -63,12 +63,12 @@ TEST(DoorbellTest, SleepsAtMostAsLongAsAsked) {
   bell.sleep(20'000'000);
   const std::uint64_t slept = posix::now_ns() - start;
   EXPECT_GE(slept, 15'000'000U);
-  EXPECT_LT(slept, 20'000'000'000U);
+  EXPECT_LT(slept, 2'000'000'000U);
   // Nobody is to sleep for hours because the waker died.
   bell.arm();
   const std::uint64_t again = posix::now_ns();
   bell.sleep(3'600'000'000'000);
-  EXPECT_LT(posix::now_ns() - again, 20'000'000'000U);
+  EXPECT_LT(posix::now_ns() - again, 2'000'000'000U);
 }
 
 /// As before Linux 5.11, and in containers whose seccomp profile is older than the kernel.
@@ -93,7 +93,7 @@ TEST(DoorbellTest, SleepsWhereEpollPwait2IsMissing) {
   }).join();
   if (!forbidden) GTEST_SKIP() << "this kernel has no seccomp filters";
   EXPECT_GE(slept, 15'000'000U);
-  EXPECT_LT(slept, 20'000'000'000U);
+  EXPECT_LT(slept, 2'000'000'000U);
 }
 
 #if !defined(TSP_SANITIZE_ADDRESS)  // as few_descriptors.h

@@ -61,7 +61,7 @@ class FencedStore : public KeyValue {
       came_ = 0;
       ++fences_;
       changed_.notify_all();
-    } else if (!changed_.wait_for(lock, std::chrono::seconds(60), [&] { return fences_ > mine; })) {
+    } else if (!changed_.wait_for(lock, std::chrono::seconds(5), [&] { return fences_ > mine; })) {
       throw Error(Cause::stalled, "not all ranks came to the fence");
     }
   }

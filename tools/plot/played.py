@@ -65,16 +65,16 @@ class Player:
 
 
 def points(quick):
-    """(figure, GPUs, D, S, batch, forward); a batch is that of all replicas. Quick ones are shorter: they take a quarter of the time."""
-    for seq in (4096, 32768) if quick else (16384, 32768, 65536, 131072):
+    """(figure, GPUs, D, S, batch, forward); a batch is that of all replicas."""
+    for seq in (16384, 131072) if quick else (16384, 32768, 65536, 131072):
         for degree in (2, 4):
             yield 10, 16, degree, seq, 16, True
-    for seq in (8192,) if quick else (32768, 65536, 131072):
+    for seq in (32768,) if quick else (32768, 65536, 131072):
         for degree in (2, 4) if quick else (2, 4, 8):
             yield 11, 1024, degree, seq, 1024 // degree, True
     for sequences in (1,) if quick else (1, 2, 4):  # of a TSP replica
         for degree in (2, 4):
-            yield 12, 16, degree, 4096 if quick else 16384, sequences * 16 // degree, False
+            yield 12, 16, degree, 16384, sequences * 16 // degree, False
 
 
 def statements(rows):

@@ -19,7 +19,17 @@ import json
 import os
 import sys
 
-import points
+try:
+    import matplotlib
+except ImportError:
+    sys.exit("plot.py: python3-matplotlib isn't installed; apt-get install python3-matplotlib")
+matplotlib.use("Agg")
+import matplotlib.pyplot as pyplot  # noqa: E402  (after the backend is chosen)
+
+import figures  # noqa: E402
+import looks  # noqa: E402
+import paper as paper_pictures  # noqa: E402
+import points  # noqa: E402
 
 
 def read_report(path):
@@ -39,35 +49,11 @@ def refuse(message):
     sys.exit(2)
 
 
-def draw(paper, rows, folder, check):
-    """Draws what there is data for; how many pictures, and what is wrong with them. Only here is matplotlib needed, which takes a second
-    to load."""
-    try:
-        import matplotlib
-    except ImportError:
-        sys.exit("plot.py: python3-matplotlib isn't installed; apt-get install python3-matplotlib")
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as pyplot  # after the backend is chosen
-
-    import figures
-    import looks
-    import paper as paper_pictures
-
-    os.makedirs(folder, exist_ok=True)
-    drawn = 0
-    wrong = []
-    for name, figure in paper_pictures.of_paper(paper) + figures.of_points(rows):
-        if figure is None:
-            print(f"{name}: left out, there is no data for it")
-            continue
-        if check:
-            wrong += [f"{name}: {complaint}" for complaint in looks.complaints(figure)]
-        for kind in ("png", "svg"):
-            figure.savefig(os.path.join(folder, f"{name}.{kind}"), dpi=150, bbox_inches="tight")
-        pyplot.close(figure)
-        print(f"{os.path.join(folder, name)}.png, .svg")
-        drawn += 1
-    return drawn, wrong
+def save(figure, folder, name):
+    for kind in ("png", "svg"):
+        figure.savefig(os.path.join(folder, f"{name}.{kind}"), dpi=150, bbox_inches="tight")
+    pyplot.close(figure)
+    print(f"{os.path.join(folder, name)}.png, .svg")
 
 
 def main():
@@ -89,7 +75,17 @@ def main():
     if paper is None and not rows:
         refuse(f"{', '.join(arguments.reports)}: neither `paper` nor points in `plan` or `compare`")
 
-    drawn, wrong = draw(paper, rows, arguments.out, arguments.check)
+    os.makedirs(arguments.out, exist_ok=True)
+    drawn = 0
+    wrong = []
+    for name, figure in paper_pictures.of_paper(paper) + figures.of_points(rows):
+        if figure is None:
+            print(f"{name}: left out, there is no data for it")
+            continue
+        if arguments.check:
+            wrong += [f"{name}: {complaint}" for complaint in looks.complaints(figure)]
+        save(figure, arguments.out, name)
+        drawn += 1
     if drawn == 0:
         refuse("there was nothing to draw: no point that can be, or fits")
     for line in wrong:

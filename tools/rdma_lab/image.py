@@ -1,7 +1,7 @@
 """What the machines boot: Debian's kernel (unpacked from its package into a cache, never installed) and a small initial RAM disk."""
 
 import fcntl
-import lzma
+import gzip
 import os
 import pathlib
 import re
@@ -24,7 +24,6 @@ PROGRAMS = {
     "apt-get": "apt",
     "dpkg-deb": "dpkg",
 }
-SIGNATURE = b"~Module signature appended~\n"
 PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
@@ -64,15 +63,13 @@ def _newest_kernel():
 
 
 def kernel(cache):
-    """The kernel's version and the folder into which its package is unpacked; beside the package's own image lies one that the machines
-    needn't decompress, which takes them a third of their start."""
+    """The kernel's version and the folder into which its package is unpacked."""
     cache.mkdir(parents=True, exist_ok=True)
     with open(cache / "lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         unpacked = sorted(cache.glob("*/boot/vmlinuz-*"), key=lambda path: path.stat().st_mtime)
         if unpacked:  # what is here is good: no need to ask apt, or the network
             version = unpacked[-1].name.removeprefix("vmlinuz-")
-            _decompress(unpacked[-1])
             return version, unpacked[-1].parent.parent
         version = _newest_kernel()
         with tempfile.TemporaryDirectory(dir=cache) as work:
@@ -81,39 +78,12 @@ def kernel(cache):
             root = pathlib.Path(work) / "root"
             _run(["dpkg-deb", "-x", str(package), str(root)], f"unpacking {package.name}")
             _run([program("depmod"), "-b", str(root), version], "depmod")
-            _decompress(root / f"boot/vmlinuz-{version}")
             root.rename(cache / version)
         return version, cache / version
 
 
-def boot_file(version, root):
-    """What QEMU starts: the decompressed image, if there is one."""
-    plain = root / f"boot/vmlinux-{version}"
-    return plain if plain.exists() else root / f"boot/vmlinuz-{version}"
-
-
-def _decompress(image):
-    """Writes vmlinux beside vmlinuz if that holds one in xz, as Debian's does."""
-    target = image.with_name(image.name.replace("vmlinuz", "vmlinux"))
-    if target.exists():
-        return
-    data = image.read_bytes()
-    begin = data.find(b"\xfd7zXZ\0")
-    if begin < 0:
-        return
-    try:
-        plain = lzma.LZMADecompressor().decompress(data[begin:])
-    except lzma.LZMAError:
-        return
-    if plain.startswith(b"\x7fELF"):
-        new = target.with_name(target.name + ".new")
-        new.write_bytes(plain)
-        new.rename(target)
-
-
 def ram_disk(version, root, target):
-    """Writes the initial RAM disk: busybox, the modules in order, init.sh. It isn't compressed, and modules have no signature: to unpack and
-    to verify takes an emulated processor longer than to read."""
+    """Writes the initial RAM disk: busybox, the modules in order, init.sh."""
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
         image = pathlib.Path(work)
         for name in ("bin", "modules", "proc", "sys", "dev", "newroot"):
@@ -129,22 +99,16 @@ def ram_disk(version, root, target):
                 name = os.path.basename(file)
                 if name not in order:
                     order.append(name)
-                    (image / "modules" / name).write_bytes(_without_signature(pathlib.Path(file).read_bytes()))
+                    shutil.copy(file, image / "modules" / name)
         (image / "modules/order").write_text("\n".join(order) + "\n", encoding="ascii")
         shutil.copy(HERE / "init.sh", image / "init")
         (image / "init").chmod(0o755)
         names = "\n".join(sorted(str(path.relative_to(image)) for path in image.rglob("*"))) + "\n"
+        archive = subprocess.run(
+            [program("cpio"), "-o", "-H", "newc", "--quiet"], cwd=image, input=names.encode(), capture_output=True, check=True
+        )
         with open(target, "wb") as file:
-            subprocess.run([program("cpio"), "-o", "-H", "newc", "--quiet"], cwd=image, input=names.encode(), stdout=file, check=True)
-
-
-def _without_signature(module):
-    """A kernel module without what follows its ELF file: signature, struct module_signature (12 bytes, the last 4 are the signature's
-    length), SIGNATURE."""
-    if not module.endswith(SIGNATURE):
-        return module
-    end = len(module) - len(SIGNATURE)
-    return module[: end - 12 - int.from_bytes(module[end - 4 : end], "big")]
+            file.write(gzip.compress(archive.stdout, 1))
 
 
 def _is_dynamic(path):

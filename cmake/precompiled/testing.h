@@ -1,4 +1,0 @@
-// What tests include most (see precompiled.cmake).
-#include "telling.h"
-
-#include <gtest/gtest.h>
