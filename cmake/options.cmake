@@ -10,8 +10,9 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
-# The vector level is chosen when a rank starts, so a build runs on any x86-64: no -march here. Kernels have -O3 (core/CMakeLists.txt).
-set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG" CACHE STRING "" FORCE)
+# The vector level is chosen when a rank starts, so a build runs on any x86-64: no -march here. What has another level than
+# -O3 is in precompiled.cmake.
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG" CACHE STRING "" FORCE)
 
 # g++ spends a sixth of its time on collecting garbage. Where there are 2 GiB for each core it needn't.
 cmake_host_system_information(RESULT memory_mib QUERY TOTAL_PHYSICAL_MEMORY)

@@ -1,6 +1,6 @@
 # How the rooms are optimised, and the headers that their sources include most, parsed once.
 #
-#   moving   transport and core: what a message passes through, with -O2
+#   moving   transport and core: what a message passes through, with -O3
 #   telling  layers and launcher: what waits for kernels and messages, or writes texts, with -O1, which takes two thirds of the time to
 #            compile; 8 bytes between two ranks would take a tenth longer with it
 #   testing  tests, which do little themselves, with -O1
