@@ -48,7 +48,7 @@ std::string answer(kernels::Level level, std::size_t threads) {
   }
 }
 
-/// Reads until the other end is closed or `pid`, which is killed then, has taken too long.
+/// Reads until the other end is closed or `pid`, which is killed then, has taken too long: returns what such a process would say.
 std::string read_answer(int from, pid_t pid) {
   std::string text;
   char piece[512];
@@ -59,6 +59,9 @@ std::string read_answer(int from, pid_t pid) {
     if (::poll(&watched, 1, kLook_ms) <= 0) {
       if (posix::now_ns() < deadline) continue;
       ::kill(pid, SIGKILL);
+      return fmt::format(
+          "{}OpenBLAS gave no answer within {} s (are `ulimit -v` and `ulimit -d` unlimited?); choose --gemm tsprun", kFails,
+          kAnswer_ns / 1'000'000'000);
     }
     const ssize_t got = ::read(from, piece, sizeof piece);
     if (got < 0 && errno == EINTR) continue;

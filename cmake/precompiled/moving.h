@@ -1,4 +1,4 @@
-// What sources of transport and core include most (see precompiled.cmake).
+// Headers that sources of transport and core include most (see precompiled.cmake).
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -1,4 +1,4 @@
-// What tests include most (see precompiled.cmake).
+// Headers that tests include most (see precompiled.cmake).
 #include "telling.h"
 
 #include <gtest/gtest.h>

@@ -89,7 +89,8 @@ struct SaveOptions {
   /// Number of checkpoints of this run (with the same `state.run`) to keep, this one included; 0: all. Checkpoints of other runs,
   /// and those whose manifest can't be read, are neither counted nor deleted.
   std::size_t keep = 0;
-  /// What the checkpoint takes over from the model folder that the run began with; used on rank 0; null: nothing. Borrowed.
+  /// Files and fields that the checkpoint takes over from the model folder that the run began with. Used on rank 0; borrowed;
+  /// null: none.
   const ModelSource* source = nullptr;
   /// Callback on rank 0 right before the checkpoint gets its name. If it throws, the save fails and the name isn't given.
   std::function<void()> before_publish = {};
