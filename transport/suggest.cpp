@@ -62,7 +62,7 @@ std::string nearest_word(std::string_view typed, std::span<const std::string> kn
 
 std::string did_you_mean(std::string_view typed, std::span<const std::string> known) {
   const std::string word = nearest_word(typed, known);
-  return word.empty() ? std::string() : fmt::format("; did you mean {}?", word);
+  return word.empty() ? std::string() : fmt::format(" (did you mean {}?)", word);
 }
 
 }  // namespace tsprun::detail

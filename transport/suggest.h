@@ -18,7 +18,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 /// are joined by '-' or '_' don't count.
 std::string nearest_word(std::string_view typed, std::span<const std::string> known);
 
-/// Returns "; did you mean WORD?", or an empty text.
+/// Returns " (did you mean WORD?)", or an empty text.
 std::string did_you_mean(std::string_view typed, std::span<const std::string> known);
 
 }  // namespace tsprun::detail

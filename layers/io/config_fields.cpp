@@ -29,7 +29,10 @@ void ConfigFields::require_architecture(std::span<const std::string_view> names)
       architectures->is_array() && std::any_of(architectures->begin(), architectures->end(), [&](const json& each) {
         return each.is_string() && std::ranges::find(names, each.get_ref<const std::string&>()) != names.end();
       });
-  if (!known) refuse("architectures", fmt::format("[\"{}\"] (nothing else is supported)", names.front()));
+  if (known) return;
+  const std::string expected = fmt::format("\"{}\" (nothing else is supported)", names.front());
+  if (architectures->is_array() && !architectures->empty()) refuse_entry("architectures", 0, expected);
+  refuse("architectures", fmt::format("[{}]", expected));
 }
 
 std::vector<std::string> ConfigFields::unknown(std::span<const std::string_view> ignored) const {

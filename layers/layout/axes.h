@@ -66,7 +66,7 @@ namespace axis_table {
 inline constexpr std::array<std::string_view, 2> kData = {"ddp", "data"};
 inline constexpr std::array<std::string_view, 2> kTensor = {"tensor", "mp"};
 inline constexpr std::array<std::string_view, 3> kSequence = {"cp", "context", "sequence"};
-inline constexpr std::array<std::string_view, 2> kSharded = {"fsdp", "zero"};
+inline constexpr std::array<std::string_view, 1> kSharded = {"zero"};
 inline constexpr std::array kNotWithTsp = {AxisKind::sp};
 inline constexpr std::array kNotWithZero3 = {AxisKind::tp, AxisKind::sp, AxisKind::tsp};
 inline constexpr std::array kOverTensor = {Variant{.name = "plain"}, Variant{.name = "sequence", .slices_tokens = true}};

@@ -25,10 +25,11 @@ std::string form() {
   return fmt::format("write axis=degree,… with axes {}, such as tsp=4 or dp=2,tp=2,sp=2", fmt::join(axis_names(), ", "));
 }
 
-/// Returns "; did you mean tsp?", or an empty text.
+/// Returns " (did you mean tsp?)", what is nearest to an axis that isn't here, or an empty text.
 std::string meant_axis(std::string_view typed) {
+  if (typed == "fsdp") return " (zero3 cuts weights as FSDP does, but its ranks share each sequence, where dp's have their own)";
   for (const AxisRow& row : kAxes) {
-    if (std::ranges::count(row.elsewhere, typed) != 0) return fmt::format("; did you mean {}?", row.name);
+    if (std::ranges::count(row.elsewhere, typed) != 0) return fmt::format(" (did you mean {}?)", row.name);
   }
   return did_you_mean(typed, axis_names());
 }

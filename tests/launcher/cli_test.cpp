@@ -52,17 +52,17 @@ TEST(CommandLine, WhatIsUnknownIsNamed) {
 }
 
 TEST(CommandLine, WhatIsNearlyKnownIsProposed) {
-  expect_refused({"trian"}, "unknown command trian; did you mean train?");
+  expect_refused({"trian"}, "unknown command trian (did you mean train?)");
   expect_refused({"--dtype", "f64", "eval", "--config", "nano"},
                  "--dtype: it is an option of eval and stands behind it: tsprun eval --dtype TYPE");
   expect_refused({"--dtype=f64", "eval", "--config", "nano"}, "--dtype=f64: it is an option of eval");
   expect_refused({"--dtype", "f64"}, "--dtype: it is an option of train, eval");
-  expect_refused({"--layuot", "tsp=4", "doctor"}, "unknown option --layuot; did you mean --layout?");
-  expect_refused({"train", "--step", "4"}, "unknown option --step; did you mean --steps?");
-  expect_refused({"-json", "x", "doctor"}, "unknown option -json; did you mean --json?");
+  expect_refused({"--layuot", "tsp=4", "doctor"}, "unknown option --layuot (did you mean --layout?)");
+  expect_refused({"train", "--step", "4"}, "unknown option --step (did you mean --steps?)");
+  expect_refused({"-json", "x", "doctor"}, "unknown option -json (did you mean --json?)");
   expect_refused({"bench", "all", "--steps", "4"}, "unknown option --steps for bench: it is one of train, compare");
   expect_refused({"--layout", "tps=4", "doctor"}, "did you mean tsp?");
-  expect_refused({"bench", "allreduce"}, "there is no operation \"allreduce\"; did you mean all_reduce?");
+  expect_refused({"bench", "allreduce"}, "there is no operation \"allreduce\" (did you mean all_reduce?)");
   expect_refused({"help"}, "tsprun --help");
 }
 
@@ -70,10 +70,19 @@ TEST(CommandLine, WhatOthersCallItIsTranslated) {
   for (const char* option : {"-np", "--nproc-per-node", "--nproc_per_node"})
     expect_refused({option, "4", "run", "--", "true"}, std::string("unknown option ") + option + ": tsprun takes -n N");
   expect_refused({"--nproc-per-node=4", "run", "--", "true"}, "tsprun takes -n N");
-  expect_refused({"train", "--batch-size", "8"}, "tsprun takes --batch B");
-  expect_refused({"-nodes", "2", "doctor"}, "unknown option -nodes; did you mean --nodes?");
+  for (const char* option :
+       {"--eval-every", "--eval-interval", "--grad-accum", "--gradient-accumulation-steps", "--global-batch-size",
+        "--micro-batch-size", "--learning-rate", "--lr-scheduler", "--output-dir", "--num-epochs", "--max-steps",
+        "--log-interval", "--tensor-parallel-size", "--context-parallel-size", "--bf16", "--batch-size"})
+    expect_refused({"train", option, "8"}, std::string("unknown option ") + option + ": tsprun takes --");
+  expect_refused({"-nodes", "2", "doctor"}, "unknown option -nodes (did you mean --nodes?)");
   // As a value it is none of our business.
   EXPECT_EQ(ask({"generate", "--prompt", "-np", "--config", "nowhere"}).text.find("-np"), std::string::npos);
+}
+
+TEST(CommandLine, ALastOptionWithoutItsValueIsNamed) {
+  expect_refused({"-n"}, "-n: its value is missing; write -n N");
+  expect_refused({"train", "--steps"}, "--steps: its value is missing; write --steps N");
 }
 
 TEST(CommandLine, CommandsSayWhatIsMissingOrTooMuchInSentences) {

@@ -70,7 +70,7 @@ TEST(Machines, AreRefusedByField) {
   EXPECT_EQ(refused(with("\"gemm_efficiency\": 0.5", "\"gemm_efficiency\": 1.5")),
             "m.json: field \"gemm_efficiency\": expected a number from 0.001 to 1, found 1.5");
   EXPECT_EQ(refused(with("\"f32\"", "\"fp32\"")),
-            "m.json: field \"flops_per_s.fp32\" is not known; expected bf16, f32, f64; did you mean f32?");
+            "m.json: field \"flops_per_s.fp32\" is not known; expected bf16, f32, f64 (did you mean f32?)");
   EXPECT_NE(refused(with("\"name\"", "\"color\"")).find("field \"name\" is missing"), std::string::npos);
   EXPECT_NE(refused(with("{\"f32\": 1e12, \"bf16\": 2e12}", "7")).find("field \"flops_per_s\": expected an object, found 7"),
             std::string::npos);

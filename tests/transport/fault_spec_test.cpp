@@ -59,8 +59,8 @@ TEST(FaultSpec, EveryOtherKind) {
 TEST(FaultSpec, RefusalsSayWhatIsWrongAndWhatWorks) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "there is no kind ''; the kinds are kill, stall,"},
-      {"kil:rank=3,step=1", "there is no kind 'kil'; did you mean kill?; the kinds are kill, stall,"},
-      {"kill:rnak=3,step=1", "kill takes no 'rnak', but rank, step, op, seq, seed; did you mean rank?"},
+      {"kil:rank=3,step=1", "there is no kind 'kil' (did you mean kill?); the kinds are kill, stall,"},
+      {"kill:rnak=3,step=1", "kill takes no 'rnak', but rank, step, op, seq, seed (did you mean rank?)"},
       {"kill", "kill needs rank, such as kill:rank=3,step=12"},
       {"kill:rank=3", "needs one of step, op"},
       {"kill:rank=3,step=1,op=barrier", "needs one of step, op"},
