@@ -1,14 +1,12 @@
-# Finds libibverbs, whose Debian package brings no CMake files. Defines Ibverbs::ibverbs.
+# Finds the header of libibverbs, whose Debian package brings no CMake files; the library itself is loaded when RDMA is looked for
+# (transport/verbs/library.h). Defines Ibverbs::headers.
 find_path(Ibverbs_INCLUDE_DIR infiniband/verbs.h)
-find_library(Ibverbs_LIBRARY ibverbs)
-mark_as_advanced(Ibverbs_INCLUDE_DIR Ibverbs_LIBRARY)
+mark_as_advanced(Ibverbs_INCLUDE_DIR)
 
 include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(Ibverbs REQUIRED_VARS Ibverbs_LIBRARY Ibverbs_INCLUDE_DIR
-                                  REASON_FAILURE_MESSAGE "install Debian's libibverbs-dev")
+find_package_handle_standard_args(Ibverbs REQUIRED_VARS Ibverbs_INCLUDE_DIR REASON_FAILURE_MESSAGE "install Debian's libibverbs-dev")
 
-if(Ibverbs_FOUND AND NOT TARGET Ibverbs::ibverbs)
-  add_library(Ibverbs::ibverbs UNKNOWN IMPORTED)
-  set_target_properties(Ibverbs::ibverbs PROPERTIES IMPORTED_LOCATION ${Ibverbs_LIBRARY}
-                                                    INTERFACE_INCLUDE_DIRECTORIES ${Ibverbs_INCLUDE_DIR})
+if(Ibverbs_FOUND AND NOT TARGET Ibverbs::headers)
+  add_library(Ibverbs::headers INTERFACE IMPORTED)
+  set_target_properties(Ibverbs::headers PROPERTIES INTERFACE_INCLUDE_DIRECTORIES ${Ibverbs_INCLUDE_DIR})
 endif()

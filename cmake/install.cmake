@@ -22,5 +22,5 @@ configure_package_config_file(cmake/tsprunConfig.cmake.in ${PROJECT_BINARY_DIR}/
                               INSTALL_DESTINATION ${tsprun_package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tsprunConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/tsprunConfig.cmake ${PROJECT_BINARY_DIR}/tsprunConfigVersion.cmake
-              cmake/FindIbverbs.cmake cmake/FindxxHash.cmake
+              cmake/FindxxHash.cmake
         DESTINATION ${tsprun_package_dir})

@@ -9,8 +9,8 @@ find_package(hwy 1.0 REQUIRED)
 find_package(xxHash REQUIRED)
 # TLS 1.3 between machines; HMAC-SHA-256 of connections within one.
 find_package(OpenSSL 3.0 REQUIRED COMPONENTS SSL Crypto)
+# Headers only: libibverbs is loaded where there may be RDMA, libpmix where ranks that no tsprun started are on several nodes.
 find_package(Ibverbs REQUIRED)
-# Its headers only: the library is loaded where ranks that no tsprun started are on several nodes.
 find_package(Pmix REQUIRED)
 # Its headers only, too: the library is loaded where it is chosen (core/kernels/gemm_library.h).
 find_package(OpenBLAS 0.3 REQUIRED)

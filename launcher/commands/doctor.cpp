@@ -7,10 +7,12 @@
 #include "launcher/standard_output.h"
 #include "launcher/table.h"
 #include "launcher/transport_trial.h"
+#include "transport/bootstrap/pmix_store.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/shm/node_memory.h"
 #include "transport/verbs/device.h"
+#include "transport/verbs/library.h"
 #include "transport/verbs/memory.h"
 
 #include <fmt/format.h>
@@ -132,6 +134,20 @@ Trial try_openblas(const GlobalOptions& global) {
   return trial;
 }
 
+/// A library that is loaded when it is needed.
+struct OptionalLibrary {
+  const char* name;
+  const char* purpose;
+  std::string trouble;  ///< why it can't be loaded; empty: it can
+};
+
+/// `openblas`: its trial.
+std::vector<OptionalLibrary> find_libraries(const Trial& openblas) {
+  return {{"libibverbs", "RDMA", verbs::library_trouble()},
+          {"libpmix", "ranks that mpirun or srun --mpi=pmix start on several nodes", bootstrap::pmix_trouble()},
+          {"libopenblas", "--gemm openblas", openblas.possible ? std::string() : openblas.why}};
+}
+
 /// Trials of all kinds of transports, in the order of the table.
 using Trials = std::array<Trial, kFactories.size()>;
 
@@ -190,6 +206,7 @@ class Doctor : public Command {
     const std::string level(kernels::name(kernels::best_level()));
     const std::string gemm(kernels::name(global.gemm));
     const Trial openblas = try_openblas(global);
+    const std::vector<OptionalLibrary> libraries = find_libraries(openblas);
 
     const auto row = [](std::string_view key, const std::string& value) { print("{:<22}{}\n", key, value); };
     row("cores", fmt::format("{} usable: {} by affinity, quota {}", cores, machine::allowed_cores(),
@@ -218,6 +235,9 @@ class Doctor : public Command {
       print("  {:<6}{}: {}\n", kFactories[i]->name, trials[i].possible ? "yes" : "no", trials[i].why);
     print("\nwhy this transport\n");
     for (const WayRow& way : ways) print("  {:<12} {:<6}{}\n", way.between, way.kind, way.why);
+    print("\nlibraries that are loaded when needed\n");
+    for (const auto& [name, purpose, trouble] : libraries)
+      print("  {:<12} {}: {}\n", name, purpose, trouble.empty() ? "here" : trouble);
     print("\nalgorithms (first line that fits; TSP_ALGORITHMS overrides{})\n", overrides.empty() ? "" : ": " + overrides);
     print_lines(choice_lines(choices));
     print("\nalgorithms that there are\n");
@@ -246,6 +266,11 @@ class Doctor : public Command {
     }
     facts["ways"] = ordered_json::array();
     for (const WayRow& way : ways) facts["ways"].push_back({{"between", way.between}, {"kind", way.kind}, {"why", way.why}});
+    facts["libraries"] = ordered_json::array();
+    for (const auto& [name, purpose, trouble] : libraries) {
+      facts["libraries"].push_back(
+          {{"name", name}, {"purpose", purpose}, {"trouble", trouble.empty() ? ordered_json(nullptr) : ordered_json(trouble)}});
+    }
     ordered_json& algorithms = facts["algorithms"] = ordered_json::array();
     for (const ChoiceRow& choice : choices.rows()) {
       algorithms.push_back({{"op", std::string(tsprun::name(choice.op))},

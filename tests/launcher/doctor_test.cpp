@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <dlfcn.h>
 #include <filesystem>
 #include <sched.h>
 #include <string>
@@ -128,6 +129,20 @@ TEST(Doctor, ReportsEveryTransportAndWhyItIsOrIsNotChosen) {
   for (const json& way : obeying) EXPECT_EQ(way.at("kind"), "tcp") << way;
   EXPECT_EQ(obeying.at(0).at("why"), "same node, but --intra tcp");
   EXPECT_EQ(obeying.at(1).at("why"), "--inter tcp");
+}
+
+TEST(Doctor, ReportsWhichLibrariesCanBeLoaded) {
+  constexpr std::array<std::array<const char*, 2>, 3> kFiles = {
+      {{"libibverbs", "libibverbs.so.1"}, {"libpmix", "libpmix.so.2"}, {"libopenblas", "libopenblas.so.0"}}};
+  const json libraries = report_of().at("doctor").at("libraries");
+  ASSERT_EQ(libraries.size(), kFiles.size()) << libraries;
+  for (std::size_t i = 0; i < kFiles.size(); ++i) {
+    const auto& [name, file] = kFiles[i];
+    EXPECT_EQ(libraries[i].at("name"), name);
+    EXPECT_TRUE(has_text(libraries[i].at("purpose"))) << libraries;
+    if (::dlopen(file, RTLD_LAZY) != nullptr) EXPECT_TRUE(libraries[i].at("trouble").is_null()) << libraries;
+    else EXPECT_NE(libraries[i].at("trouble").get<std::string>().find(file), std::string::npos) << libraries;
+  }
 }
 
 // For every operation there is a last line that fits whatever the size, the ranks and the memory.

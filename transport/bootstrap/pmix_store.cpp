@@ -2,6 +2,7 @@
 #include "transport/bootstrap/pmix_store.h"
 
 #include "transport/cause.h"
+#include "transport/loaded_library.h"
 #include "transport/signals_blocked.h"
 
 #include <fmt/format.h>
@@ -10,7 +11,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
-#include <dlfcn.h>
 #include <functional>
 #include <future>
 #include <memory>
@@ -22,25 +22,17 @@ namespace tsprun::detail::bootstrap {
 
 namespace {
 
-/// The functions of libpmix. It stays loaded, since its thread outlives a store.
+/// The functions of libpmix.
 struct PmixLibrary {
-  template <class Function>
-  Function find(const char* symbol) const {
-    if (void* const address = loaded == nullptr ? nullptr : ::dlsym(loaded, symbol)) return reinterpret_cast<Function>(address);
-    const char* const reason = ::dlerror();
-    throw Error(Cause::refused, fmt::format("can't load libpmix, by which ranks on several nodes meet: {}; Debian's package "
-                                            "libpmix2 brings it",
-                                            reason == nullptr ? "no reason given" : reason));
-  }
-
-  void* loaded = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
-  decltype(&PMIx_Init) init = find<decltype(init)>("PMIx_Init");
-  decltype(&PMIx_Finalize) finalize = find<decltype(finalize)>("PMIx_Finalize");
-  decltype(&PMIx_Put) put = find<decltype(put)>("PMIx_Put");
-  decltype(&PMIx_Commit) commit = find<decltype(commit)>("PMIx_Commit");
-  decltype(&PMIx_Fence_nb) fence_nb = find<decltype(fence_nb)>("PMIx_Fence_nb");
-  decltype(&PMIx_Get_nb) get_nb = find<decltype(get_nb)>("PMIx_Get_nb");
-  decltype(&PMIx_Error_string) error_string = find<decltype(error_string)>("PMIx_Error_string");
+  LoadedLibrary loaded{"libpmix.so.2", "by which ranks that mpirun or srun started on several nodes meet",
+                       "Debian's package libpmix2 brings it"};
+  decltype(&PMIx_Init) init = loaded.find<decltype(init)>("PMIx_Init");
+  decltype(&PMIx_Finalize) finalize = loaded.find<decltype(finalize)>("PMIx_Finalize");
+  decltype(&PMIx_Put) put = loaded.find<decltype(put)>("PMIx_Put");
+  decltype(&PMIx_Commit) commit = loaded.find<decltype(commit)>("PMIx_Commit");
+  decltype(&PMIx_Fence_nb) fence_nb = loaded.find<decltype(fence_nb)>("PMIx_Fence_nb");
+  decltype(&PMIx_Get_nb) get_nb = loaded.find<decltype(get_nb)>("PMIx_Get_nb");
+  decltype(&PMIx_Error_string) error_string = loaded.find<decltype(error_string)>("PMIx_Error_string");
 };
 
 PmixLibrary& library() {
@@ -109,6 +101,15 @@ pmix_info_t option(const char* key) {
 std::string own_key(const std::string& key) { return "tsprun-" + key; }
 
 }  // namespace
+
+std::string pmix_trouble() {
+  try {
+    library();
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
 
 PmixStore::PmixStore(std::uint64_t timeout_ns) : timeout_ns_(timeout_ns) {
   struct Beginning {

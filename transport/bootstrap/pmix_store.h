@@ -9,6 +9,9 @@
 
 namespace tsprun::detail::bootstrap {
 
+/// Returns why libpmix can't be loaded; empty: it is.
+std::string pmix_trouble();
+
 /// A process's view of its job's store. A wait for other processes ends at the timeout, with Error(stalled); the manager ends the
 /// job if one of them dies.
 class PmixStore : public KeyValue {

@@ -3,10 +3,10 @@
 
 #include "transport/cause.h"
 #include "transport/number.h"
+#include "transport/verbs/library.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <infiniband/verbs.h>
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -22,13 +22,13 @@ namespace tsprun::detail::verbs {
 namespace {
 
 struct FreeList {
-  void operator()(ibv_device** list) const { ibv_free_device_list(list); }
+  void operator()(ibv_device** list) const { library().free_device_list(list); }
 };
 using DeviceList = std::unique_ptr<ibv_device*, FreeList>;
 
 DeviceList device_list(int& count) {
   count = 0;
-  return DeviceList(ibv_get_device_list(&count));
+  return library_trouble().empty() ? DeviceList(library().get_device_list(&count)) : nullptr;
 }
 
 GidType type_of(std::uint32_t type) {
@@ -41,25 +41,25 @@ GidType type_of(std::uint32_t type) {
 
 /// Adds the device's ports to the list or, if it can't be used, the device with the reason.
 void list_ports_of(ibv_device* device, Ports& into) {
-  const std::string name = ibv_get_device_name(device);
+  const std::string name = library().get_device_name(device);
   const auto leave_out = [&](const char* what, int error) {
     into.bad.push_back({name, fmt::format("device {} can't be {}: {}", name, what, std::strerror(error))});
   };
-  const Device context(ibv_open_device(device));
+  const Device context(library().open_device(device));
   if (!context) return leave_out("opened", errno);
   ibv_device_attr attributes{};
-  if (const int error = ibv_query_device(context.get(), &attributes); error != 0) return leave_out("queried", error);
+  if (const int error = library().query_device(context.get(), &attributes); error != 0) return leave_out("queried", error);
 
   std::vector<ibv_gid_entry> table(1024);
-  const ssize_t gids = ibv_query_gid_table(context.get(), table.data(), table.size(), 0);
+  const ssize_t gids = library().query_gid_table(context.get(), table.data(), table.size(), 0, sizeof(ibv_gid_entry));
   for (std::uint8_t number = 1; number <= attributes.phys_port_cnt; ++number) {
     ibv_port_attr found{};
-    if (ibv_query_port(context.get(), number, &found) != 0) continue;
+    if (query_port(context.get(), number, found) != 0) continue;
     Port port;
     port.device = name;
     port.number = number;
     port.active = found.state == IBV_PORT_ACTIVE;
-    port.state = ibv_port_state_str(found.state);
+    port.state = library().port_state_str(found.state);
     port.ethernet = found.link_layer == IBV_LINK_LAYER_ETHERNET;
     port.mtu = static_cast<std::uint8_t>(found.active_mtu);
     port.mtu_bytes = 128 << found.active_mtu;
@@ -82,8 +82,7 @@ std::string describe(const Ports& found) {
   std::vector<std::string> bad;
   for (const BadDevice& each : found.bad) bad.push_back(each.why);
   if (found.ports.empty()) {
-    return bad.empty() ? "there is no RDMA device on this machine"
-                       : fmt::format("no RDMA device works: {}", fmt::join(bad, "; "));
+    return bad.empty() ? no_device() : fmt::format("no RDMA device works: {}", fmt::join(bad, "; "));
   }
   std::vector<std::string> words;
   for (const Port& port : found.ports) {
@@ -182,8 +181,9 @@ Ports list_ports() {
   Ports found;
   if (!list) return found;
   std::vector<ibv_device*> devices(list.get(), list.get() + count);
-  std::sort(devices.begin(), devices.end(),
-            [](ibv_device* a, ibv_device* b) { return std::strcmp(ibv_get_device_name(a), ibv_get_device_name(b)) < 0; });
+  std::sort(devices.begin(), devices.end(), [](ibv_device* a, ibv_device* b) {
+    return std::strcmp(library().get_device_name(a), library().get_device_name(b)) < 0;
+  });
   for (ibv_device* device : devices) list_ports_of(device, found);
   return found;
 }
@@ -192,6 +192,11 @@ bool any_device() {
   int count = 0;
   const DeviceList list = device_list(count);
   return list != nullptr && count > 0;
+}
+
+std::string no_device() {
+  const std::string trouble = library_trouble();
+  return trouble.empty() ? "there is no RDMA device on this machine" : trouble;
 }
 
 std::optional<Gid> choose_gid(const std::vector<Gid>& gids) {
@@ -220,6 +225,8 @@ ChosenPort choose_port(const Ports& found, const DeviceChoice& choice, int local
   }
   if (named.empty()) {
     if (choice.device.empty()) throw Error(Cause::refused, describe(found));
+    if (const std::string trouble = library_trouble(); !trouble.empty())
+      throw Error(Cause::refused, fmt::format("--rdma {}: {}", choice.device, trouble));
     throw refuse(choice.port != 0 ? fmt::format("no port {} of such a device", choice.port) : "no such device");
   }
   std::vector<ChosenPort> usable;
@@ -256,15 +263,15 @@ bool networks_differ(std::span<const std::uint8_t, 16> gid, int bits, std::span<
   return false;
 }
 
-void CloseDevice::operator()(ibv_context* context) const { ibv_close_device(context); }
+void CloseDevice::operator()(ibv_context* context) const { library().close_device(context); }
 
 Device open_device(const std::string& name) {
   int count = 0;
   const DeviceList list = device_list(count);
   for (int i = 0; list && i < count; ++i) {
     ibv_device* device = list.get()[i];
-    if (name != ibv_get_device_name(device)) continue;
-    Device context(ibv_open_device(device));
+    if (name != library().get_device_name(device)) continue;
+    Device context(library().open_device(device));
     if (!context) throw system_error(Cause::refused, fmt::format("verbs: device {} can't be opened", name), errno);
     return context;
   }

@@ -78,12 +78,15 @@ struct Ports {
   std::vector<BadDevice> bad;  ///< devices that can't be opened or queried
 };
 
-/// Lists all ports of all devices. Empty without RDMA devices or without the kernel's support for them. Never throws because of
-/// a device: see Ports::bad.
+/// Lists all ports of all devices. Empty without RDMA devices, the kernel's support for them, or libibverbs. Never throws because
+/// of a device: see Ports::bad.
 Ports list_ports();
 
 /// Returns true if this machine has an RDMA device in any state. Opens none.
 bool any_device();
+
+/// Returns the sentence for a machine where list_ports() finds nothing: there is no device, or libibverbs is missing.
+std::string no_device();
 
 /// Returns the RoCE v2 GID to use: the first IPv4-mapped one, else the first other one that isn't link-local. Nothing if the
 /// port has no such GID.

@@ -52,18 +52,18 @@ void set_nonblocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NON
 }  // namespace
 
 std::string describe(const ibv_wc& failed) {
-  return fmt::format("{} ({}), vendor error {:#x}, queue pair {}", status_name(failed.status), ibv_wc_status_str(failed.status),
-                     failed.vendor_err, failed.qp_num);
+  return fmt::format("{} ({}), vendor error {:#x}, queue pair {}", status_name(failed.status),
+                     library().wc_status_str(failed.status), failed.vendor_err, failed.qp_num);
 }
 
-Events::Events(ibv_context* device, int entries) : device_(device), channel_(ibv_create_comp_channel(device)) {
+Events::Events(ibv_context* device, int entries) : device_(device), channel_(library().create_comp_channel(device)) {
   if (!channel_) throw system_error(Cause::refused, "verbs: no completion channel", errno);
   ibv_device_attr attributes{};
-  if (ibv_query_device(device, &attributes) == 0 && entries > attributes.max_cqe) {
+  if (library().query_device(device, &attributes) == 0 && entries > attributes.max_cqe) {
     throw Error(Cause::refused, fmt::format("verbs: {} completions are needed at once, {} has room for {}: fewer ranks, please",
-                                            entries, ibv_get_device_name(device->device), attributes.max_cqe));
+                                            entries, library().get_device_name(device->device), attributes.max_cqe));
   }
-  queue_.reset(ibv_create_cq(device, entries, nullptr, channel_.get(), 0));
+  queue_.reset(library().create_cq(device, entries, nullptr, channel_.get(), 0));
   if (!queue_) throw system_error(Cause::refused, fmt::format("verbs: no completion queue of {} entries", entries), errno);
   epoll_ = posix::UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) throw system_error(Cause::refused, "verbs: epoll_create1", errno);
@@ -84,15 +84,15 @@ void Events::disarm() {
   ibv_cq* queue = nullptr;
   void* context = nullptr;
   unsigned taken = 0;
-  while (ibv_get_cq_event(channel_.get(), &queue, &context) == 0) ++taken;
-  if (taken > 0) ibv_ack_cq_events(queue_.get(), taken);
+  while (library().get_cq_event(channel_.get(), &queue, &context) == 0) ++taken;
+  if (taken > 0) library().ack_cq_events(queue_.get(), taken);
 }
 
 bool Events::next(DeviceEvent& event) {
   ibv_async_event found{};
-  if (ibv_get_async_event(device_, &found) != 0) return false;
+  if (library().get_async_event(device_, &found) != 0) return false;
   event = {};
-  event.text = ibv_event_type_str(found.event_type);
+  event.text = library().event_type_str(found.event_type);
   switch (found.event_type) {
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
@@ -110,7 +110,7 @@ bool Events::next(DeviceEvent& event) {
       break;
     default: break;
   }
-  ibv_ack_async_event(&found);
+  library().ack_async_event(&found);
   return true;
 }
 

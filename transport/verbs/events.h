@@ -4,8 +4,7 @@
 
 #include "transport/posix.h"
 #include "transport/verbs/device.h"
-
-#include <infiniband/verbs.h>
+#include "transport/verbs/library.h"
 
 #include <cstdint>
 #include <memory>
@@ -55,10 +54,10 @@ class Events {
 
  private:
   struct DestroyChannel {
-    void operator()(ibv_comp_channel* channel) const { ibv_destroy_comp_channel(channel); }
+    void operator()(ibv_comp_channel* channel) const { library().destroy_comp_channel(channel); }
   };
   struct DestroyQueue {
-    void operator()(ibv_cq* queue) const { ibv_destroy_cq(queue); }
+    void operator()(ibv_cq* queue) const { library().destroy_cq(queue); }
   };
 
   ibv_context* device_;

@@ -34,7 +34,7 @@ Factory::Made make(const Factory::Setup& setup) {
   return made;
 }
 
-std::string lacks() { return any_device() ? "" : "there is no RDMA device on this machine"; }
+std::string lacks() { return any_device() ? "" : no_device(); }
 
 std::string shortage(std::string_view device, int ranks, int peers) {
   const Ports ports = list_ports();

@@ -43,7 +43,7 @@ std::string locked_memory_shortage(int peers, std::size_t heap_bytes) {
 }
 
 Registration register_bytes(ibv_pd* pd, std::span<std::byte> memory, const char* what) {
-  Registration registration(ibv_reg_mr(pd, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+  Registration registration(library().reg_mr(pd, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
   if (registration) return registration;
   const int error = errno;
   const std::uint64_t limit = machine::limit_locked_memory();

@@ -4,8 +4,7 @@
 
 #include "transport/endpoint.h"
 #include "transport/posix.h"
-
-#include <infiniband/verbs.h>
+#include "transport/verbs/library.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +17,7 @@ namespace tsprun::detail::verbs {
 
 /// Deleter of a Registration.
 struct Deregister {
-  void operator()(ibv_mr* mr) const { ibv_dereg_mr(mr); }
+  void operator()(ibv_mr* mr) const { library().dereg_mr(mr); }
 };
 /// A registered memory region; deregistered by its owner.
 using Registration = std::unique_ptr<ibv_mr, Deregister>;

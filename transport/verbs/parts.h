@@ -97,7 +97,7 @@ struct VerbsTransport::Parts {
   ChosenPort port;
   Device device;
   struct DeallocatePd {
-    void operator()(ibv_pd* domain) const { ibv_dealloc_pd(domain); }
+    void operator()(ibv_pd* domain) const { library().dealloc_pd(domain); }
   };
   std::unique_ptr<ibv_pd, DeallocatePd> pd;
   std::optional<Slabs> slabs;

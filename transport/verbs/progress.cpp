@@ -197,7 +197,7 @@ void VerbsTransport::look_at_events() {
 void VerbsTransport::Parts::ask_port() {
   ibv_port_attr now{};
   const auto number = static_cast<std::uint8_t>(port.port.number);
-  if (!port_trouble.empty() || ibv_query_port(device.get(), number, &now) != 0 || now.state == IBV_PORT_ACTIVE) return;
+  if (!port_trouble.empty() || query_port(device.get(), number, now) != 0 || now.state == IBV_PORT_ACTIVE) return;
   port_trouble = fmt::format("{} port {} is down", port.port.device, port.port.number);
 }
 

@@ -27,7 +27,7 @@ constexpr std::uint32_t kReceiveBatch = 16;
 /// Changes the state of a queue pair. Returns false if the kernel couldn't resolve the peer's address yet and `patient` is set.
 /// Throws Error(refused) for any other failure.
 bool modify(ibv_qp* pair, ibv_qp_attr& attributes, int mask, const char* state, const std::string& peer, bool patient = false) {
-  const int error = ibv_modify_qp(pair, &attributes, mask);
+  const int error = library().modify_qp(pair, &attributes, mask);
   if (error == ETIMEDOUT && patient) return false;
   if (error != 0) {
     throw system_error(
@@ -59,7 +59,7 @@ QueuePair::QueuePair(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, st
     attributes.cap.max_recv_wr = kReceives;
     attributes.cap.max_send_sge = attributes.cap.max_recv_sge = 1;
     attributes.cap.max_inline_data = wanted;
-    pair_.reset(ibv_create_qp(pd, &attributes));
+    pair_.reset(library().create_qp(pd, &attributes));
     error = errno;
     if (pair_) {
       inline_bytes_ = std::min(wanted, attributes.cap.max_inline_data);

@@ -8,9 +8,8 @@
 #pragma once
 
 #include "transport/verbs/device.h"
+#include "transport/verbs/library.h"
 #include "transport/verbs/wire.h"
-
-#include <infiniband/verbs.h>
 
 #include <cstdint>
 #include <memory>
@@ -87,7 +86,7 @@ class QueuePair {
 
  private:
   struct Destroy {
-    void operator()(ibv_qp* pair) const { ibv_destroy_qp(pair); }
+    void operator()(ibv_qp* pair) const { library().destroy_qp(pair); }
   };
   void initialise(const ChosenPort& port);
   bool post_receives(std::uint32_t count);

@@ -21,7 +21,7 @@ VerbsTransport::VerbsTransport(const VerbsOptions& options) : parts_(std::make_u
       parts.why_not = locked_memory_shortage(options.peers, std::min(options.heap.size(), options.heap_expected));
     if (parts.why_not.empty()) {
       parts.device = open_device(parts.port.port.device);
-      parts.pd.reset(ibv_alloc_pd(parts.device.get()));
+      parts.pd.reset(library().alloc_pd(parts.device.get()));
       if (!parts.pd)
         throw system_error(Cause::refused, fmt::format("verbs: no protection domain on {}", parts.port.text()), errno);
       parts.events.emplace(parts.device.get(), static_cast<int>(kSends + kReceives) * std::max(1, options.peers));
