@@ -4,6 +4,7 @@
 #include "core/collectives/choice.h"
 #include "core/kernels/level.h"
 #include "launcher/command_line.h"
+#include "launcher/command_list.h"
 #include "launcher/commands/command.h"
 #include "launcher/log_sink.h"
 #include "launcher/lone_start.h"
@@ -135,6 +136,14 @@ std::string help_footer(const OptionTable& global, std::span<const std::string_v
 
 const char* environment_variable(const char* name) { return std::getenv(name); }
 
+/// Returns the line of a command's --help that begins with "Usage: ", without these words.
+std::string usage_of(const CLI::App& command) {
+  constexpr std::string_view kBegin = "Usage: ";
+  const std::string line = command.help("tsprun");
+  const std::size_t at = line.find(kBegin) + kBegin.size();
+  return line.substr(at, line.find('\n', at) - at);
+}
+
 /// Validates and runs a command, and writes the report. `options`: the command's; `complaint`: what is wrong with the command
 /// line itself; empty: nothing.
 int execute(Command& command, const OptionTable& options, GlobalOptions& global, const OptionTable& global_options,
@@ -226,6 +235,8 @@ int tsprun(int argc, const char* const* argv) {
     const std::vector<std::unique_ptr<Command>> commands = all_commands();
     std::map<const CLI::App*, std::pair<Command*, OptionTable>> by_app;
     std::vector<const CLI::App*> apps = {&app};
+    const bool listing = argc == 2 && std::string_view(argv[1]) == "--list-commands";
+    std::vector<ListedCommand> listed;
     for (const auto& command : commands) {
       const CommandFacts facts = command->facts();
       CLI::App* sub = app.add_subcommand(facts.name, facts.help);
@@ -236,11 +247,17 @@ int tsprun(int argc, const char* const* argv) {
       command->describe(*sub);
       const std::string own = sub->get_footer();
       sub->footer(own + (own.empty() ? "" : "\n\n") + help_footer(global_table, facts.examples));
-      by_app.emplace(sub, std::pair(command.get(), std::move(table)));
+      const auto& added = by_app.emplace(sub, std::pair(command.get(), std::move(table))).first->second;
+      if (listing) listed.push_back({facts, usage_of(*sub), own, added.second});
       apps.push_back(sub);
     }
     // Set after the commands are made, because they would inherit it.
     app.footer("`tsprun COMMAND --help` tells a command's own options, with examples.");
+
+    if (listing) {
+      print_text(command_list(app.get_description(), global_table, listed).dump(1) + '\n');
+      return flush_output(0);
+    }
 
     // Words after -- belong to the user's program and aren't interpreted here.
     std::vector<std::string> words(argv + 1, argv + argc);

@@ -40,6 +40,7 @@ OptionRow& OptionTable::add(const std::string& usage, std::string& text, std::st
 
 void OptionTable::add(const std::string& usage, std::string& text, std::string help, Choice<std::string> choice, Trait traits) {
   OptionRow& row = add(usage, text, with_words(std::move(help), choice.words()), traits);
+  row.words = choice.words();
   row.parse = [name = row.name(), &text, choice = std::move(choice)] { choice(name, text); };
 }
 
@@ -52,7 +53,7 @@ void OptionTable::add(const std::string& usage, std::vector<std::string>& texts,
 }
 
 std::string OptionTable::with_words(std::string help, const std::vector<std::string>& words) {
-  if (const std::size_t at = help.find("{}"); at != std::string::npos)
+  if (const std::size_t at = help.find("{}"); at != std::string::npos && !words.empty())
     help.replace(at, 2, fmt::format("{}", fmt::join(words, ", ")));
   return help;
 }

@@ -77,8 +77,9 @@ struct OptionRow {
   std::string names;    ///< "-n,--ranks"; "op" for an argument without a name
   std::string metavar;  ///< what stands for the value in --help; empty: there is none
   std::string help;
-  std::string group;  ///< heading in --help
-  std::string usual;  ///< the default, as --help shows it
+  std::string group;               ///< heading in --help
+  std::string usual;               ///< the default, as --help shows it
+  std::vector<std::string> words;  ///< those from which the value is chosen; empty: it isn't
   Trait traits = Trait::none;
   std::function<CLI::Option*(CLI::App&)> declare;
   std::function<void()> parse = [] {};
@@ -155,8 +156,10 @@ class OptionTable {
   TypedRow<T> add(const std::string& usage, Given<T>& given, std::string help, Parser parser, Trait traits = Trait::none) {
     if constexpr (std::same_as<Parser, Number>)
       if (parser.range.usual == 0) parser.range.usual = given.value;
-    if constexpr (requires { parser.words(); }) help = with_words(std::move(help), parser.words());
-    OptionRow& row = add(usage, given.text, std::move(help), traits);
+    std::vector<std::string> words;
+    if constexpr (requires { parser.words(); }) words = parser.words();
+    OptionRow& row = add(usage, given.text, with_words(std::move(help), words), traits);
+    row.words = std::move(words);
     const auto print = [parser](const T& value) { return print_value(parser, value); };
     if (!row.is(Trait::computed)) row.usual = print(given.value);
     if constexpr (!std::same_as<Parser, std::nullptr_t>) {
