@@ -210,7 +210,8 @@ class Lab:
         arguments += ["-smp", str(options.cores), "-m", str(options.memory), "-nographic", "-no-reboot"]
         arguments += ["-kernel", str(kernel), "-initrd", str(disk), "-append"]
         arguments += [
-            f"console=ttyS0 quiet mitigations=off panic=-1 lab.node={number} lab.nodes={len(self.machines)} lab.nics={options.nics}"
+            # Unless told not to, the kernel panics if its timer doesn't tick within a moment, in which a busy host may not emulate it.
+            f"console=ttyS0 quiet mitigations=off no_timer_check panic=-1 lab.node={number} lab.nodes={len(self.machines)} lab.nics={options.nics}"
         ]
         arguments += ["-fsdev", "local,id=r,path=/,security_model=none,readonly=on,multidevs=remap"]
         arguments += ["-device", "virtio-9p-pci,fsdev=r,mount_tag=root"]
