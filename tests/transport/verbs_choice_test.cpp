@@ -3,6 +3,7 @@
 #include "transport/cause.h"
 #include "transport/verbs/device.h"
 #include "transport/verbs/queue_pair.h"
+#include "transport/verbs/reported.h"
 #include "transport/verbs/verbs_transport.h"
 #include "transport/verbs/wire.h"
 
@@ -66,6 +67,40 @@ TEST(VerbsChoice, LocalRanksTakeTheActivePortsInTurn) {
   EXPECT_EQ(choose_port({ports, {}}, {}, 2).port.device, "a");
   EXPECT_EQ(choose_port({ports, {}}, DeviceChoice::parse("c"), 0).gid.index, 3);
   EXPECT_EQ(choose_port({ports, {}}, DeviceChoice::parse("d:1:0"), 0).gid.index, 0);
+}
+
+ibv_port_attr reported(ibv_port_state state, int mtu, std::uint32_t max_bytes) {
+  ibv_port_attr port{};
+  port.state = state;
+  port.active_mtu = static_cast<ibv_mtu>(mtu);
+  port.max_msg_sz = max_bytes;
+  return port;
+}
+
+TEST(VerbsChoice, WhatAPortReportsIsCheckedBeforeItIsUsed) {
+  EXPECT_EQ(port_defect(reported(IBV_PORT_ACTIVE, IBV_MTU_4096, 1 << 30)), "");
+  EXPECT_EQ(port_defect(reported(IBV_PORT_ACTIVE, IBV_MTU_1024, 0)),
+            "its messages have at most 0 bytes, of 8256 that are needed");
+  EXPECT_EQ(port_defect(reported(IBV_PORT_ACTIVE, 0, 1 << 30)), "its MTU is of the unknown number 0");
+  EXPECT_EQ(port_defect(reported(IBV_PORT_ACTIVE, 200, 1 << 30)), "its MTU is of the unknown number 200");
+  EXPECT_EQ(port_defect(reported(IBV_PORT_DOWN, 0, 0)), "") << "it says of itself that it is down";
+  EXPECT_EQ(mtu_bytes_of(reported(IBV_PORT_ACTIVE, IBV_MTU_4096, 0)), 4096);
+}
+
+TEST(VerbsChoice, DevicesWithoutConnectionsOfInfiniBandOrRoceAreNamedForWhatTheyAre) {
+  EXPECT_EQ(device_defect("rxe0", IBV_TRANSPORT_IB), "");
+  EXPECT_NE(device_defect("siw0", IBV_TRANSPORT_IWARP).find("device siw0 speaks iWARP"), std::string::npos);
+  for (const auto transport : {IBV_TRANSPORT_UNSPECIFIED, IBV_TRANSPORT_USNIC, IBV_TRANSPORT_UNKNOWN})
+    EXPECT_NE(device_defect("efa0", transport).find("device efa0 has no reliable connections"), std::string::npos);
+}
+
+TEST(VerbsChoice, APortThatCantBeUsedIsPassedOverAndNamedWithItsReason) {
+  Port odd = port_of("a", 1, true, {kFour});
+  odd.defect = "its messages have at most 0 bytes, of 8256 that are needed";
+  const Ports found{{odd, port_of("b", 1, true, {kFour})}, {}};
+  EXPECT_EQ(choose_port(found, {}, 0).port.device, "b");
+  EXPECT_NE(refusal(found, "a").find("a:1 can't be used: its messages have at most 0 bytes"), std::string::npos)
+      << refusal(found, "a");
 }
 
 TEST(VerbsChoice, ABadDeviceHidesNoGoodOneAndIsNamedWithItsReason) {

@@ -4,6 +4,7 @@
 #include "transport/cause.h"
 #include "transport/number.h"
 #include "transport/verbs/library.h"
+#include "transport/verbs/reported.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -20,6 +21,9 @@
 namespace tsprun::detail::verbs {
 
 namespace {
+
+/// GIDs of a port for which there is room, whatever the port claims to have.
+constexpr int kMostGids = 1 << 16;
 
 struct FreeList {
   void operator()(ibv_device** list) const { library().free_device_list(list); }
@@ -39,22 +43,35 @@ GidType type_of(std::uint32_t type) {
   }
 }
 
+/// Returns the GID tables of all ports, which have room for so many GIDs together.
+std::vector<ibv_gid_entry> gids_of(ibv_context* device, std::size_t room) {
+  std::vector<ibv_gid_entry> table(room);
+  const ssize_t found = library().query_gid_table(device, table.data(), table.size(), 0, sizeof(ibv_gid_entry));
+  table.resize(found < 0 ? 0 : std::min(static_cast<std::size_t>(found), room));
+  return table;
+}
+
 /// Adds the device's ports to the list or, if it can't be used, the device with the reason.
 void list_ports_of(ibv_device* device, Ports& into) {
   const std::string name = library().get_device_name(device);
   const auto leave_out = [&](const char* what, int error) {
     into.bad.push_back({name, fmt::format("device {} can't be {}: {}", name, what, std::strerror(error))});
   };
+  if (std::string why = device_defect(name, device->transport_type); !why.empty()) {
+    into.bad.push_back({name, std::move(why)});
+    return;
+  }
   const Device context(library().open_device(device));
   if (!context) return leave_out("opened", errno);
   ibv_device_attr attributes{};
   if (const int error = library().query_device(context.get(), &attributes); error != 0) return leave_out("queried", error);
 
-  std::vector<ibv_gid_entry> table(1024);
-  const ssize_t gids = library().query_gid_table(context.get(), table.data(), table.size(), 0, sizeof(ibv_gid_entry));
-  for (std::uint8_t number = 1; number <= attributes.phys_port_cnt; ++number) {
+  const std::size_t first = into.ports.size();
+  std::size_t room = 0;
+  for (int number = 1; number <= attributes.phys_port_cnt; ++number) {  // of 8 bits: up to 255
     ibv_port_attr found{};
-    if (query_port(context.get(), number, found) != 0) continue;
+    if (query_port(context.get(), static_cast<std::uint8_t>(number), found) != 0) continue;
+    room += static_cast<std::size_t>(std::clamp(found.gid_tbl_len, 0, kMostGids));
     Port port;
     port.device = name;
     port.number = number;
@@ -62,19 +79,20 @@ void list_ports_of(ibv_device* device, Ports& into) {
     port.state = library().port_state_str(found.state);
     port.ethernet = found.link_layer == IBV_LINK_LAYER_ETHERNET;
     port.mtu = static_cast<std::uint8_t>(found.active_mtu);
-    port.mtu_bytes = 128 << found.active_mtu;
+    port.mtu_bytes = mtu_bytes_of(found);
+    port.defect = port_defect(found);
     port.lid = found.lid;
     port.max_bytes = found.max_msg_sz;
-    for (ssize_t i = 0; i < gids; ++i) {
-      const ibv_gid_entry& entry = table[static_cast<std::size_t>(i)];
-      if (entry.port_num != number) continue;
-      Gid gid;
-      std::memcpy(gid.bytes.data(), entry.gid.raw, gid.bytes.size());
-      gid.index = static_cast<int>(entry.gid_index);
-      gid.type = type_of(entry.gid_type);
-      port.gids.push_back(gid);
-    }
     into.ports.push_back(std::move(port));
+  }
+  for (const ibv_gid_entry& entry : gids_of(context.get(), room)) {
+    Gid gid;
+    std::memcpy(gid.bytes.data(), entry.gid.raw, gid.bytes.size());
+    gid.index = static_cast<int>(entry.gid_index);
+    gid.type = type_of(entry.gid_type);
+    for (Port& port : std::span(into.ports).subspan(first)) {
+      if (entry.port_num == static_cast<std::uint32_t>(port.number)) port.gids.push_back(gid);
+    }
   }
 }
 
@@ -88,8 +106,8 @@ std::string describe(const Ports& found) {
   for (const Port& port : found.ports) {
     std::vector<std::string> gids;
     for (const Gid& gid : port.gids) gids.push_back(fmt::format("{} = {} ({})", gid.index, gid.text(), name(gid.type)));
-    words.push_back(
-        fmt::format("{} ({}{}{})", port.text(), port.state, gids.empty() ? ", no GID" : ", GIDs ", fmt::join(gids, ", ")));
+    words.push_back(fmt::format("{} ({}{}{}{}{})", port.text(), port.state, port.defect.empty() ? "" : ", can't be used: ",
+                                port.defect, gids.empty() ? ", no GID" : ", GIDs ", fmt::join(gids, ", ")));
   }
   words.insert(words.end(), bad.begin(), bad.end());
   return fmt::format("here are: {}", fmt::join(words, "; "));
@@ -231,7 +249,7 @@ ChosenPort choose_port(const Ports& found, const DeviceChoice& choice, int local
   }
   std::vector<ChosenPort> usable;
   for (const Port* port : named) {
-    if (!port->active) continue;
+    if (!port->active || !port->defect.empty()) continue;
     if (choice.gid >= 0) {
       for (const Gid& gid : port->gids) {
         if (gid.index == choice.gid) usable.push_back({.port = *port, .gid = gid});
@@ -243,6 +261,8 @@ ChosenPort choose_port(const Ports& found, const DeviceChoice& choice, int local
   if (usable.empty()) {
     const bool any_active = std::any_of(named.begin(), named.end(), [](const Port* port) { return port->active; });
     if (!any_active) throw refuse("no active port");
+    const auto defective = std::find_if(named.begin(), named.end(), [](const Port* port) { return !port->defect.empty(); });
+    if (defective != named.end()) throw refuse(fmt::format("{} can't be used: {}", (*defective)->text(), (*defective)->defect));
     if (choice.gid >= 0) throw refuse(fmt::format("no GID of index {}", choice.gid));
     throw refuse("no RoCE v2 GID but link-local ones: give the interface an IP address");
   }

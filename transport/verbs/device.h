@@ -36,7 +36,8 @@ struct Port {
   std::string device;  ///< "rxe0", "mlx5_0"
   int number = 1;
   bool active = false;
-  std::string state;  ///< "PORT_ACTIVE", "PORT_DOWN", …
+  std::string state;   ///< "PORT_ACTIVE", "PORT_DOWN", …
+  std::string defect;  ///< why it can't be used although it is active (port_defect()); empty: it can
   bool ethernet = false;
   int mtu_bytes = 0;            ///< active path MTU
   std::uint8_t mtu = 0;         ///< the same as an ibv_mtu: 1 = 256 … 5 = 4096 bytes

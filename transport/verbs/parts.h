@@ -8,7 +8,9 @@
 #include "transport/verbs/wire.h"
 
 #include <array>
+#include <map>
 #include <optional>
+#include <string>
 
 namespace tsprun::detail::verbs {
 
@@ -103,7 +105,8 @@ struct VerbsTransport::Parts {
   std::optional<Slabs> slabs;
   std::optional<Events> events;
   std::vector<std::unique_ptr<Peer>> peers;
-  std::string port_trouble;  // set while the port is down
+  std::map<int, std::string> unmade;  // why there is no queue pair or region for a peer, which another transport may reach
+  std::string port_trouble;           // set while the port is down
   std::uint32_t rounds_since_events = 0;
   std::uint64_t next_question_ns = 0;  // time of the next search for silent peers
 

@@ -26,6 +26,8 @@ VerbsTransport::VerbsTransport(const VerbsOptions& options) : parts_(std::make_u
         throw system_error(Cause::refused, fmt::format("verbs: no protection domain on {}", parts.port.text()), errno);
       parts.events.emplace(parts.device.get(), static_cast<int>(kSends + kReceives) * std::max(1, options.peers));
       parts.slabs.emplace(parts.pd.get(), options.heap, options.heap_expected);
+      // A device that lists itself may yet have no queue pairs as they are needed here. Better known now than with the peers.
+      QueuePair(parts.pd.get(), parts.events->queue(), parts.port, 0);
     }
   } catch (const Error& error) {
     if (!choice.device.empty()) throw;
@@ -62,7 +64,16 @@ std::vector<std::byte> VerbsTransport::address(int number) {
   address.why_not = parts.why_not;
   if (!parts.why_not.empty()) return address.encode();
   std::unique_ptr<Peer>& slot = parts.peers.at(static_cast<std::size_t>(number));
-  if (!slot) slot = std::make_unique<Peer>(parts.pd.get(), parts.events->queue(), parts.port, number);
+  if (!slot) {
+    try {
+      slot = std::make_unique<Peer>(parts.pd.get(), parts.events->queue(), parts.port, number);
+    } catch (const Error& error) {
+      if (!parts.options.device.empty()) throw;
+      address.why_not = parts.unmade[number] =
+          parts.options.place.empty() ? error.what() : fmt::format("{}: {}", parts.options.place, error.what());
+      return address.encode();
+    }
+  }
   address.queue_pair = slot->pair.number();
   address.first_packet = slot->pair.first_packet();
   address.region = reinterpret_cast<std::uint64_t>(slot->region.data());
@@ -77,8 +88,9 @@ std::vector<std::byte> VerbsTransport::address(int number) {
   return address.encode();
 }
 
-Reach VerbsTransport::can_reach(int /*peer*/, std::span<const std::byte> blob) const {
+Reach VerbsTransport::can_reach(int number, std::span<const std::byte> blob) const {
   if (!parts_->why_not.empty()) return {false, parts_->why_not};
+  if (const auto unmade = parts_->unmade.find(number); unmade != parts_->unmade.end()) return {false, unmade->second};
   const std::optional<Address> address = Address::decode(blob);
   if (!address) return {false, "the peer's address is none of this version's"};
   if (!address->why_not.empty()) {
