@@ -113,21 +113,13 @@ Context& Context::operator=(Context&&) noexcept = default;
 
 Context::~Context() {
   if (!parts_) return;
-  if (::getpid() == parts_->process) leave();
+  // The buffers of what is still pending may be gone. What throws here ends the process, as any uncaught exception does.
+  if (::getpid() == parts_->process) parts_->part(false);
   else static_cast<void>(parts_.release());  // a child's ends of what it inherited are the rank's own, such as queue pairs
 }
 
 void Context::leave() {
-  if (::getpid() != parts_->process) return;
-  const bool in_order =
-      std::uncaught_exceptions() <= parts_->exceptions_at_start && parts_->engine.idle() && !parts_->board.aborted();
-  if (in_order && !std::exchange(parts_->left, true)) {
-    parts_->close_links();
-    RankPage& page = parts_->board.page(rank());
-    page.life.store(static_cast<std::uint32_t>(Life::finished), std::memory_order_release);
-  }
-  if (const auto trace = std::move(parts_->trace)) trace->write();
-  if (parts_->courier && (parts_->left || parts_->board.aborted())) parts_->courier->part();
+  if (::getpid() == parts_->process) parts_->part(true);
 }
 
 Context Context::from_environment() {

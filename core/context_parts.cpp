@@ -184,9 +184,4 @@ void ContextParts::throw_if_aborted() const {
   throw Error(first.cause, first.detail, first.rank);
 }
 
-void ContextParts::close_links() {
-  const std::uint64_t deadline = posix::now_ns() + timeout_ns();
-  while (!links.close() && !board.aborted() && posix::now_ns() < deadline) posix::sleep_ns(100'000);
-}
-
 }  // namespace tsprun::detail

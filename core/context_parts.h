@@ -49,7 +49,8 @@ struct ContextParts {
   std::unique_ptr<Courier> courier;     ///< carries news between nodes, see Joined; null: nobody does here
   std::unique_ptr<ProgramTrace> trace;  ///< until it is written; null: tsprun wants none
   int exceptions_at_start = std::uncaught_exceptions();
-  bool left = false;
+  bool left = false;                 ///< in good order
+  bool parted = false;               ///< in whatever way
   const pid_t process = ::getpid();  ///< one that was forked from it must not leave for it
 
   /// Joins the job as local rank `rank`, on memory that this object then owns, or else that the caller does. `pids`: processes of
@@ -61,8 +62,8 @@ struct ContextParts {
   bool is_phantom() const { return !imagined.bytes().empty(); }
   int world_rank() const { return static_cast<int>(job.first_rank) + local_rank; }
   std::uint64_t timeout_ns() const;
-  /// Waits, at most for the timeout, until everything that this rank has sent has arrived.
-  void close_links();
+  /// Leaves the job, once (parting.cpp). `completes`: completes first what was posted, whose buffers still exist.
+  void part(bool completes);
 
   /// Returns a context that consists of these parts.
   static Context context(std::unique_ptr<ContextParts> parts) { return Context(std::move(parts)); }
@@ -79,6 +80,11 @@ struct ContextParts {
   std::vector<Route> finished(std::vector<Route> routes, bool verify);
   std::vector<Route> with_phantoms(std::vector<Route> routes, const std::vector<PhantomPeer>& peers) const;
   void throw_if_aborted() const;
+  bool part_in_order(bool completes);
+  bool finish_posted(std::uint64_t deadline_ns);
+  void close_links(std::uint64_t deadline_ns);
+  void await_others(std::uint64_t deadline_ns);
+  void check_unreceived();
   void look_while_connecting();
 };
 

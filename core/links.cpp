@@ -115,6 +115,31 @@ bool Links::close() {
   return all;
 }
 
+bool Links::parted(int rank) const {
+  for (const auto& used : used_) {
+    for (const Peer& peer : used->peers) {
+      if (peer.rank == rank) return used->endpoint().parted(peer.number);
+    }
+  }
+  return false;
+}
+
+std::vector<Links::Unreceived> Links::unreceived() {
+  std::vector<Unreceived> all;
+  for (const auto& used : used_) {
+    while (used->endpoint().progress()) {
+    }
+    for (const Peer& peer : used->peers) {
+      for (int i = 0; i < kQueues; ++i) {
+        const auto stream = static_cast<Stream>(i);
+        if (auto found = used->endpoint().unreceived({peer.number, stream}))
+          all.push_back({peer.rank, stream, std::move(*found)});
+      }
+    }
+  }
+  return all;
+}
+
 // --- finding each other ------------------------------------------------------------------------------------------------------
 
 void Links::note(std::string_view kind, const std::string& why, int rank) {

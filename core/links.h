@@ -67,6 +67,16 @@ class Links {
   /// Makes progress on closing the connections; returns true once everything that this rank sent has arrived, except
   /// at ranks that have left. Call until it does.
   bool close();
+  /// Returns true if the way to a rank tells that it sends nothing more; false: it doesn't, or the way can't tell.
+  bool parted(int rank) const;
+  /// A message that has arrived here and that nobody has asked for.
+  struct Unreceived {
+    int from = -1;  ///< world rank
+    Stream stream = Stream::control;
+    Found found;
+  };
+  /// Takes in all that has arrived, and returns the first such message of each lane.
+  std::vector<Unreceived> unreceived();
 
  private:
   /// A rank for which a transport is sought.

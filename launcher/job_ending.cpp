@@ -95,11 +95,11 @@ void Job::judge(int rank, const RankEnd& end) {
   spread_failure();
   // The abort word goes first: a rank that sees a peer gone must find the full story.
   RankPage& page = boards_.page(rank);
-  page.over.store(1, relaxed);
   if (end.failed() || board_.life(rank) != Life::finished) {
     page.code.store(end.signal != 0 ? end.signal : end.exit_code, std::memory_order_relaxed);
-    page.life.store(static_cast<std::uint32_t>(end.signal != 0 ? Life::killed : Life::exited), std::memory_order_release);
+    page.life.store(static_cast<std::uint32_t>(end.signal != 0 ? Life::killed : Life::exited));
   }
+  page.over.store(1, std::memory_order_release);
   news_ = true;
 }
 

@@ -29,7 +29,6 @@ void Doorbell::sleep(std::uint64_t nanoseconds) {
 }
 
 void Doorbell::wake() {
-  if (armed.exchange(0, std::memory_order_seq_cst) == 0) return;
   if (bell == 0) {
     futex(&armed, FUTEX_WAKE, 1, nullptr);
     return;

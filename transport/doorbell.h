@@ -1,7 +1,8 @@
 // Wakes a sleeping rank. Every rank has one doorbell: a word in node memory that peers ring after they have left something for
 // it.
 //
-// Protocol (all accesses are seq_cst, so that "write, then look at the bell" and "arm, then look at the data" can't both miss):
+// Protocol (all accesses are seq_cst, those to the data included, so that "write, then look at the bell" and "arm, then look at
+// the data" can't both miss):
 //   sleeper: arm(); look once more; sleep(); disarm()
 //   waker:   write the data; ring()                     ring() costs one load while the rank is awake
 // A sleep lasts at most 100 ms, so a waker that dies between the two steps can't hang anyone.
@@ -11,6 +12,7 @@
 // starts ranks, so that it has the same number in all processes of the node.
 #pragma once
 
+#include "transport/atomics.h"
 #include "transport/posix.h"
 
 #include <atomic>
@@ -19,26 +21,36 @@
 
 namespace tsprun::detail {
 
-/// The doorbell of one rank, in node memory, on cache lines of its own.
-///
-///   0 ┌───────┬──────┬──────────────┐   armed: 1 while the owner sleeps or is about to; written by the owner (1) and wakers (0)
-///     │ armed │ bell │ padding      │   bell: 1 + the number of the owner's eventfd; 0: none, the word is a futex. Written by
-///     └───────┴──────┴──────────────┘   the launcher before any rank starts
-struct alignas(128) Doorbell {
-  std::atomic<std::uint32_t> armed{0};
-  std::uint32_t bell{0};
+/// The protocol's word.
+template <class Atomics>
+struct BasicBell {
+  typename Atomics::template Atomic<std::uint32_t> armed{0};
 
   /// Announces that the owner is about to sleep. Owner only.
   void arm() { armed.store(1, std::memory_order_seq_cst); }
   /// Withdraws arm(). Owner only.
   void disarm() { armed.store(0, std::memory_order_seq_cst); }
+  /// Returns true if the owner may sleep, or sleeps.
+  bool is_armed() const { return armed.load(std::memory_order_seq_cst) != 0; }
+  /// Returns true if the caller is the one who must wake the owner.
+  bool claim() { return is_armed() && armed.exchange(0, std::memory_order_seq_cst) != 0; }
+};
+
+/// The doorbell of one rank, in node memory, on cache lines of its own.
+///
+///   0 ┌───────┬──────┬──────────────┐   armed: 1 while the owner sleeps or is about to; written by the owner (1) and wakers (0)
+///     │ armed │ bell │ padding      │   bell: 1 + the number of the owner's eventfd; 0: none, the word is a futex. Written by
+///     └───────┴──────┴──────────────┘   the launcher before any rank starts
+struct alignas(128) Doorbell : BasicBell<SystemAtomics> {
+  std::uint32_t bell{0};
+
   /// Sleeps until rung, at most `nanoseconds` (capped at 100 ms). Returns at once if no longer armed. May return early.
   /// Precondition: bell is 0.
   void sleep(std::uint64_t nanoseconds);
   /// Wakes the owner if it is armed. Call it after a seq_cst store of what the owner is to see. Any process of the node may
   /// call it.
   void ring() {
-    if (armed.load(std::memory_order_seq_cst) != 0) wake();
+    if (claim()) wake();
   }
   /// Returns the owner's eventfd, -1 if it has none.
   int bell_descriptor() const { return static_cast<int>(bell) - 1; }

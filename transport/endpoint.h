@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -57,6 +58,12 @@ class Endpoint : public Transport {
   /// Ends the way to a peer in good order. Call progress() and it until it returns true: then everything sent has reached the
   /// peer, or the way is broken, and as far as the peer goes this process may exit.
   virtual bool close(int peer) = 0;
+  /// Returns true once the peer is known to send nothing more: it has closed its end, or the way to it is broken. A transport
+  /// that can't tell returns false; the flight board tells then.
+  virtual bool parted(int /*peer*/) const { return false; }
+  /// Returns the first message that has arrived on an incoming lane and for which nobody has posted a receive; none: there is
+  /// none, or the way to its peer broke before that had closed its end.
+  virtual std::optional<Found> unreceived(LaneId lane) const = 0;
   /// Returns the traffic of all lanes so far. Viewed payloads count as received when access() hands them out, as many bytes as it
   /// hands out; bytes that decorators added count under Purpose::none.
   virtual const TrafficCounters& counters() const = 0;

@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -38,12 +39,13 @@ class GroupStore : public KeyValue {
     store_->set(prefix_ + key, std::vector<std::uint8_t>(data, data + value.size()));
   }
 
-  /// Looks every few milliseconds: a wait that has timed out leaves the connection to a TCPStore unusable.
+  /// Looks now and then: a wait that has timed out leaves the connection to a TCPStore unusable.
   std::optional<std::vector<std::byte>> get(const std::string& key, std::chrono::milliseconds at_most) override {
     using std::chrono::steady_clock;
+    Pause pause;
     for (const steady_clock::time_point begin = steady_clock::now(); !store_->check({prefix_ + key});) {
       if (steady_clock::now() - begin >= at_most) return std::nullopt;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      pause.sleep();
     }
     const std::vector<std::uint8_t> value = store_->get(prefix_ + key);
     const auto* const data = reinterpret_cast<const std::byte*>(value.data());
@@ -55,10 +57,21 @@ class GroupStore : public KeyValue {
   std::string prefix_;
 };
 
+/// Returns true if tsprun started this very process. (What a rank starts in its turn has the variable, but not the descriptor.)
+bool is_rank_of_tsprun() {
+  const char* const descriptor = std::getenv("TSP_NODE_FD");
+  if (descriptor == nullptr) return false;
+  char target[64] = {};
+  const ssize_t length = ::readlink(("/proc/self/fd/" + std::string(descriptor)).c_str(), target, sizeof target);
+  return std::string_view(target, length < 0 ? 0 : static_cast<std::size_t>(length)).starts_with("/memfd:tsprun");
+}
+
 Context join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
-  static int joins = 0;  // the store may outlive this process's membership
-  if (std::getenv("TSP_NODE_FD") != nullptr) return Context::from_environment();
-  GroupStore meeting(store, "tsprun/" + std::to_string(joins++) + "/");
+  static bool joined_before = false;
+  if (!std::exchange(joined_before, true) && is_rank_of_tsprun()) return Context::from_environment();
+  // The store may outlive this process's membership, with its keys.
+  const std::int64_t life = store->add("tsprun/joins/" + std::to_string(rank), 1);
+  GroupStore meeting(store, "tsprun/" + std::to_string(life) + "/");
   return Context::join(rank, size, meeting);
 }
 
@@ -80,12 +93,40 @@ void Member::leave() {
   std::shared_ptr<Progress> last;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    last = std::move(progress_);
+    last = progress_;
+  }
+  if (!last) return;
+  last->drain();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    progress_ = nullptr;
   }
   while (last.use_count() > 1) std::this_thread::yield();  // calls that began before
   last.reset();
   callbacks_->stop();
   context_.leave();
+}
+
+void Member::drop(std::unique_ptr<Communicator> communicator) {
+  if (::getpid() != process_) {
+    static_cast<void>(communicator.release());
+    return;
+  }
+  std::shared_ptr<Progress> shared;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    shared = progress_;
+  }
+  if (shared) shared->use([&](Context&) { communicator.reset(); });
+}
+
+bool Member::has_failed() const {
+  try {
+    progress()->use([](Context& context) { context.tick(); });
+    return false;
+  } catch (const std::exception&) {
+    return true;
+  }
 }
 
 HeapBlock Member::allocate(std::size_t bytes) {
@@ -149,14 +190,30 @@ void fail(const std::string& text) {
   TORCH_CHECK(false, text);
 }
 
-void leave() {
+void leave(bool only_if_failed) {
   TORCH_CHECK(!CallbackThreads::inside(), "tsprun: a callback of a future can't leave the job");
-  std::shared_ptr<Member> member;
+  std::shared_ptr<Member> member = current_membership();
+  if (only_if_failed && member && !member->has_failed()) return;
   {
     const std::lock_guard<std::mutex> lock(member_mutex);
     member = std::exchange(the_member(), nullptr);
   }
-  if (member) member->leave();
+  if (!member) return;
+  try {
+    member->leave();
+  } catch (const Error&) {
+    std::rethrow_exception(as_torch_error("tsprun", std::current_exception()));
+  }
+}
+
+void abort(const std::string& text) {
+  if (!current_membership()) return;
+  try {
+    fail(text);
+  } catch (const std::exception&) {
+    // So it was to be.
+  }
+  leave();
 }
 
 }  // namespace tsprun::torch_binding

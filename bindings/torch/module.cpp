@@ -36,8 +36,10 @@ PYBIND11_MODULE(_tsprun, module) {
       "fail", &fail, py::arg("text"), py::call_guard<py::gil_scoped_release>(),
       "Ends the job for a reason of the program's own: this call, and all ranks out of whatever they wait in, raise an error\n"
       "with this text, which names this rank.");
-  module.def("leave", &leave, py::call_guard<py::gil_scoped_release>(),
-             "Leaves the job, in good order if no operation is pending.");
+  module.def("leave", &leave, py::arg("only_if_failed") = false, py::call_guard<py::gil_scoped_release>(),
+             "Leaves the job: completes what is pending, and waits until the other ranks leave, too; at most for TSP_TIMEOUT.");
+  module.def("abort", &abort, py::arg("text"), py::call_guard<py::gil_scoped_release>(),
+             "Ends the job with this text and leaves it at once.");
 }
 
 }  // namespace tsprun::torch_binding

@@ -1,10 +1,9 @@
-// monitored_barrier: every rank leaves a key in the store, and rank 0 a verdict. Keys are looked at every few milliseconds, since
+// monitored_barrier: every rank leaves a key in the store, and rank 0 a verdict. Keys are looked at now and then, since
 // a store's wait can't be ended by a failure of the job, which these waits throw.
 #include "process_group.h"
 #include "work.h"
 
 #include <numeric>
-#include <thread>
 
 namespace tsprun::torch_binding {
 
@@ -21,13 +20,14 @@ void TsprunGroup::monitoredBarrier(const c10d::BarrierOptions& options, bool wai
   const auto set = [&](const std::string& what, const std::string& text) {
     store_->set(key(what), std::vector<std::uint8_t>(text.begin(), text.end()));
   };
+  Pause pause;
   const auto wait_a_little = [&] {
     try {
       member_->progress()->use([](Context& context) { context.tick(); });
     } catch (const Error&) {
       std::rethrow_exception(as_torch_error(name_ + ":monitored_barrier", std::current_exception()));
     }
-    std::this_thread::sleep_for(milliseconds(2));
+    pause.sleep();
   };
   const std::string mine = std::to_string(getRank());
   static const std::string kPassed = "passed";

@@ -48,6 +48,7 @@ TsprunGroup::TsprunGroup(std::shared_ptr<Member> member, c10::intrusive_ptr<c10d
 
 TsprunGroup::~TsprunGroup() {
   if (stream_ && getSize() > 1) --groups_on[static_cast<std::size_t>(*stream_)];
+  member_->drop(std::move(communicator_));
 }
 
 bool TsprunGroup::uses(Stream stream) { return groups_on[static_cast<std::size_t>(stream)] != 0; }
@@ -137,7 +138,7 @@ WorkPtr TsprunGroup::reduce(Tensors& tensors, const c10d::ReduceOptions& options
 }
 
 WorkPtr TsprunGroup::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions&) {
-  const at::Tensor input = only("all_gather", "input", inputs).contiguous();
+  const at::Tensor input = plain(only("all_gather", "input", inputs));
   const Tensors parts = only_list("all_gather", "outputs", outputs, getSize());
   for (const at::Tensor& part : parts) check_alike("all_gather", part, input);
   const std::vector<std::size_t> counts = counts_of(parts);
@@ -160,7 +161,7 @@ WorkPtr TsprunGroup::_allgather_base(at::Tensor& output, at::Tensor& input, cons
               "all_gather_into_tensor: output tensor size must be equal to world_size times input tensor size, it has ",
               output.numel(), " elements, the input ", input.numel());
   const Result result(output, false);
-  const at::Tensor own = input.contiguous();
+  const at::Tensor own = plain(input);
   return start({"all_gather", c10d::OpType::_ALLGATHER_BASE, {own}, {output}}, result.finish(), [=, this](Communicator& group) {
     return group.post_all_gather(view(own), view(result.memory()), call_options());
   });
@@ -173,7 +174,7 @@ WorkPtr TsprunGroup::allgather_coalesced(std::vector<Tensors>& outputs, Tensors&
   for (const at::Tensor& input : inputs) check("all_gather_coalesced", input);
   const auto bytes = [](const Tensors& tensors) {
     Tensors flat;
-    for (const at::Tensor& tensor : tensors) flat.push_back(tensor.contiguous().reshape({-1}).view(at::kByte));
+    for (const at::Tensor& tensor : tensors) flat.push_back(plain(tensor).reshape({-1}).view(at::kByte));
     return at::cat(flat);
   };
   const at::Tensor mine = bytes(inputs);
@@ -241,7 +242,7 @@ WorkPtr TsprunGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
 #endif
 
 WorkPtr TsprunGroup::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
-  const at::Tensor input = only("gather", "input", inputs).contiguous();
+  const at::Tensor input = plain(only("gather", "input", inputs));
   const int root = static_cast<int>(options.rootRank);
   Tensors parts;
   at::Tensor flat;
@@ -304,7 +305,7 @@ WorkPtr TsprunGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
               " elements, the output ", output.numel());
   const Reduction reduction = reduction_of("reduce_scatter_tensor", options.reduceOp, output);
   const Result result(output, false);
-  const at::Tensor all = input.contiguous();
+  const at::Tensor all = plain(input);
   return start({"reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE, {all}, {output}}, result.finish(),
                [=, this](Communicator& group) {
                  return group.post_reduce_scatter(view(all), view(result.memory()), reduction, call_options());
@@ -319,7 +320,7 @@ WorkPtr TsprunGroup::alltoall_base(at::Tensor& output, at::Tensor& input, std::v
   const std::vector<std::size_t> out = split_counts("input", input, input_splits, getSize());
   const std::vector<std::size_t> in = split_counts("output", output, output_splits, getSize());
   const Result result(output, false);
-  const at::Tensor all = input.contiguous();
+  const at::Tensor all = plain(input);
   return start({"all_to_all", c10d::OpType::ALLTOALL_BASE, {all}, {output}}, result.finish(), [=, this](Communicator& group) {
     return group.post_all_to_all_v(view(all), out, view(result.memory()), in, call_options());
   });
@@ -342,7 +343,7 @@ WorkPtr TsprunGroup::alltoall(Tensors& outputs, Tensors& inputs, const c10d::All
 
 WorkPtr TsprunGroup::send(Tensors& tensors, int to, int tag) {
   check_tag("send", tag);
-  const at::Tensor tensor = only("send", "tensor", tensors).contiguous();
+  const at::Tensor tensor = plain(only("send", "tensor", tensors));
   return start({"send", c10d::OpType::SEND, {tensor}, tensors}, {},
                [=](Communicator& group) { return group.post_send(view(tensor), to, {.tag = tag}); });
 }

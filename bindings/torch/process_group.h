@@ -46,9 +46,13 @@ class Member {
   CallbackThreads& callbacks() { return *callbacks_; }
   /// Returns what shares the context among threads, to be used for one call. Throws if the process has left the job.
   std::shared_ptr<Progress> progress() const;
-  /// Ends pending operations with an error, waits for callbacks and leaves the job. Must not be called by a callback. The heap's
-  /// blocks stay usable as long as this object lives.
+  /// Waits for pending operations and callbacks, and leaves the job as Context::leave() does. Must not be called by a callback.
+  /// The heap's blocks stay usable as long as this object lives.
   void leave();
+  /// Destroys a communicator while nobody else uses the context.
+  void drop(std::unique_ptr<Communicator> communicator);
+  /// Returns true if the job has failed, or was left.
+  bool has_failed() const;
   /// Allocates a block of the rank's heap for a tensor; an empty one if such blocks would take more than half of the heap, or it
   /// has no room, or the process has left or was forked.
   HeapBlock allocate(std::size_t bytes);
@@ -68,16 +72,22 @@ class Member {
 /// Returns the process's membership; null if it hasn't joined, or has left.
 std::shared_ptr<Member> current_membership();
 
-/// Returns the process's membership. The first call joins: as rank `rank` of `size` where tsprun started this process, else
-/// through `store`. Throws if the job that was joined has another size or gave this process another rank.
+/// Returns the process's membership, after joining if there is none: as rank `rank` of `size`, the first time where tsprun
+/// started this process, else through `store`. Throws if the job that was joined has another size or gave this process another
+/// rank.
 std::shared_ptr<Member> membership(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size);
-/// Leaves the job; process groups that still exist can't be used any more.
-void leave();
+/// Leaves the job, or does nothing if `only_if_failed` and it hasn't failed; process groups that still exist can't be used any
+/// more. Throws the mismatch that Context::leave() finds.
+void leave(bool only_if_failed = false);
+/// Ends the job with this text, as fail() does, and leaves it without waiting for anybody. Does nothing if there is none.
+void abort(const std::string& text);
 /// Ends the job, as Context::fail() does. Throws also if this process hasn't joined one.
 [[noreturn]] void fail(const std::string& text);
 /// Makes torch's host tensors of `smallest` bytes or more lie in the rank's heap from now on, where there is room, so that
 /// collectives move them with one copy. Throws if this process hasn't joined a job.
 void use_heap(std::size_t smallest);
+/// Returns a tensor of `size` elements, uninitialized, that lies in the rank's heap where there is room.
+at::Tensor in_heap(const std::shared_ptr<Member>& member, std::int64_t size, const at::TensorOptions& options);
 
 /// A process group of torch.distributed.
 class TsprunGroup : public GroupBase {
@@ -100,6 +110,10 @@ class TsprunGroup : public GroupBase {
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
   WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 8)
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override { return in_heap(member_, size, options); }
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+#endif
 #if TORCH_VERSION_MAJOR >= 2
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;

@@ -38,7 +38,14 @@ inline DType dtype_of(const at::Tensor& tensor) {
   }
 }
 
+/// Returns the tensor in one piece, with its elements as they lie in memory: a conjugate or negative view has them otherwise.
+inline at::Tensor plain(const at::Tensor& tensor) { return tensor.resolve_conj().resolve_neg().contiguous(); }
+
+inline bool is_plain(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(); }
+
+/// Returns a plain tensor's elements.
 inline Buffer view(const at::Tensor& tensor) {
+  TORCH_INTERNAL_ASSERT(is_plain(tensor));
   const DType dtype = dtype_of(tensor);
   return {tensor.data_ptr(), bytes_of(tensor) / size_of(dtype), dtype};
 }
@@ -102,14 +109,14 @@ inline Reduction reduction_of(const char* call, const c10d::ReduceOp& op, const 
   return *chosen;
 }
 
-/// The memory of a result: the tensor itself, or, if that isn't contiguous, a copy that finish()'s function copies back.
+/// The memory of a result: the tensor itself, or, if that isn't plain, a copy that finish()'s function copies back.
 class Result {
  public:
   explicit Result(at::Tensor tensor, bool is_input = true)
       : tensor_(std::move(tensor)),
-        memory_(tensor_.is_contiguous() ? tensor_
-                : is_input              ? tensor_.contiguous()
-                                        : at::empty(tensor_.sizes(), tensor_.options())) {}
+        memory_(is_plain(tensor_) ? tensor_
+                : is_input        ? plain(tensor_)
+                                  : at::empty(tensor_.sizes(), tensor_.options())) {}
   const at::Tensor& memory() const { return memory_; }
   /// Returns what is to be done after the operation; empty: nothing.
   std::function<void()> finish() const {
@@ -125,7 +132,7 @@ class Result {
 inline at::Tensor joined(const Tensors& tensors) {
   Tensors flat;
   flat.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) flat.push_back(tensor.reshape({-1}));
+  for (const at::Tensor& tensor : tensors) flat.push_back(plain(tensor).reshape({-1}));
   return at::cat(flat);
 }
 

@@ -17,6 +17,19 @@
 
 namespace tsprun::torch_binding {
 
+/// Pauses between looks at something that others bring about: short at first, so that a quick answer is found at once.
+class Pause {
+ public:
+  void sleep() {
+    std::this_thread::sleep_for(next_);
+    next_ = std::min(2 * next_, kLongestPause);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kLongestPause{32};
+  std::chrono::milliseconds next_{1};
+};
+
 /// Longest limit of a wait: the end of a longer one could overflow the clock's nanoseconds.
 inline constexpr std::chrono::hours kLongest{24 * 365};
 

@@ -1,6 +1,7 @@
 // Copies pages word by word between boards, and drops activity that was caught between two operations.
 #include "core/board/boards.h"
 
+#include "core/board/page_copy.h"
 #include "transport/bootstrap/job_description.h"
 
 #include <algorithm>
@@ -16,18 +17,13 @@ static_assert(sizeof(RankPage) % sizeof(Word) == 0);
 constexpr std::size_t kWords = sizeof(RankPage) / sizeof(Word);
 using Snapshot = std::array<std::uint64_t, kWords>;
 
-/// Copies a page word by word, so that no field is torn and there is no data race.
 Snapshot take(RankPage& page) {
   Snapshot words;
-  const Word* from = reinterpret_cast<const Word*>(&page);
-  for (std::size_t i = 0; i < kWords; ++i) words[i] = from[i].load(std::memory_order_relaxed);
+  take_words(reinterpret_cast<const Word*>(&page), words);
   return words;
 }
 
-void put(const Snapshot& words, RankPage& page) {
-  Word* to = reinterpret_cast<Word*>(&page);
-  for (std::size_t i = 0; i < kWords; ++i) to[i].store(words[i], std::memory_order_relaxed);
-}
+void put(const Snapshot& words, RankPage& page) { put_words(words, reinterpret_cast<Word*>(&page)); }
 
 /// Keeps from an earlier copy (`before`) those activity lines that changed between two readings: they were caught between two
 /// operations and say nothing.
@@ -97,8 +93,7 @@ void Boards::correct(const Failure& failure) {
 
 void Boards::clear_half_written() {
   for (Node& node : nodes_) {
-    std::atomic<std::uint32_t>& state = node.board.node().first.state;
-    if (state.load() == 1) state.store(0);
+    node.board.node().first.record.clear_half_written();
   }
 }
 

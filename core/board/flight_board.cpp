@@ -14,15 +14,6 @@ namespace tsprun::detail {
 
 namespace {
 
-void copy_text(char (&to)[kErrorText], std::string_view text) {
-  const std::size_t length = std::min(text.size(), kErrorText - 1);
-  std::memcpy(to, text.data(), length);
-  to[length] = '\0';
-}
-
-/// Returns a text from shared memory, which may lack the terminator.
-std::string text_of(const char (&from)[kErrorText]) { return {from, ::strnlen(from, kErrorText)}; }
-
 Cause cause_of(std::uint32_t value) {
   return value < 256 && is_cause(static_cast<std::uint8_t>(value)) ? static_cast<Cause>(value) : Cause::corrupt;
 }
@@ -79,37 +70,45 @@ RankPage& FlightBoard::page(int rank) const { return *reinterpret_cast<RankPage*
 
 NodePage& FlightBoard::node() const { return *reinterpret_cast<NodePage*>(memory_->page(0).data()); }
 
-bool FailureLines::write(const Failure& failure, std::uint32_t from) {
-  if (!state.compare_exchange_strong(from, 1)) return false;
-  cause.store(static_cast<std::uint32_t>(failure.cause), relaxed);
-  rank.store(failure.rank, relaxed);
-  code.store(failure.code, relaxed);
-  op.store(number_of_op(failure.op), relaxed);
-  sequence.store(failure.sequence, relaxed);
-  copy_text(detail, failure.detail);
-  state.store(2);
-  return true;
+namespace {
+
+using FailureWords = decltype(FailureLines::record)::Words;
+
+FailureWords words_of(const Failure& failure) {
+  FailureWords words{.numbers = {static_cast<std::uint32_t>(failure.cause), static_cast<std::uint32_t>(failure.rank),
+                                 static_cast<std::uint32_t>(failure.code), number_of_op(failure.op), failure.sequence},
+                     .text = {}};
+  std::memcpy(words.text.data(), failure.detail.data(), std::min(failure.detail.size(), kErrorText - 1));
+  return words;
 }
 
+}  // namespace
+
+bool FailureLines::write(const Failure& failure) { return record.write(words_of(failure)); }
+
+void FailureLines::correct(const Failure& failure) { record.correct(words_of(failure)); }
+
 Failure FailureLines::read() const {
-  if (state.load() != 2) return {};
-  return {.cause = cause_of(cause.load(relaxed)),
-          .rank = rank.load(relaxed),
-          .code = code.load(relaxed),
-          .op = text_of_op(op.load(relaxed)),
-          .sequence = sequence.load(relaxed),
-          .detail = text_of(detail)};
+  const std::optional<FailureWords> words = record.read();
+  if (!words) return {};
+  const auto& [cause, rank, code, op, sequence] = words->numbers;
+  const auto* const text = reinterpret_cast<const char*>(words->text.data());
+  return {.cause = cause_of(cause),
+          .rank = static_cast<int>(rank),
+          .code = static_cast<int>(code),
+          .op = text_of_op(op),
+          .sequence = sequence,
+          .detail = {text, ::strnlen(text, kErrorText)}};
 }
 
 bool FlightBoard::abort(const Failure& failure) const {
   // A launcher repeats this call in every round: ranks that were woken once know about the failure.
   if (!node().first.write(failure)) return false;
-  const auto here = static_cast<int>(memory_->layout().local_ranks);
-  for (int i = 0; i < here; ++i) memory_->ring(i);
+  ring_all();
   return true;
 }
 
-void FlightBoard::correct(const Failure& failure) const { node().first.write(failure, 2); }
+void FlightBoard::correct(const Failure& failure) const { node().first.correct(failure); }
 
 Failure FlightBoard::first_failure() const {
   constexpr std::uint64_t kPatience_ns = 100'000'000;
@@ -126,7 +125,7 @@ Failure FlightBoard::first_failure() const {
 }
 
 Life FlightBoard::life(int rank) const {
-  const std::uint32_t value = page(rank).life.load(std::memory_order_acquire);
+  const std::uint32_t value = page(rank).life.load();
   return value <= static_cast<std::uint32_t>(Life::killed) ? static_cast<Life>(value) : Life::killed;
 }
 
@@ -134,6 +133,18 @@ std::uint32_t FlightBoard::join(int rank, std::uint32_t pid) const {
   std::uint32_t before = 0;
   page(rank).pid.compare_exchange_strong(before, pid);
   return before;
+}
+
+Leaving FlightBoard::leaving(int rank) const { return static_cast<Leaving>(page(rank).leaving.load()); }
+
+void FlightBoard::note_leaving(int rank, Leaving leaving) const {
+  page(rank).leaving.store(static_cast<std::uint32_t>(leaving));
+  ring_all();
+}
+
+void FlightBoard::ring_all() const {
+  const auto here = static_cast<int>(memory_->layout().local_ranks);
+  for (int i = 0; i < here; ++i) memory_->ring(i);
 }
 
 std::uint32_t FlightBoard::pid(int rank) const { return page(rank).pid.load(relaxed); }

@@ -4,22 +4,24 @@
 // copy pages to each other, so every node has the board of the whole world, about a tenth of a second old.
 //
 // Almost all fields are atomics with relaxed access: a reader may see a mixture of two moments, which is good enough to print and
-// is never used to address memory.
+// is never used to address memory. Where one field says whether others count, it lies before them (page_copy.h), is written with
+// release and read with acquire; what a rank looks at last before it sleeps is seq_cst (doorbell.h).
 //
 // Node page                                         written by
 //   0 ┌───────────────┐
 //     │ untold        │ 1: other nodes don't know    the courier (courier.h), 0 where there is none; ranks that have waited
 //     │               │ of a failure yet             for it in vain
 //  64 ├───────────────┤
-//     │ first failure │ 0 none, 1 being written,     the process that finds the first failure: 0→1 by CAS, the fields, then 2
-//     │               │ 2 complete; cause, rank,     (if it dies in between, the launcher starts over; if the launcher learns
-//     │               │ signal, op, sequence, text   of an earlier cause, it replaces the failure: 2→1, the fields, 2)
+//     │ first failure │ 0 none, odd being written,   the process that finds the first failure: 0→1 by CAS, the fields, then 2
+//     │               │ even complete; cause, rank,  (if it dies in between, the launcher starts over; if the launcher learns
+//     │               │ signal, op, sequence, text   of an earlier cause, it replaces the failure: 2→3, the fields, 4)
 //     └───────────────┘
 // Rank page                                         written by
 //   0 ┌───────────────┐
-//     │ process       │ pid; while ranks connect,    the rank
-//     │               │ the rank it waits for
-//     │ life          │ Life, code, stopped          the launcher; `finished` by the rank itself
+//     │ life          │ Life, code, stopped; whether the launcher; `finished` by the rank itself
+//     │               │ its process's end was seen
+//     │ process       │ pid; how far it has left;    the rank
+//     │               │ the rank that it connects to
 //  64 ├───────────────┤
 //     │ clock         │ last sign of life, ticks,    the rank
 //     │               │ core
@@ -41,6 +43,7 @@
 //     └───────────────┘
 #pragma once
 
+#include "core/board/failure_record.h"
 #include "transport/cause.h"
 #include "transport/message.h"
 #include "transport/shm/node_memory.h"
@@ -69,6 +72,13 @@ enum class Life : std::uint32_t {
 /// Returns the enumerator's name.
 std::string_view name(Life life);
 
+/// What a rank that leaves the job does about the others.
+enum class Leaving : std::uint32_t {
+  no,     ///< it hasn't begun to leave
+  waits,  ///< it has finished, and waits until the others have, too
+  done    ///< it has left, in good order or not, and sends nothing more
+};
+
 /// The operation at the head of a stream. One cache line; written only by the rank itself.
 struct alignas(64) ActivityLine {
   std::atomic<std::uint64_t> since_ns;   ///< when the current wait began to be slow (posix::now_ns()); 0: not waiting
@@ -92,9 +102,9 @@ static_assert(sizeof(ActivityLine) == 64);
 /// The last collective of a group on a stream that the rank has completed, so that its messages to others have been sent. A line
 /// is assigned to one group and stream for good; `group` and `stream` are written before `group_sequence`.
 struct FinishedLine {
-  std::atomic<std::uint64_t> group;           ///< as in ActivityLine
-  std::atomic<std::uint32_t> stream;          ///< Stream
   std::atomic<std::uint32_t> group_sequence;  ///< 0: the line is free
+  std::atomic<std::uint32_t> stream;          ///< Stream
+  std::atomic<std::uint64_t> group;           ///< as in ActivityLine
 };
 static_assert(sizeof(FinishedLine) == 16);
 /// Number of pairs of group and stream for which a page has a FinishedLine; further pairs aren't recorded.
@@ -141,18 +151,15 @@ struct Failure {
   std::string detail = {};
 };
 
-/// A failure that is written once, by the first of several writers.
+/// A failure on the board: cause, world rank of the culprit (-1 unknown), signal or exit code (0 none), Op + 1 of the culprit's
+/// operation (0: none was named) and its number as in ActivityLine, and the text.
 struct FailureLines {
-  alignas(64) std::atomic<std::uint32_t> state;  ///< 0 none, 1 being written, 2 complete
-  std::atomic<std::uint32_t> cause;              ///< Cause
-  std::atomic<std::int32_t> rank;                ///< world rank of the culprit, -1 unknown
-  std::atomic<std::int32_t> code;                ///< signal or exit code, 0 none
-  std::atomic<std::uint32_t> op;                 ///< Op + 1 of the culprit's operation, 0: none was named
-  std::atomic<std::uint32_t> sequence;           ///< number of that operation, as in ActivityLine
-  char detail[kErrorText];
+  alignas(64) BasicRecord<SystemAtomics, 5, kErrorText / sizeof(std::uint64_t)> record;
 
-  /// Writes a failure if the state is `from`; 2 replaces one that is complete. Returns whether it was.
-  bool write(const Failure& failure, std::uint32_t from = 0);
+  /// Writes a failure; returns false if one was written, or is being written.
+  bool write(const Failure& failure);
+  /// Replaces a failure that is complete.
+  void correct(const Failure& failure);
   /// Returns the failure; its cause is none if none is complete.
   Failure read() const;
 };
@@ -162,13 +169,14 @@ inline constexpr std::int32_t kUnknownCode = -1;
 
 /// Page of one rank, see the drawing above.
 struct RankPage {
-  // Peers read `life` at every send: its cache line is hardly ever written.
-  alignas(64) std::atomic<std::uint32_t> pid;
-  std::atomic<std::uint32_t> life;          ///< Life
-  std::atomic<std::int32_t> code;           ///< exit code or signal
+  // Peers read `life` at every send: its cache line is hardly ever written. Each word lies before those that it vouches for.
+  alignas(64) std::atomic<std::uint32_t> over;  ///< 1 once a launcher or PeerWatch has seen its process's end: `life` is final
+  std::atomic<std::uint32_t> life;              ///< Life
+  std::atomic<std::uint32_t> leaving;           ///< Leaving
+  std::atomic<std::int32_t> code;               ///< exit code or signal
+  std::atomic<std::uint32_t> pid;
   std::atomic<std::uint32_t> stopped;       ///< 1 while its process is stopped (SIGSTOP, a debugger)
   std::atomic<std::int32_t> connecting_to;  ///< world rank + 1 for which this rank waits while ranks connect; 0: none
-  std::atomic<std::uint32_t> over;          ///< 1 once a launcher or PeerWatch has seen its process's end
   // The rank itself writes this line with every operation.
   alignas(64) std::atomic<std::uint64_t> ticks;  ///< signs of life so far; deadlines restart when it changes
   std::atomic<std::uint64_t> last_sign_ns;       ///< last tick or look at the board while waiting, CLOCK_MONOTONIC
@@ -251,7 +259,7 @@ class FlightBoard {
   NodePage& node() const;
 
   /// Returns true if the job has failed.
-  bool aborted() const { return node().first.state.load(std::memory_order_relaxed) != 0; }
+  bool aborted() const { return node().first.record.begun(); }
   /// Writes the job's first failure and rings all doorbells of the node, so that sleeping ranks notice. Does nothing and returns
   /// false if there was a failure before.
   bool abort(const Failure& failure) const;
@@ -266,6 +274,13 @@ class FlightBoard {
   /// Registers process `pid` as the rank's. Returns 0, or the id of the process that registered earlier and stays registered.
   std::uint32_t join(int rank, std::uint32_t pid) const;
   Life life(int rank) const;
+  /// Returns true if the rank's process is known to have ended, so that life() doesn't change any more.
+  bool is_over(int rank) const { return page(rank).over.load(std::memory_order_acquire) != 0; }
+  /// Returns true if the rank sends nothing more: it has finished, or left in another way, or its process is gone.
+  bool has_parted(int rank) const { return life(rank) > Life::alive || leaving(rank) == Leaving::done; }
+  Leaving leaving(int rank) const;
+  /// Notes how far this rank has left, and wakes the ranks of this node. To be called by the rank itself.
+  void note_leaving(int rank, Leaving leaving) const;
   std::uint32_t pid(int rank) const;
   /// Returns true if the rank's process is stopped. The launcher or PeerWatch notes this, as a stopped process can't.
   bool stopped(int rank) const { return page(rank).stopped.load(relaxed) != 0; }
@@ -310,6 +325,7 @@ class FlightBoard {
   std::string describe(const Chain& chain, std::uint64_t now_ns) const;
 
  private:
+  void ring_all() const;
   const shm::NodeMemory* memory_;
   int ranks_;
 };

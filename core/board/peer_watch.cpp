@@ -25,7 +25,7 @@ void PeerWatch::look() {
   for (std::size_t i = 0; i < processes_.size(); ++i) {
     const int rank = first_ + static_cast<int>(i);
     RankPage& page = board_.page(rank);
-    if (board_.life(rank) > Life::alive && page.over.load(relaxed) != 0) continue;
+    if (board_.life(rank) > Life::alive && board_.is_over(rank)) continue;
     bool gone = !processes_[i];
     if (!gone) {
       pollfd ready{processes_[i].get(), POLLIN, 0};
@@ -37,7 +37,7 @@ void PeerWatch::look() {
       page.code.store(kUnknownCode, std::memory_order_relaxed);  // only a parent learns the code
       page.life.store(static_cast<std::uint32_t>(Life::exited), std::memory_order_release);
     }
-    page.over.store(1, relaxed);
+    page.over.store(1, std::memory_order_release);
   }
 }
 

@@ -380,6 +380,17 @@ const Operation* Engine::pending(const Work& work) const {
   return operation;
 }
 
+std::vector<const Operation*> Engine::stuck() const {
+  std::vector<const Operation*> all;
+  for (int i = 0; i < kQueues; ++i) {
+    const auto stream = static_cast<Stream>(i);
+    for (const Operation* each = queue(stream).head; each != nullptr; each = stream == kTagged ? each->next_ : nullptr) {
+      if (stream != kTagged || has_turn(*each)) all.push_back(each);
+    }
+  }
+  return all;
+}
+
 std::vector<int> Engine::missing(const Work& work) const {
   const Operation* const operation = pending(work);
   if (operation == nullptr) return {};

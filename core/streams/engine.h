@@ -28,6 +28,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -278,6 +279,14 @@ class Engine {
   const TrafficCounters& imagined_traffic() const { return imagined_; }
   /// Returns true if no operation is pending on any stream.
   bool idle() const;
+  /// Makes progress, sleeping between, until done() is true; returns false if it isn't at the time `deadline_ns`. Only what
+  /// progress itself finds throws: neither the board nor a deadline does. done() is called after all that could be done was.
+  bool rest_until(const std::function<bool()>& done, std::uint64_t deadline_ns);
+  /// Notes that what is pending must not be stepped any more, as its buffers may be gone.
+  void give_up() { given_up_ = busy_ != 0; }
+  bool given_up() const { return given_up_; }
+  /// Returns the pending operations that nothing but another rank keeps from going on.
+  std::vector<const Operation*> stuck() const;
   /// Returns a pending operation, which the engine owns; null: it is complete.
   const Operation* pending(const Work& work) const;
   /// Returns the operation at the head of a stream, which the engine owns; null: there is none.
@@ -424,6 +433,7 @@ class Engine {
   };
   std::vector<Heard> heard_;  // by rank; empty until there is any
   bool broken_ = false;
+  bool given_up_ = false;
   bool moved_ = false;
   std::uint64_t blocked_ns_ = 0;
   TrafficCounters imagined_;

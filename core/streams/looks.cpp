@@ -110,10 +110,11 @@ void Engine::check_pending(std::uint64_t now) {
 }
 
 /// Returns true while a peer has closed its context, but its process may yet end badly, by an uncaught exception, for instance.
-/// Whoever started the ranks shall see that end before those that it makes fail.
+/// Whoever started the ranks shall see that end before those that it makes fail. A peer that waits for the others to finish
+/// doesn't end before they are told.
 bool Engine::may_end_badly(int peer) const {
   if (!options_.supervised && options_.watch == nullptr) return false;
-  return board_.life(peer) == Life::finished && board_.page(peer).over.load(relaxed) == 0;
+  return !board_.is_over(peer) && board_.life(peer) == Life::finished && board_.leaving(peer) != Leaving::waits;
 }
 
 /// Throws if the rank waited for is gone. Its last messages may still be in the lane, so it throws only after another poll of the
@@ -201,7 +202,8 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
     if (board_.aborted()) throw_first_cause();
     const Life life = board_.life(world_peer);
     // Only dead ranks are blamed at once: a rank that is marked finished may yet be reported as failed by its launcher.
-    if (life == Life::killed || life == Life::exited) throw_gone(world_peer, op, sequence);
+    const bool waits_in_leave = life == Life::finished && board_.leaving(world_peer) == Leaving::waits;
+    if (life == Life::killed || life == Life::exited || waits_in_leave) throw_gone(world_peer, op, sequence);
     if (options_.watch != nullptr) options_.watch->look();
     check_carrier(world_peer, op);
     if (!is_near(world_peer)) check_stopped_carrier(detail);

@@ -165,6 +165,11 @@ bool Mail::send_first(Peer& to) {
   return true;
 }
 
+std::optional<Mail::Left> Mail::unreceived() const {
+  if (parked_.empty()) return std::nullopt;
+  return Left{.from = parked_.front().from->world, .header = parked_.front().header};
+}
+
 // --- receiving ---------------------------------------------------------------------------------------------------------------
 
 void Mail::take_in() {

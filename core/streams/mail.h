@@ -27,6 +27,7 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -159,6 +160,14 @@ class Mail {
   explicit Mail(Engine& engine) : engine_(&engine) {}
   Mail(const Mail&) = delete;
   Mail& operator=(const Mail&) = delete;
+
+  /// A message that was set aside.
+  struct Left {
+    int from = -1;  ///< world rank
+    Header header{};
+  };
+  /// Returns the first of the messages that no receive has taken so far; none: there is none.
+  std::optional<Left> unreceived() const;
 
   /// Sets aside what has come from all ranks that this one has exchanged messages with, and sends what is due to them.
   void take_in();

@@ -10,11 +10,13 @@
 #include "core/context.h"
 #include "core/streams/wait_state.h"
 #include "transport/cause.h"
+#include "transport/log.h"
 #include "transport/posix.h"
 #include "transport/signals_blocked.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <atomic>
@@ -357,6 +359,7 @@ void ProgressState::stop() {
   }
   thread.join();
   Turn turn(*this);
+  if (!pending.empty()) engine->give_up();
   collect(turn.lock(), std::make_exception_ptr(Error(Cause::interrupted, "the rank left the job with this operation pending")));
 }
 
@@ -386,6 +389,30 @@ Progress::~Progress() {
   } else {
     // The thread isn't in this process, so it can't be ended here.
     new (std::nothrow) std::shared_ptr<ProgressState>(std::move(state_));
+  }
+}
+
+bool Progress::drain() {
+  const std::uint64_t deadline_ns = posix::now_ns() + state_->engine->options().timeout_ns;
+  while (true) {
+    std::shared_ptr<PostedState> first;
+    {
+      const ProgressState::Turn turn(*state_);
+      if (state_->pending.empty()) return true;
+      first = state_->pending.front();
+    }
+    try {
+      if (state_->wait(*first, deadline_ns)) continue;
+      const ProgressState::Turn turn(*state_);
+      const std::vector<int> missing = state_->engine->missing(first->work);
+      logger().warn(
+          "rank {} has waited {:g} s (--timeout, TSP_TIMEOUT) for an operation to be complete{}", state_->engine->world_rank(),
+          static_cast<double>(state_->engine->options().timeout_ns) * 1e-9,
+          missing.empty() ? "" : fmt::format(": rank{} {} missing", missing.size() == 1 ? "" : "s", fmt::join(missing, ", ")));
+      return false;
+    } catch (...) {
+      // Whoever asks for the operation is told.
+    }
   }
 }
 

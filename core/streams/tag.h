@@ -6,6 +6,7 @@
 #include "tsprun/types.h"
 
 #include <cstdint>
+#include <string>
 
 namespace tsprun::detail {
 
@@ -14,5 +15,8 @@ constexpr std::uint32_t make_tag(Op op, DType dtype, Reduction reduction, std::u
   return static_cast<std::uint32_t>(op) | static_cast<std::uint32_t>(dtype) << 8 | static_cast<std::uint32_t>(reduction) << 12 |
          (step & 0xffff) << 16;
 }
+
+/// Returns a description of an envelope's tag: "all_reduce of f32 (sum)"; an invalid one is given as a number.
+std::string describe_tag(std::uint32_t tag);
 
 }  // namespace tsprun::detail

@@ -200,6 +200,27 @@ void Engine::sleep(WaitState& state) {
   }
 }
 
+bool Engine::rest_until(const std::function<bool()>& done, std::uint64_t deadline_ns) {
+  while (true) {
+    exhaust();
+    if (done()) return true;
+    const std::uint64_t now = clock().now_ns();
+    if (now >= deadline_ns) return false;
+    page_->last_sign_ns.store(now, relaxed);
+    sign_of_life();
+    if (options_.watch != nullptr) options_.watch->look();
+    doorbell_->arm();
+    std::uint64_t wake_at = deadline_ns;
+    for (Transport* transport : transports_) wake_at = std::min(wake_at, transport->arm());
+    if (!progress() && !moved_ && !done()) clock().sleep(*sleep_set_, std::min(kSleepNs, wake_at - std::min(wake_at, now)));
+    for (Transport* transport : transports_) {
+      transport->disarm();
+      transport->progress();
+    }
+    doorbell_->disarm();
+  }
+}
+
 /// Looks at the board during a wait: other ranks' arguments, the peer's life, the deadline. Called about every 100 ms while
 /// nothing moves, more often if the rank is woken.
 void Engine::look_around(WaitState& state) {

@@ -3,7 +3,8 @@
 // Conventions
 //   · Ranks in arguments and results are ranks *of the group*, 0 … size()-1. Reports and errors of the job name world ranks.
 //   · All ranks of the group call the same operations in the same order on a given stream, with the same counts, dtype, root,
-//     reduction and options. If they don't, the job ends with Error(mismatch) that names both sides.
+//     reduction and options. If they don't, the job ends with Error(mismatch) that names both sides: at the latest when ranks leave
+//     (Context::leave()), where each was content with its own call, as in small broadcasts with unlike roots.
 //   · Every operation has a blocking form and a `post_` form that returns a Work at once. Until the Work is complete, the caller
 //     must neither write the operation's buffers nor read its results. The blocking form is post + wait.
 //   · Buffers may lie in any memory. Payloads in the rank's heap (Context::allocate()) move with one copy, straight from heap
@@ -177,8 +178,8 @@ class Communicator {
   Work post_scatter_v(ConstBuffer send, std::span<const std::size_t> counts, Buffer recv, int root, CallOptions options = {});
 
   /// Sends a message to rank `to`. A send is complete when the buffer may be reused. A rank can't send to itself.
-  /// If `to` has left the job before, the send fails as a recv from it does: with Error(exited), or killed. A rank that leaves
-  /// meanwhile, without having received it, remains unseen: a small message is complete before anybody takes it.
+  /// If `to` has left the job before, the send fails as a recv from it does: with Error(exited), or killed. A small message is
+  /// complete before anybody takes it; if nobody does, the job ends with Error(mismatch) when both ranks have finished.
   ///
   /// Without a tag, the k-th send to a peer on a stream is matched by that peer's k-th recv from this rank on the same stream,
   /// with equal count and dtype. That is the fastest way.

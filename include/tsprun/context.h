@@ -64,11 +64,15 @@ class Context {
 
   Context(Context&&) noexcept;
   Context& operator=(Context&&) noexcept;
-  /// Leaves the job, if leave() hasn't yet.
+  /// Leaves the job, if leave() hasn't yet, but doesn't complete operations that are pending. An Error that leave() would throw
+  /// ends the process, as an uncaught one does.
   ~Context();
-  /// Leaves the job: waits (at most for the timeout) until data sent over TCP or verbs has arrived, then counts the rank as
-  /// finished. Does neither if an exception is being thrown, an operation is pending or the job has failed. Afterwards nothing of
-  /// the context may be used but blocks of its heap, which live until it is destroyed.
+  /// Leaves the job, as MPI_Finalize() does: completes operations that are pending, counts the rank as finished, and waits until
+  /// all other ranks have left, too, or are gone. All of that takes at most the timeout; then the rank leaves with a warning that
+  /// names those for whom it has waited. Throws Error(mismatch) if a message to this rank has arrived that it hasn't received:
+  /// another rank has called something else, such as a broadcast with another root. Does nothing of that if an exception is being
+  /// thrown or the job has failed. Afterwards nothing of the context may be used but blocks of its heap, which live until it is
+  /// destroyed.
   void leave();
 
   /// Returns this rank's number in the world, from 0.

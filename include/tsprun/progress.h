@@ -64,6 +64,9 @@ class Progress {
   /// Stops the thread. Operations that are still pending are over, with Error(interrupted).
   ~Progress();
 
+  /// Waits until no operation is pending, completed or failed; returns false if one still is after the job's timeout. Call it
+  /// before the end of a program that may not have waited for all of its operations.
+  bool drain();
   /// Calls `call` while no other thread uses the context. It should not wait for other ranks, since all other threads wait
   /// meanwhile. Throws what `call` throws. Within `call`, and that of post(), use(), post() and Posted::wait() throw
   /// Error(refused): the thread would wait for itself.

@@ -106,6 +106,7 @@ std::vector<std::exception_ptr> run(int ranks, const RankBody& body, const RankO
                                 .faults = faults,
                                 .clock = options.clock});
         body(context);
+        context.leave();
       } catch (...) {
         thrown[static_cast<std::size_t>(rank)] = std::current_exception();
       }

@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -49,8 +50,8 @@ def torchrun(program, nodes=1, ranks=2):
     return done
 
 
-def alone(program, ranks=3):
-    """Runs the program on ranks that nobody watches, and returns their outputs. They must end by themselves."""
+def alone(program, ranks=3, fails=True):
+    """Runs the program on ranks that nobody watches, and returns their outputs. They must end by themselves, and all fail or none."""
     port = str(20000 + os.getpid() % 9000)
     started = [subprocess.Popen([sys.executable, os.path.join(here, program)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                 env=dict(environment, RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TSP_TIMEOUT="120"))
@@ -62,7 +63,7 @@ def alone(program, ranks=3):
             each.kill()
     for rank, each in enumerate(started):
         print(f"rank {rank} of {program}:\n{outputs[rank]}exit code {each.returncode}")
-        assert each.returncode != 0
+        assert (each.returncode != 0) == fails
     return outputs
 
 
@@ -138,5 +139,28 @@ elif case == "two_nodes_killed":
     first, second = torchrun("killed.py", nodes=2)
     assert first.returncode != 0 and ("rank 1 is gone" in first.stderr + first.stdout or "Signal 9 (SIGKILL) received" in first.stderr)
     assert second.returncode != 0 and "rank 1 is gone" in second.stderr + second.stdout
+elif case == "lives":
+    outputs = alone("lives.py", fails=False)
+    assert all("ok" in output for output in outputs) and any("unlike roots found" in output for output in outputs)
+    good(run("lives.py"))
+elif case == "spawned":
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([sys.executable, os.path.join(here, "spawned.py"), folder], env=environment, capture_output=True, text=True, timeout=300)
+    print(f"{done.stdout}{done.stderr}exit code {done.returncode}")
+    good(done)
+elif case == "inputs":
+    good(run("views.py"))
+    good(run("cnn.py", 2))
+elif case == "started":
+    good(run("started.py", 2))
+    for starter in "mpirun.openmpi", "mpirun.mpich":
+        if not shutil.which(starter):
+            print(f"{starter} isn't installed")
+            continue
+        started = [starter, "-n", "2", *(["--allow-run-as-root", "--oversubscribe"] if starter == "mpirun.openmpi" else [])]
+        done = subprocess.run([*started, sys.executable, os.path.join(here, "started.py")], env=environment, capture_output=True, text=True,
+                              timeout=60)
+        print(f"{starter}: {done.stdout}{done.stderr}exit code {done.returncode}")
+        good(done)
 else:
     sys.exit(f"no case {case}")

@@ -18,13 +18,14 @@
 //
 // A slot:
 //       0 ┌─────────┬─────────┬───────────┬──────────┬─────┐
-//         │ flag    │ bytes   │ signature │ sequence │ tag │   flag: the message's number, stored last (seq_cst: the doorbell's
-//      32 ├─────────┼─────────┴───────────┴──────────┴─────┤   protocol needs it); the receiver's acquire load of it makes
-//         │ kind    │ payload of up to 24 bytes,           │   everything else visible
+//         │ flag    │ bytes   │ signature │ sequence │ tag │   flag: the message's number, stored last; the receiver's load of it
+//      32 ├─────────┼─────────┴───────────┴──────────┴─────┤   makes everything else visible. Both are seq_cst, because the
+//         │ kind    │ payload of up to 24 bytes,           │   doorbell's protocol needs that (on x86, a load costs no more)
 //         │         │ or where the payload lies            │
 //      64 └─────────┴──────────────────────────────────────┘
 #pragma once
 
+#include "transport/atomics.h"
 #include "transport/shm/node_memory.h"
 
 #include <atomic>
@@ -50,20 +51,41 @@ enum class SlotKind : std::uint64_t {
   in_heap       ///< `where` is an offset in the sender's heap
 };
 
+/// The fields of a slot, beside the payload.
+template <class Atomics>
+struct BasicSlotHead {
+  typename Atomics::template Atomic<std::uint64_t> flag;
+  typename Atomics::template Plain<std::uint64_t> bytes;
+  typename Atomics::template Plain<std::uint64_t> signature;
+  typename Atomics::template Plain<std::uint32_t> sequence;
+  typename Atomics::template Plain<std::uint32_t> tag;
+  typename Atomics::template Plain<SlotKind> kind;
+
+  /// Shows the message, with everything that was written before. Sender only; ring the receiver's bell afterwards.
+  void publish(std::uint64_t ticket) { flag.store(ticket, std::memory_order_seq_cst); }
+  /// Returns the number of the last message that was shown here. Receiver only.
+  std::uint64_t shown() const { return flag.load(std::memory_order_seq_cst); }
+};
+
 /// One message: one cache line, drawn above.
-struct alignas(64) Slot {
-  std::atomic<std::uint64_t> flag;
-  std::uint64_t bytes;
-  std::uint64_t signature;
-  std::uint32_t sequence;
-  std::uint32_t tag;
-  SlotKind kind;
+struct alignas(64) Slot : BasicSlotHead<SystemAtomics> {
   union {
     std::uint64_t where;
     std::byte payload[kInlineBytes];
   };
 };
 static_assert(sizeof(Slot) == 64);
+
+/// The lane's credits: how many messages the receiver has finished.
+template <class Atomics>
+struct BasicCredits {
+  typename Atomics::template Atomic<std::uint64_t> consumed;
+
+  /// Gives the places of all messages up to this one back. Receiver only; ring the sender's bell afterwards.
+  void give_back(std::uint64_t ticket) { consumed.store(ticket, std::memory_order_seq_cst); }
+  /// Returns the last message whose place was given back. Sender only.
+  std::uint64_t given_back() const { return consumed.load(std::memory_order_seq_cst); }
+};
 
 /// One message's place, drawn above.
 struct Place {
@@ -75,11 +97,11 @@ static_assert(sizeof(Place) == 192);
 /// One lane, drawn above.
 struct LaneMemory {
   Place places[kSlots];
-  alignas(128) std::atomic<std::uint64_t> consumed;
+  alignas(128) BasicCredits<SystemAtomics> credits;
   alignas(kPage) std::byte ring[kRingBytes];
 };
 static_assert(sizeof(LaneMemory) == kLaneSize);
-static_assert(offsetof(LaneMemory, consumed) == 3072 && offsetof(LaneMemory, ring) == 4096);
+static_assert(sizeof(LaneMemory::places) == 3072);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 }  // namespace tsprun::detail::shm

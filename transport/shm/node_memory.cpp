@@ -28,7 +28,7 @@ namespace interprocess = boost::interprocess;
 namespace {
 
 constexpr std::uint64_t kNodeMagic = 0x747370'6e6f6465;  // "tspnode"
-constexpr std::uint32_t kVersion = 10;
+constexpr std::uint32_t kVersion = 11;
 constexpr std::uint32_t kMostRanks = 65536;
 constexpr std::uint64_t kLargestHeap = 256ULL << 30;
 constexpr std::uint64_t kSmallestHeap = 1ULL << 20;
@@ -230,6 +230,11 @@ std::span<std::byte> NodeMemory::page(int index) const {
 std::byte* NodeMemory::lane(int receiver, int sender, Stream stream) const {
   const std::size_t pair = static_cast<std::size_t>(receiver) * layout_.local_ranks + static_cast<std::size_t>(sender);
   return base_ + layout_.lanes_offset() + (pair * kQueues + static_cast<std::size_t>(stream)) * kLaneSize;
+}
+
+bool NodeMemory::has_lane(int receiver, int sender, Stream stream) const {
+  const off_t at = lane(receiver, sender, stream) - base_;
+  return ::lseek(descriptor_.get(), at, SEEK_DATA) == at;
 }
 
 std::span<std::byte> NodeMemory::heap(int local_rank) const {

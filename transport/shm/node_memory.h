@@ -98,6 +98,8 @@ class NodeMemory {
   std::vector<int> inherited() const;
   /// Returns the memory (lane.h) of the lane from `sender` to `receiver`; both are local ranks.
   std::byte* lane(int receiver, int sender, Stream stream) const;
+  /// Returns true if that lane was ever used. (To look at one that wasn't would give it memory.)
+  bool has_lane(int receiver, int sender, Stream stream) const;
   /// Returns the whole address space reserved for a rank's heap.
   std::span<std::byte> heap(int local_rank) const;
 

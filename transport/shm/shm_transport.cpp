@@ -135,7 +135,7 @@ ShmTransport::ShmReceive& ShmTransport::make_incoming(LaneId lane) {
 /// Returns the slot of the next message; null without credit.
 inline Slot* ShmTransport::free_slot(ShmSend& out) {
   if (out.last - out.consumed >= kSlots) {
-    out.consumed = out.memory->consumed.load(std::memory_order_acquire);
+    out.consumed = out.memory->credits.given_back();
     if (out.last - out.consumed >= kSlots) return nullptr;
   }
   return &out.memory->places[(out.last + 1) % kSlots].slot;
@@ -153,7 +153,7 @@ inline Ticket ShmTransport::publish(ShmSend& out, const Envelope& envelope, Slot
   } else {
     out.copied |= bit(ticket);
   }
-  slot.flag.store(ticket, std::memory_order_seq_cst);
+  slot.publish(ticket);
   memory_->ring(out.peer);
   return ticket;
 }
@@ -174,7 +174,7 @@ Ticket ShmTransport::send(LaneId lane, const Envelope& envelope, std::span<const
     std::uint64_t start = out.ring_written;
     if (start % kRingBytes + needed > kRingBytes) start += kRingBytes - start % kRingBytes;  // payloads don't wrap
     if (start + needed - out.ring_freed > kRingBytes) {
-      out.consumed = out.memory->consumed.load(std::memory_order_acquire);
+      out.consumed = out.memory->credits.given_back();
       if (out.consumed > 0 && out.last - out.consumed < kSlots) {
         out.ring_freed = out.consumed == out.last ? out.ring_written : out.ring_after[out.consumed % kSlots];
       }
@@ -200,7 +200,7 @@ Outcome ShmTransport::test_send(LaneId lane, Ticket ticket) {
   ShmSend& out = outgoing(lane);
   assert(ticket != kNotNow && ticket <= out.last);
   if (ticket <= out.consumed || (out.copied & bit(ticket)) != 0) return Outcome::done;
-  out.consumed = out.memory->consumed.load(std::memory_order_acquire);
+  out.consumed = out.memory->credits.given_back();
   if (out.consumed > out.last) return Outcome::corrupt;
   return ticket <= out.consumed ? Outcome::done : Outcome::pending;
 }
@@ -243,7 +243,7 @@ inline void ShmTransport::finish(ShmReceive& in, Ticket ticket) {
   if (urgent || in.prefix - in.told >= kTellAfterMessages || in.untold_bytes >= kTellAfterBytes) {
     in.told = in.prefix;
     in.untold_bytes = 0;
-    in.memory->consumed.store(in.prefix, std::memory_order_seq_cst);
+    in.memory->credits.give_back(in.prefix);
     memory_->ring(in.peer);
   }
 }
@@ -295,7 +295,7 @@ Outcome ShmTransport::test_receive(LaneId lane, Ticket ticket) {
   Posted& posted = in.posted[ticket % kSlots];
   if (ticket <= in.prefix || (in.finished & bit(ticket)) != 0 || posted.payload != nullptr) return Outcome::done;
   const Slot& slot = in.memory->places[ticket % kSlots].slot;
-  const std::uint64_t flag = slot.flag.load(std::memory_order_acquire);
+  const std::uint64_t flag = slot.shown();
   if (flag != ticket) return flag < ticket ? Outcome::pending : Outcome::corrupt;
   // An answer may follow: prefetch its slot's line, which the peer read last, while this message is handled (ping-pong of 8 B:
   // 0.16 instead of 0.21 µs).
@@ -317,6 +317,16 @@ void ShmTransport::release(LaneId lane, Ticket ticket) { finish(incoming(lane), 
 Found ShmTransport::found(LaneId lane) const {
   const ShmReceive* in = incoming_[index(lane)].get();
   return in != nullptr ? in->found : Found{};
+}
+
+std::optional<Found> ShmTransport::unreceived(LaneId lane) const {
+  if (!memory_->has_lane(local_rank_, lane.peer, lane.stream)) return std::nullopt;
+  const ShmReceive* in = incoming_[index(lane)].get();
+  const Ticket next = in != nullptr ? in->last + 1 : 1;
+  const auto* memory = reinterpret_cast<const LaneMemory*>(memory_->lane(local_rank_, lane.peer, lane.stream));
+  const Slot& slot = memory->places[next % kSlots].slot;
+  if (slot.shown() != next) return std::nullopt;
+  return Found{.envelope = {slot.signature, slot.sequence, slot.tag, Purpose::none}, .bytes = slot.bytes, .detail = {}};
 }
 
 }  // namespace tsprun::detail::shm

@@ -38,6 +38,7 @@ class ShmTransport final : public Endpoint {
   Found found(LaneId lane) const override;
 
   bool close(int) override { return true; }  // messages lie in node memory, which outlives this process
+  std::optional<Found> unreceived(LaneId lane) const override;
   const TrafficCounters& counters() const override { return counters_; }
 
  private:

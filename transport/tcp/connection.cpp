@@ -72,7 +72,7 @@ Outcome Connection::test_send(Stream stream, Ticket ticket) const {
   if (ticket + kWindow <= lane.last_alive) return Outcome::done;
   if (ticket + kWindow <= lane.last) return outcome_;
   if (!sent.lost && sent.written == sent.bytes) return Outcome::done;
-  return outcome_;
+  return unfinished();
 }
 
 // --- receiving ---------------------------------------------------------------------------------------------------------------
@@ -96,13 +96,20 @@ Outcome Connection::test_receive(Stream stream, Ticket ticket) const {
   const TcpReceive& lane = incoming_[static_cast<std::size_t>(stream)];
   assert(ticket != kNotNow && ticket <= lane.posted);
   if (ticket <= lane.prefix || (lane.finished & bit(ticket)) != 0) return Outcome::done;
-  return lane.outcome != Outcome::pending ? lane.outcome : outcome_;
+  return lane.outcome != Outcome::pending ? lane.outcome : unfinished();
 }
 
 Found Connection::found(Stream stream) const {
   Found found = incoming_[static_cast<std::size_t>(stream)].found;
-  if (found.detail.empty()) found.detail = detail_;
+  if (found.detail.empty()) found.detail = detail_.empty() && heard_bye_ ? "the peer ended in good order" : detail_;
   return found;
+}
+
+std::optional<Found> Connection::unreceived(Stream stream) const {
+  const TcpReceive& lane = incoming_[static_cast<std::size_t>(stream)];
+  if (!heard_bye_ || lane.arrived <= lane.posted) return std::nullopt;
+  const FrameHeader& header = lane.waiting[(lane.posted + 1) % kWindow].header;
+  return Found{.envelope = {header.signature, header.sequence, header.tag, Purpose::none}, .bytes = header.bytes, .detail = {}};
 }
 
 /// Matches a message that has arrived (or was announced) with its receive: compares the envelopes, then checks and takes the

@@ -15,6 +15,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -61,6 +62,10 @@ class Connection {
   /// Sends `bye` as the last frame. Call it until it returns true: then the peer's kernel has acknowledged everything that this
   /// end ever sent, or the connection is over.
   bool close();
+  /// See Endpoint::parted().
+  bool parted() const { return heard_bye_ || failed(); }
+  /// See Endpoint::unreceived().
+  std::optional<Found> unreceived(Stream stream) const;
 
  private:
   /// A message that this end posted.
@@ -108,6 +113,8 @@ class Connection {
     std::array<Arrived, kWindow> waiting{};
   };
 
+  /// Returns the outcome of a message that isn't finished: behind a `bye` nothing comes, and nothing is asked for.
+  Outcome unfinished() const { return outcome_ == Outcome::pending && heard_bye_ ? Outcome::disconnected : outcome_; }
   TcpSend& out(Stream stream) { return outgoing_[static_cast<std::size_t>(stream)]; }
   TcpReceive& in(Stream stream) { return incoming_[static_cast<std::size_t>(stream)]; }
 

@@ -303,4 +303,8 @@ std::uint64_t TcpTransport::arm() {
 
 bool TcpTransport::close(int rank) { return peer(rank).close(); }
 
+bool TcpTransport::parted(int rank) const { return peer(rank).parted(); }
+
+std::optional<Found> TcpTransport::unreceived(LaneId lane) const { return peer(lane.peer).unreceived(lane.stream); }
+
 }  // namespace tsprun::detail::tcp

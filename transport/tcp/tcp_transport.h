@@ -61,6 +61,8 @@ class TcpTransport final : public Endpoint {
   std::uint64_t arm() override;
   int descriptor() const override { return epoll_.get(); }
   bool close(int peer) override;
+  bool parted(int peer) const override;
+  std::optional<Found> unreceived(LaneId lane) const override;
   const TrafficCounters& counters() const override { return counters_; }
 
  private:

@@ -130,4 +130,13 @@ Outcome VerbsTransport::test_receive(LaneId lane, Ticket ticket) {
   return Outcome::done;
 }
 
+std::optional<Found> VerbsTransport::unreceived(LaneId lane) const {
+  const VerbsReceive& in = incoming(lane);
+  const Ticket next = in.last + 1;
+  if ((in.entries & bit(next)) == 0) return std::nullopt;
+  EntryHeader header;
+  std::memcpy(&header, peer(lane.peer).arriving(entry_offset(static_cast<int>(lane.stream), next)), sizeof header);
+  return Found{.envelope = {header.signature, header.sequence, header.tag, Purpose::none}, .bytes = header.bytes, .detail = {}};
+}
+
 }  // namespace tsprun::detail::verbs

@@ -69,6 +69,7 @@ class VerbsTransport final : public Endpoint {
   void disarm() override;
   int descriptor() const override;
   bool close(int peer) override;
+  std::optional<Found> unreceived(LaneId lane) const override;
   const TrafficCounters& counters() const override { return counters_; }
 
  private:

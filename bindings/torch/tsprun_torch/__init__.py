@@ -7,12 +7,15 @@ The rest of the program stays as it was with gloo. Start it by `tsprun -n 4 run 
 """
 
 import atexit
+import functools
+import multiprocessing.util
+import os
 import sys
 
 import torch
 import torch.distributed as dist
 
-from . import _tsprun
+from . import _tsprun, starters
 from ._tsprun import ProcessGroupTsprun, fail, use_heap
 
 
@@ -45,6 +48,7 @@ def _make_group(options, _, name="tsprun"):
         world_rank, world_size = dist.get_rank(), dist.get_world_size()
     else:
         world_rank, world_size = options.group_rank, options.group_size
+    _attend_to_the_end()
     stream = _stream(options.store, members, options.group_rank)
     return _tsprun.make_group(options.store, options.group_rank, options.group_size, members, stream, options.timeout, world_rank,
                               world_size, name)
@@ -61,14 +65,59 @@ def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
     pg.monitored_barrier(wait_all_ranks=wait_all_ranks, **limit)
 
 
+def shutdown():
+    """Leaves the job: completes what is pending, and waits until all other ranks leave, too, or are gone; at most for TSP_TIMEOUT (under
+    tsprun: --timeout), after which a warning names those that are missing. destroy_process_group() and the end of the process do the
+    same. Raises RuntimeError if another rank has sent something that this one never received: a broadcast with another root, for
+    instance. Afterwards init_process_group() may join a new job, also of another size."""
+    _tsprun.leave()
+
+
+def abort(text="aborted"):
+    """Ends the job at once: all other ranks get an error with this text, which names this rank. Waits for nobody, and raises nothing."""
+    _tsprun.abort(text)
+
+
+def _is_ours(group):
+    pg = group if group is not None else getattr(dist.GroupMember, "WORLD", None)
+    try:
+        return pg is not None and str(dist.get_backend(pg)).lower() == "tsprun"
+    except (RuntimeError, ValueError):
+        return False
+
+
+def _replace(name, ours):
+    """Puts `ours(torch's, …)` in the place of one of torch's functions: as a rule it calls that."""
+    theirs = getattr(dist.distributed_c10d, name)
+    replaced = functools.wraps(theirs)(functools.partial(ours, theirs))
+    setattr(dist.distributed_c10d, name, replaced)
+    setattr(dist, name, replaced)
+
+
+def _monitored_barrier(theirs, group=None, timeout=None, wait_all_ranks=False):
+    call = monitored_barrier if _is_ours(group) else theirs
+    return call(group, timeout, wait_all_ranks)
+
+
+def _destroy_process_group(theirs, group=None):
+    of_all = group is None or group is getattr(dist.GroupMember, "WORLD", None)
+    try:
+        if of_all:  # before the store goes, which other ranks may need
+            # While an exception is on its way, the others shall learn of that one, not that this rank has left.
+            _tsprun.leave(only_if_failed=sys.exc_info()[1] is not None)
+    finally:
+        theirs(group)
+
+
 _uncaught = None
+_show = None
 
 
-def _note_uncaught(kind, error, trace, show=sys.excepthook):
+def _note_uncaught(kind, error, trace):
     """Notes the exception that ends the program."""
     global _uncaught
     _uncaught = error
-    show(kind, error, trace)
+    _show(kind, error, trace)
 
 
 def _leave():
@@ -80,11 +129,40 @@ def _leave():
             fail(f"uncaught {type(error).__name__}: {error}")
     except Exception:
         pass  # the job has failed of something else, or there is none, or the exception has no words
-    _tsprun.leave()
+    try:
+        _tsprun.leave()
+    except RuntimeError as mismatch:
+        # Nothing else gives the process an exit code now.
+        print(f"{type(mismatch).__name__}: {mismatch}", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _leave_child():
+    """Leaves the job at the end of a process of multiprocessing (torch.multiprocessing.spawn), unless an exception ends it: its parent
+    shall see that end before those of the ranks that wait for it."""
+    error = sys.exc_info()[1]
+    if error is None or isinstance(error, SystemExit) and not error.code:
+        _leave()
+    else:
+        atexit.unregister(_leave)
+
+
+def _attend_to_the_end():
+    """Sees to it that the process leaves its job at its end. Only a process that joins one needs that."""
+    global _show
+    if _show is None:
+        _show = sys.excepthook
+        sys.excepthook = _note_uncaught
+        atexit.register(_leave)
+        if multiprocessing.parent_process() is not None:
+            multiprocessing.util.Finalize(None, _leave_child, exitpriority=100)
 
 
 if "TSPRUN" not in dist.Backend._plugins:
     for_devices = {} if torch.__version__.startswith("1.") else {"devices": ["cpu"]}
     dist.Backend.register_backend("tsprun", _make_group, extended_api=True, **for_devices)
-    sys.excepthook = _note_uncaught
-    atexit.register(_leave)
+    os.environ.update(starters.variables(os.environ))
+    _replace("monitored_barrier", _monitored_barrier)
+    _replace("destroy_process_group", _destroy_process_group)

@@ -1,0 +1,149 @@
+// How a rank leaves its job in good order. It completes what it has posted and closes its links. Then it waits for the others, as
+// MPI_Finalize() does: they may still need its process, and all that they have sent is here when they have finished. What nobody
+// has received then never will be: ranks whose calls differed so that each of them was content, such as broadcasts with unlike
+// roots.
+#include "core/context_parts.h"
+#include "core/streams/mail.h"
+#include "core/streams/tag.h"
+#include "transport/cause.h"
+#include "transport/log.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tsprun::detail {
+
+namespace {
+
+/// Returns a list for people: "rank 3", "ranks 1, 2".
+std::string listed(const std::vector<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+}  // namespace
+
+void ContextParts::part(bool completes) {
+  std::exception_ptr failure;
+  if (std::uncaught_exceptions() <= exceptions_at_start && !std::exchange(parted, true)) {
+    try {
+      left = part_in_order(completes);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  board.note_leaving(world_rank(), Leaving::done);
+  if (const auto written = std::move(trace)) written->write();
+  if (courier && (left || board.aborted())) courier->part();
+  if (failure) std::rethrow_exception(failure);
+}
+
+/// Waits at most for the timeout. Returns false if an operation is still pending or the job has failed. Throws Error(mismatch)
+/// for a message that nobody has received, and what an operation ends in.
+bool ContextParts::part_in_order(bool completes) {
+  if (board.aborted()) return false;
+  const std::uint64_t deadline = engine.clock().now_ns() + timeout_ns();
+  if (!engine.idle() && (!completes || engine.given_up() || !finish_posted(deadline))) return false;
+  close_links(deadline);
+  RankPage& page = board.page(world_rank());
+  // Both before the bells are rung: whoever waits for this rank learns at once that it will send nothing more.
+  page.leaving.store(static_cast<std::uint32_t>(Leaving::waits));
+  page.life.store(static_cast<std::uint32_t>(Life::finished));
+  if (is_phantom()) return true;
+  board.note_leaving(world_rank(), Leaving::waits);
+  await_others(deadline);
+  if (!board.aborted()) check_unreceived();
+  return true;
+}
+
+/// Completes the pending operations; returns false, with a warning, if that takes too long or nobody is left who could take part.
+bool ContextParts::finish_posted(std::uint64_t deadline_ns) {
+  int hopeless = 0;
+  const auto peers = [this] {
+    std::vector<int> ranks;
+    for (const Operation* each : engine.stuck()) {
+      if (const int peer = each->waiting_for(); peer >= 0 && std::ranges::find(ranks, peer) == ranks.end()) ranks.push_back(peer);
+    }
+    return ranks;
+  };
+  const bool over = engine.rest_until(
+      [&] {
+        if (engine.idle() || board.aborted()) return true;
+        // Their last messages may have come between a step and this look: one step more finds them.
+        const std::vector<int> awaited = peers();
+        const bool all_left = !awaited.empty() && std::ranges::all_of(awaited, [&](int rank) { return board.has_parted(rank); });
+        hopeless = all_left ? hopeless + 1 : 0;
+        return hopeless > 2;
+      },
+      deadline_ns);
+  if (board.aborted()) return false;
+  if (over && engine.idle()) return true;
+  const std::vector<const Operation*> stuck = engine.stuck();
+  logger().warn(
+      "rank {} leaves the job although its {} isn't complete: {}{}", world_rank(),
+      stuck.empty() ? "operation" : name(stuck.front()->info().op),
+      peers().empty() ? "it isn't known why" : "it waits for " + listed(peers()),
+      hopeless > 0 ? ", which has left" : fmt::format(" (for {:g} s, --timeout)", static_cast<double>(timeout_ns()) * 1e-9));
+  return false;
+}
+
+/// Waits until everything that this rank has sent has arrived.
+void ContextParts::close_links(std::uint64_t deadline_ns) {
+  while (!links.close() && !board.aborted() && engine.clock().now_ns() < deadline_ns) posix::sleep_ns(100'000);
+}
+
+/// Waits until all other ranks have finished or are gone; after the deadline, warns of those that haven't.
+void ContextParts::await_others(std::uint64_t deadline_ns) {
+  const auto missing = [this] {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < board.ranks(); ++rank) {
+      if (rank != world_rank() && !board.has_parted(rank) && !links.parted(rank)) ranks.push_back(rank);
+    }
+    return ranks;
+  };
+  int first = 0;  // all before it have finished
+  const auto all_have = [&] {
+    while (first < board.ranks() && (first == world_rank() || board.has_parted(first) || links.parted(first))) ++first;
+    return first == board.ranks() || board.aborted();
+  };
+  if (engine.rest_until(all_have, deadline_ns)) return;
+  const std::vector<int> ranks = missing();
+  logger().warn("rank {} is done, and has waited {:g} s (--timeout, TSP_TIMEOUT) for {} to finish, too: it leaves the job now",
+                world_rank(), static_cast<double>(timeout_ns()) * 1e-9, listed(ranks));
+}
+
+/// Ends the job because of a message to this rank that nobody here has received.
+void ContextParts::check_unreceived() {
+  const auto fail = [this](int from, const std::string& what) {
+    engine.break_down(
+        Error(Cause::mismatch,
+              fmt::format("rank {} has sent a message of {} that rank {} hasn't received, and both have finished. All "
+                          "ranks of a group must call the same operations, with the same root; a message needs its recv",
+                          from, what, world_rank()),
+              world_rank()));
+  };
+  // A rank that hasn't finished, or whose operations were given up, isn't content.
+  const auto is_content = [this](int rank) { return board.life(rank) == Life::finished || links.parted(rank); };
+  for (const Links::Unreceived& each : links.unreceived()) {
+    if (!is_content(each.from)) continue;
+    if (each.stream == kTagged) {
+      engine.mail()->take_in(each.from);
+      continue;
+    }
+    fail(each.from, fmt::format("{} ({} B, number {} on stream {})", describe_tag(each.found.envelope.tag), each.found.bytes,
+                                each.found.envelope.sequence, name(each.stream)));
+  }
+  if (const auto parked = engine.mail()->unreceived(); parked && is_content(parked->from)) {
+    const Mail::Header& header = parked->header;
+    fail(parked->from, header.tag == kNoTag ? fmt::format("its group's channel ({} B)", header.bytes)
+                                            : fmt::format("{} ({} B, tag {})", name(header.dtype), header.bytes, header.tag));
+  }
+}
+
+}  // namespace tsprun::detail
