@@ -83,6 +83,11 @@ struct ContextParts {
   bool part_in_order(bool completes);
   bool finish_posted(std::uint64_t deadline_ns);
   void close_links(std::uint64_t deadline_ns);
+  struct Look {
+    std::uint64_t sign_ns = 0;
+    int count = 0;
+  };
+  bool is_awaited(std::vector<Look>& looks);
   void await_others(std::uint64_t deadline_ns);
   void check_unreceived();
   void look_while_connecting();

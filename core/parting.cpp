@@ -38,25 +38,27 @@ void ContextParts::part(bool completes) {
       failure = std::current_exception();
     }
   }
-  board.note_leaving(world_rank(), Leaving::done);
+  board.note_left(world_rank());
   if (const auto written = std::move(trace)) written->write();
   if (courier && (left || board.aborted())) courier->part();
   if (failure) std::rethrow_exception(failure);
 }
 
-/// Waits at most for the timeout. Returns false if an operation is still pending or the job has failed. Throws Error(mismatch)
-/// for a message that nobody has received, and what an operation ends in.
+/// Waits at most for the timeout. Returns false if the job has failed, or an operation is pending that isn't to be completed.
+/// Throws Error(mismatch) for a message that nobody has received, and what an operation ends in.
 bool ContextParts::part_in_order(bool completes) {
   if (board.aborted()) return false;
   const std::uint64_t deadline = engine.clock().now_ns() + timeout_ns();
-  if (!engine.idle() && (!completes || engine.given_up() || !finish_posted(deadline))) return false;
-  close_links(deadline);
-  RankPage& page = board.page(world_rank());
-  // Both before the bells are rung: whoever waits for this rank learns at once that it will send nothing more.
-  page.leaving.store(static_cast<std::uint32_t>(Leaving::waits));
-  page.life.store(static_cast<std::uint32_t>(Life::finished));
-  if (is_phantom()) return true;
-  board.note_leaving(world_rank(), Leaving::waits);
+  if (!engine.idle() && !completes) return false;
+  // Progress would write into buffers that may be gone.
+  const bool moves = !engine.given_up();
+  if (moves && !engine.idle() && !finish_posted(deadline)) {
+    if (board.aborted()) return false;
+    engine.abandon();
+  }
+  if (moves) close_links(deadline);
+  board.note_finished(world_rank());
+  if (is_phantom() || !moves) return true;
   await_others(deadline);
   if (!board.aborted()) check_unreceived();
   return true;
@@ -98,7 +100,21 @@ void ContextParts::close_links(std::uint64_t deadline_ns) {
   while (!links.close() && !board.aborted() && engine.clock().now_ns() < deadline_ns) posix::sleep_ns(100'000);
 }
 
-/// Waits until all other ranks have finished or are gone; after the deadline, warns of those that haven't.
+/// Returns true if a rank waits for this one, which will send nothing more: it has looked in vain twice since this one finished.
+bool ContextParts::is_awaited(std::vector<Look>& looks) {
+  looks.resize(static_cast<std::size_t>(board.ranks()));
+  for (int rank = 0; rank < board.ranks(); ++rank) {
+    Look& last = looks[static_cast<std::size_t>(rank)];
+    const std::uint64_t sign_ns = board.page(rank).last_sign_ns.load(relaxed);
+    if (rank == world_rank() || board.waits_for(rank) != world_rank()) last = {};
+    else if (sign_ns != last.sign_ns) last = {.sign_ns = sign_ns, .count = last.count + 1};
+    if (last.count > 2) return true;
+  }
+  return false;
+}
+
+/// Waits until all other ranks have finished or are gone, or one waits for this one, whose process's end then tells it how that
+/// came; after the deadline, warns of those that haven't.
 void ContextParts::await_others(std::uint64_t deadline_ns) {
   const auto missing = [this] {
     std::vector<int> ranks;
@@ -108,9 +124,10 @@ void ContextParts::await_others(std::uint64_t deadline_ns) {
     return ranks;
   };
   int first = 0;  // all before it have finished
+  std::vector<Look> looks;
   const auto all_have = [&] {
     while (first < board.ranks() && (first == world_rank() || board.has_parted(first) || links.parted(first))) ++first;
-    return first == board.ranks() || board.aborted();
+    return first == board.ranks() || board.aborted() || is_awaited(looks);
   };
   if (engine.rest_until(all_have, deadline_ns)) return;
   const std::vector<int> ranks = missing();

@@ -135,10 +135,13 @@ std::uint32_t FlightBoard::join(int rank, std::uint32_t pid) const {
   return before;
 }
 
-Leaving FlightBoard::leaving(int rank) const { return static_cast<Leaving>(page(rank).leaving.load()); }
+void FlightBoard::note_finished(int rank) const {
+  page(rank).life.store(static_cast<std::uint32_t>(Life::finished));
+  ring_all();
+}
 
-void FlightBoard::note_leaving(int rank, Leaving leaving) const {
-  page(rank).leaving.store(static_cast<std::uint32_t>(leaving));
+void FlightBoard::note_left(int rank) const {
+  page(rank).left.store(1);
   ring_all();
 }
 

@@ -20,7 +20,7 @@
 //   0 ┌───────────────┐
 //     │ life          │ Life, code, stopped; whether the launcher; `finished` by the rank itself
 //     │               │ its process's end was seen
-//     │ process       │ pid; how far it has left;    the rank
+//     │ process       │ pid; whether it has left;    the rank
 //     │               │ the rank that it connects to
 //  64 ├───────────────┤
 //     │ clock         │ last sign of life, ticks,    the rank
@@ -71,13 +71,6 @@ enum class Life : std::uint32_t {
 };
 /// Returns the enumerator's name.
 std::string_view name(Life life);
-
-/// What a rank that leaves the job does about the others.
-enum class Leaving : std::uint32_t {
-  no,     ///< it hasn't begun to leave
-  waits,  ///< it has finished, and waits until the others have, too
-  done    ///< it has left, in good order or not, and sends nothing more
-};
 
 /// The operation at the head of a stream. One cache line; written only by the rank itself.
 struct alignas(64) ActivityLine {
@@ -172,7 +165,7 @@ struct RankPage {
   // Peers read `life` at every send: its cache line is hardly ever written. Each word lies before those that it vouches for.
   alignas(64) std::atomic<std::uint32_t> over;  ///< 1 once a launcher or PeerWatch has seen its process's end: `life` is final
   std::atomic<std::uint32_t> life;              ///< Life
-  std::atomic<std::uint32_t> leaving;           ///< Leaving
+  std::atomic<std::uint32_t> left;              ///< 1 once the rank has left, in good order or not
   std::atomic<std::int32_t> code;               ///< exit code or signal
   std::atomic<std::uint32_t> pid;
   std::atomic<std::uint32_t> stopped;       ///< 1 while its process is stopped (SIGSTOP, a debugger)
@@ -277,10 +270,10 @@ class FlightBoard {
   /// Returns true if the rank's process is known to have ended, so that life() doesn't change any more.
   bool is_over(int rank) const { return page(rank).over.load(std::memory_order_acquire) != 0; }
   /// Returns true if the rank sends nothing more: it has finished, or left in another way, or its process is gone.
-  bool has_parted(int rank) const { return life(rank) > Life::alive || leaving(rank) == Leaving::done; }
-  Leaving leaving(int rank) const;
-  /// Notes how far this rank has left, and wakes the ranks of this node. To be called by the rank itself.
-  void note_leaving(int rank, Leaving leaving) const;
+  bool has_parted(int rank) const { return life(rank) > Life::alive || page(rank).left.load() != 0; }
+  /// Notes that this rank has finished, or has left, and wakes the ranks of this node. To be called by the rank itself.
+  void note_finished(int rank) const;
+  void note_left(int rank) const;
   std::uint32_t pid(int rank) const;
   /// Returns true if the rank's process is stopped. The launcher or PeerWatch notes this, as a stopped process can't.
   bool stopped(int rank) const { return page(rank).stopped.load(relaxed) != 0; }

@@ -47,7 +47,6 @@ Engine::Engine(FlightBoard board, int world_rank, std::vector<Route> routes, Doo
 
 Engine::~Engine() { abandon(); }
 
-/// Drops all operations. Those of run() aren't owned: they are on stacks that are about to unwind.
 void Engine::abandon() {
   busy_ = 0;
   for (Queue& queue : queues_) {

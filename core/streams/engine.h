@@ -285,6 +285,8 @@ class Engine {
   /// Notes that what is pending must not be stepped any more, as its buffers may be gone.
   void give_up() { given_up_ = busy_ != 0; }
   bool given_up() const { return given_up_; }
+  /// Drops all operations. Those of run() aren't owned: they are on stacks that are about to unwind.
+  void abandon();
   /// Returns the pending operations that nothing but another rank keeps from going on.
   std::vector<const Operation*> stuck() const;
   /// Returns a pending operation, which the engine owns; null: it is complete.
@@ -366,7 +368,6 @@ class Engine {
   ActivityLine& line(Stream stream) const { return page_->activity[static_cast<std::size_t>(stream)]; }
   void sign_of_life() { page_->count_sign(); }
   void note_finished(Stream stream, const OperationInfo& info);
-  void abandon();
   [[noreturn]] void throw_first_cause();
 
   // waiting.cpp and looks.cpp

@@ -110,11 +110,10 @@ void Engine::check_pending(std::uint64_t now) {
 }
 
 /// Returns true while a peer has closed its context, but its process may yet end badly, by an uncaught exception, for instance.
-/// Whoever started the ranks shall see that end before those that it makes fail. A peer that waits for the others to finish
-/// doesn't end before they are told.
+/// Whoever started the ranks shall see that end before those that it makes fail.
 bool Engine::may_end_badly(int peer) const {
   if (!options_.supervised && options_.watch == nullptr) return false;
-  return !board_.is_over(peer) && board_.life(peer) == Life::finished && board_.leaving(peer) != Leaving::waits;
+  return !board_.is_over(peer) && board_.life(peer) == Life::finished;
 }
 
 /// Throws if the rank waited for is gone. Its last messages may still be in the lane, so it throws only after another poll of the
@@ -202,11 +201,11 @@ void Engine::lost(int world_peer, Op op, const std::string& detail) {
     if (board_.aborted()) throw_first_cause();
     const Life life = board_.life(world_peer);
     // Only dead ranks are blamed at once: a rank that is marked finished may yet be reported as failed by its launcher.
-    const bool waits_in_leave = life == Life::finished && board_.leaving(world_peer) == Leaving::waits;
-    if (life == Life::killed || life == Life::exited || waits_in_leave) throw_gone(world_peer, op, sequence);
+    if (life == Life::killed || life == Life::exited) throw_gone(world_peer, op, sequence);
     if (options_.watch != nullptr) options_.watch->look();
     check_carrier(world_peer, op);
     if (!is_near(world_peer)) check_stopped_carrier(detail);
+    page_->last_sign_ns.store(posix::now_ns(), relaxed);
     posix::sleep_ns(2'000'000);
   }
   if (board_.life(world_peer) == Life::finished) throw_gone(world_peer, op, sequence);

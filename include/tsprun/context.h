@@ -69,10 +69,10 @@ class Context {
   ~Context();
   /// Leaves the job, as MPI_Finalize() does: completes operations that are pending, counts the rank as finished, and waits until
   /// all other ranks have left, too, or are gone. All of that takes at most the timeout; then the rank leaves with a warning that
-  /// names those for whom it has waited. Throws Error(mismatch) if a message to this rank has arrived that it hasn't received:
-  /// another rank has called something else, such as a broadcast with another root. Does nothing of that if an exception is being
-  /// thrown or the job has failed. Afterwards nothing of the context may be used but blocks of its heap, which live until it is
-  /// destroyed.
+  /// names those for whom it has waited, and what is still pending is dropped. Throws Error(mismatch) if a message to this rank
+  /// has arrived that it hasn't received: another rank has called something else, such as a broadcast with another root. Does
+  /// nothing of that if an exception is being thrown or the job has failed. Afterwards nothing of the context may be used but
+  /// blocks of its heap, which live until it is destroyed.
   void leave();
 
   /// Returns this rank's number in the world, from 0.

@@ -124,6 +124,15 @@ TEST(Leaving, CompletesWhatWasPosted) {
   }
 }
 
+// Neither rank would ever know otherwise.
+TEST(Leaving, WithAnOperationThatTheOtherRankNeverJoinsIsAMismatch) {
+  Values x(16);  // in place until rank 0 has left
+  const auto body = [&](Context& context) {
+    if (context.rank() == 0) context.world().post_all_reduce(std::span<const float>(x), std::span(x), Reduction::sum);
+  };
+  expect_unreceived(2, body, "all_reduce of f32");
+}
+
 TEST(Leaving, WaitsForTheOthersUpToTheTimeout) {
   for (const auto& [late, left_at] : {std::pair{5.0, 5.0}, std::pair{100.0, 60.0}}) {
     SharedClock clock;
@@ -143,7 +152,6 @@ TEST(Leaving, WaitsForTheOthersUpToTheTimeout) {
   }
 }
 
-// Whoever waits for a rank that waits in leave() isn't told by its process's end.
 TEST(Leaving, EndsTheWaitOfARankThatNeedsMore) {
   for (const RankOptions& options : ways()) {
     const std::vector<RankOutcome> outcomes = try_ranks(

@@ -152,6 +152,20 @@ elif case == "inputs":
     good(run("views.py"))
     good(run("cnn.py", 2))
 elif case == "started":
+    sys.path.insert(0, os.path.join(here, "../../bindings/torch/tsprun_torch"))
+    import starters
+
+    of_srun = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_NODES": "2", "SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0",
+               "SLURM_STEP_NODELIST": "gpu[07-08],login"}
+    found = starters.variables(of_srun)
+    assert {name: value for name, value in found.items() if name != "MASTER_PORT"} == {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "gpu07"}
+    assert 20000 <= int(found["MASTER_PORT"]) < 32000
+    assert found["MASTER_PORT"] == starters.variables(dict(of_srun, SLURM_PROCID="0", SLURM_LOCALID="0"))["MASTER_PORT"]
+    assert found["MASTER_PORT"] != starters.variables(dict(of_srun, SLURM_STEP_ID="1"))["MASTER_PORT"]
+    assert starters.variables(dict(of_srun, MASTER_ADDR="10.0.0.1")).get("MASTER_ADDR") is None, "what is set stays"
+    for others in {"RANK": "0"}, {"TSP_NODE_FD": "5"}:
+        assert starters.variables(dict(of_srun, **others)) == {}
+    assert starters.variables({"SLURM_PROCID": "0", "SLURM_JOB_ID": "17"}) == {}, "a batch script isn't a rank"
     good(run("started.py", 2))
     for starter in "mpirun.openmpi", "mpirun.mpich":
         if not shutil.which(starter):
