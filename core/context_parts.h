@@ -87,6 +87,7 @@ struct ContextParts {
     std::uint64_t sign_ns = 0;
     int count = 0;
   };
+  void wake_if_last() const;
   bool is_awaited(std::vector<Look>& looks);
   void await_others(std::uint64_t deadline_ns);
   void check_unreceived();

@@ -38,7 +38,8 @@ void ContextParts::part(bool completes) {
       failure = std::current_exception();
     }
   }
-  board.note_left(world_rank());
+  board.page(world_rank()).left.store(1);
+  wake_if_last();
   if (const auto written = std::move(trace)) written->write();
   if (courier && (left || board.aborted())) courier->part();
   if (failure) std::rethrow_exception(failure);
@@ -57,7 +58,8 @@ bool ContextParts::part_in_order(bool completes) {
     engine.abandon();
   }
   if (moves) close_links(deadline);
-  board.note_finished(world_rank());
+  board.page(world_rank()).life.store(static_cast<std::uint32_t>(Life::finished));
+  wake_if_last();
   if (is_phantom() || !moves) return true;
   await_others(deadline);
   if (!board.aborted()) check_unreceived();
@@ -98,6 +100,14 @@ bool ContextParts::finish_posted(std::uint64_t deadline_ns) {
 /// Waits until everything that this rank has sent has arrived.
 void ContextParts::close_links(std::uint64_t deadline_ns) {
   while (!links.close() && !board.aborted() && engine.clock().now_ns() < deadline_ns) posix::sleep_ns(100'000);
+}
+
+/// Wakes the ranks of this node if all have finished: those that wait for that needn't be woken by each of many.
+void ContextParts::wake_if_last() const {
+  for (int i = 0; i < static_cast<int>(memory->layout().local_ranks); ++i) {
+    if (!board.has_parted(static_cast<int>(job.first_rank) + i)) return;
+  }
+  board.ring_all();
 }
 
 /// Returns true if a rank waits for this one, which will send nothing more: it has looked in vain twice since this one finished.

@@ -135,16 +135,6 @@ std::uint32_t FlightBoard::join(int rank, std::uint32_t pid) const {
   return before;
 }
 
-void FlightBoard::note_finished(int rank) const {
-  page(rank).life.store(static_cast<std::uint32_t>(Life::finished));
-  ring_all();
-}
-
-void FlightBoard::note_left(int rank) const {
-  page(rank).left.store(1);
-  ring_all();
-}
-
 void FlightBoard::ring_all() const {
   const auto here = static_cast<int>(memory_->layout().local_ranks);
   for (int i = 0; i < here; ++i) memory_->ring(i);

@@ -271,9 +271,8 @@ class FlightBoard {
   bool is_over(int rank) const { return page(rank).over.load(std::memory_order_acquire) != 0; }
   /// Returns true if the rank sends nothing more: it has finished, or left in another way, or its process is gone.
   bool has_parted(int rank) const { return life(rank) > Life::alive || page(rank).left.load() != 0; }
-  /// Notes that this rank has finished, or has left, and wakes the ranks of this node. To be called by the rank itself.
-  void note_finished(int rank) const;
-  void note_left(int rank) const;
+  /// Wakes the ranks of this node.
+  void ring_all() const;
   std::uint32_t pid(int rank) const;
   /// Returns true if the rank's process is stopped. The launcher or PeerWatch notes this, as a stopped process can't.
   bool stopped(int rank) const { return page(rank).stopped.load(relaxed) != 0; }
@@ -318,7 +317,6 @@ class FlightBoard {
   std::string describe(const Chain& chain, std::uint64_t now_ns) const;
 
  private:
-  void ring_all() const;
   const shm::NodeMemory* memory_;
   int ranks_;
 };
