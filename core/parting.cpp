@@ -50,17 +50,15 @@ void ContextParts::part(bool completes) {
 bool ContextParts::part_in_order(bool completes) {
   if (board.aborted()) return false;
   const std::uint64_t deadline = engine.clock().now_ns() + timeout_ns();
-  if (!engine.idle() && !completes) return false;
-  // Progress would write into buffers that may be gone.
-  const bool moves = !engine.given_up();
-  if (moves && !engine.idle() && !finish_posted(deadline)) {
+  if (!engine.idle() && (!completes || engine.given_up())) return false;  // progress would write into buffers that may be gone
+  if (!engine.idle() && !finish_posted(deadline)) {
     if (board.aborted()) return false;
     engine.abandon();
   }
-  if (moves) close_links(deadline);
+  close_links(deadline);
   board.page(world_rank()).life.store(static_cast<std::uint32_t>(Life::finished));
   wake_if_last();
-  if (is_phantom() || !moves) return true;
+  if (is_phantom()) return true;
   await_others(deadline);
   if (!board.aborted()) check_unreceived();
   return true;

@@ -124,13 +124,22 @@ TEST(Leaving, CompletesWhatWasPosted) {
   }
 }
 
-// Neither rank would ever know otherwise.
-TEST(Leaving, WithAnOperationThatTheOtherRankNeverJoinsIsAMismatch) {
-  Values x(16);  // in place until rank 0 has left
-  const auto body = [&](Context& context) {
-    if (context.rank() == 0) context.world().post_all_reduce(std::span<const float>(x), std::span(x), Reduction::sum);
-  };
-  expect_unreceived(2, body, "all_reduce of f32");
+// Over sockets rank 0 itself is told; over shared memory rank 1 finds its message.
+TEST(Leaving, WithAnOperationThatTheOtherRankNeverJoinsFails) {
+  for (const RankOptions& options : ways()) {
+    Values x(16);
+    const std::vector<RankOutcome> outcomes = try_ranks(
+        2,
+        [&](Context& context) {
+          if (context.rank() == 0) context.world().post_all_reduce(std::span<const float>(x), std::span(x), Reduction::sum);
+          context.leave();
+        },
+        options);
+    EXPECT_TRUE(outcomes[0].failed || outcomes[1].failed) << describe(outcomes);
+    for (const RankOutcome& each : outcomes) {
+      if (each.failed) EXPECT_NE(each.message.find("all_reduce of f32"), std::string::npos) << describe(outcomes);
+    }
+  }
 }
 
 TEST(Leaving, WaitsForTheOthersUpToTheTimeout) {
