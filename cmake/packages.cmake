@@ -19,3 +19,6 @@ find_package(CLI11 2.1 REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(hwloc REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
+# layers/text alone: the expressions and the normal forms of tokenizers.
+find_package(Oniguruma REQUIRED)
+find_package(utf8proc REQUIRED)

@@ -21,9 +21,10 @@ ALLOWED = {
     "layers/schedules": ["layers/io", "layers/layout", "layers/parameters", "core", "transport"],
     "layers/model": ["layers/io", "layers/layout", "layers/parameters", "layers/schedules", "core", "transport"],
     "layers/theory": ["layers/io", "layers/layout", "layers/schedules", "layers/model", "core", "transport"],
+    "layers/text": ["layers/io", "core", "transport"],
     "bindings": [],
     "launcher": ["layers/io", "layers/layout", "layers/parameters", "layers/checkpoints", "layers/schedules", "layers/model",
-                 "layers/theory", "core", "transport"],
+                 "layers/theory", "layers/text", "core", "transport"],
 }
 
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)

@@ -1,0 +1,123 @@
+// Compiles and searches with Oniguruma, within limits of steps and memory.
+#include "layers/text/expression.h"
+
+#include "layers/io/json_text.h"
+#include "layers/text/characters.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#include <oniguruma.h>
+
+#include <array>
+#include <mutex>
+#include <stdexcept>
+
+namespace tsprun::detail::text {
+
+namespace {
+
+// An expression that tries more than this at one place is refused: it would take exponentially long. The engine's own default.
+constexpr unsigned long kMostSteps = 10'000'000;
+// Places to which a match may go back, of 40 bytes each: what a run of so many letters needs.
+constexpr unsigned kMostPlaces = 16'000'000;
+
+const OnigUChar* bytes_of(const char* text) { return reinterpret_cast<const OnigUChar*>(text); }
+
+std::string trouble(int code, OnigErrorInfo* info) {
+  std::array<OnigUChar, ONIG_MAX_ERROR_MESSAGE_LEN> message{};
+  const int bytes =
+      info != nullptr ? onig_error_code_to_str(message.data(), code, info) : onig_error_code_to_str(message.data(), code);
+  return shown({reinterpret_cast<const char*>(message.data()), static_cast<std::size_t>(bytes)});
+}
+
+/// What a search writes to; each thread has its own.
+struct Scratch {
+  OnigRegion* region = onig_region_new();
+  OnigMatchParam* limits = onig_new_match_param();
+  Scratch() {
+    onig_initialize_match_param(limits);
+    onig_set_retry_limit_in_match_of_match_param(limits, kMostSteps);
+    onig_set_match_stack_limit_size_of_match_param(limits, kMostPlaces);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() {
+    onig_region_free(region, 1);
+    onig_free_match_param(limits);
+  }
+};
+
+}  // namespace
+
+struct Pattern::Compiled {
+  OnigRegex regex = nullptr;
+  std::string source;
+  Compiled() = default;
+  Compiled(const Compiled&) = delete;
+  Compiled& operator=(const Compiled&) = delete;
+  ~Compiled() { onig_free(regex); }
+};
+
+Pattern Pattern::literal(std::string text) { return Pattern(std::move(text), nullptr); }
+
+Pattern Pattern::expression(const std::string& source) {
+  // The library parses with tables of its own, which no two threads may fill at once.
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  static const int initialized = [] {
+    OnigEncoding encoding = ONIG_ENCODING_UTF8;
+    onig_set_parse_depth_limit(250);
+    return onig_initialize(&encoding, 1);
+  }();
+  (void)initialized;
+  auto compiled = std::make_shared<Compiled>();
+  compiled->source = source;
+  OnigErrorInfo info{};
+  const int code = onig_new(&compiled->regex, bytes_of(source.data()), bytes_of(source.data() + source.size()), ONIG_OPTION_NONE,
+                            ONIG_ENCODING_UTF8, OnigDefaultSyntax, &info);
+  if (code != ONIG_NORMAL) {
+    compiled->regex = nullptr;
+    throw std::invalid_argument(trouble(code, &info));
+  }
+  return Pattern({}, std::move(compiled));
+}
+
+bool Pattern::find_from(std::string_view text, std::size_t from, Place& match) const {
+  if (!compiled_) {
+    const std::size_t at = text.find(literal_, from);
+    match = {at, at + literal_.size()};
+    return at != std::string_view::npos;
+  }
+  thread_local Scratch scratch;
+  // A search may try at each place: enough for what any tokenizer needs, too little for the square of a long text's length.
+  onig_set_retry_limit_in_search_of_match_param(scratch.limits, kMostSteps + 100 * text.size());
+  const OnigUChar* begin = bytes_of(text.data());
+  const int at = onig_search_with_param(compiled_->regex, begin, begin + text.size(), begin + from, begin + text.size(),
+                                        scratch.region, ONIG_OPTION_NONE, scratch.limits);
+  if (at == ONIG_MISMATCH) return false;
+  if (at < 0) {
+    throw Error(Cause::refused,
+                fmt::format("the tokenizer's expression {} gives up on a text of {} bytes at byte {}: {}; a text with "
+                            "line ends or blanks at least every million bytes would work",
+                            shown(compiled_->source), text.size(), from, trouble(at, nullptr)));
+  }
+  match = {static_cast<std::size_t>(scratch.region->beg[0]), static_cast<std::size_t>(scratch.region->end[0])};
+  return true;
+}
+
+bool Pattern::find(std::string_view text, Search& search) const {
+  while (search.from <= text.size()) {
+    const std::size_t last = search.match.end;
+    Place found{};
+    if (!find_from(text, search.from, found)) return false;
+    if (found.begin == found.end && search.any && found.end == last) {
+      search.from += search.from < text.size() ? character_at(text, search.from).bytes : 1;
+      continue;
+    }
+    search = {found, found.end, true};
+    return true;
+  }
+  return false;
+}
+
+}  // namespace tsprun::detail::text

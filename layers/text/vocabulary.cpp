@@ -1,0 +1,54 @@
+// Open addressing; texts lie one behind the other.
+#include "layers/text/vocabulary.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace tsprun::detail::text {
+
+std::uint64_t hash_of(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+std::size_t Vocabulary::slot_of(std::string_view text) const {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t slot = hash_of(text) & mask;
+  while (slots_[slot] != kNone && text_of(static_cast<std::size_t>(slots_[slot])) != text) slot = (slot + 1) & mask;
+  return slot;
+}
+
+void Vocabulary::grow(std::size_t slots) {
+  const std::vector<Token> old = std::exchange(slots_, std::vector<Token>(slots, kNone));
+  for (const Token id : old)
+    if (id != kNone) slots_[slot_of(text_of(static_cast<std::size_t>(id)))] = id;
+}
+
+void Vocabulary::reserve(std::size_t tokens, std::size_t bytes) {
+  tokens_.reserve(tokens);
+  bytes_.reserve(bytes);
+  grow(std::bit_ceil(std::max<std::size_t>(2 * tokens, 16)));
+}
+
+bool Vocabulary::add(std::string_view text, Token id) {
+  if (2 * (count_ + 1) > slots_.size()) grow(std::max<std::size_t>(2 * slots_.size(), 16));
+  const auto index = static_cast<std::size_t>(id);
+  if (index >= tokens_.size()) tokens_.resize(index + 1);
+  if (tokens_[index].bytes != kAbsent) return false;
+  tokens_[index] = {static_cast<std::uint32_t>(bytes_.size()), static_cast<std::uint32_t>(text.size())};
+  bytes_ += text;
+  longest_ = std::max(longest_, text.size());
+  Token& slot = slots_[slot_of(text)];
+  if (slot == kNone) ++count_;
+  slot = id;
+  return true;
+}
+
+Token Vocabulary::find(std::string_view text) const { return slots_.empty() ? kNone : slots_[slot_of(text)]; }
+
+std::optional<std::string_view> Vocabulary::text(Token id) const {
+  if (id < 0 || static_cast<std::size_t>(id) >= tokens_.size() || tokens_[static_cast<std::size_t>(id)].bytes == kAbsent)
+    return {};
+  return text_of(static_cast<std::size_t>(id));
+}
+
+}  // namespace tsprun::detail::text
