@@ -45,14 +45,19 @@ class Vocabulary {
     std::uint32_t bytes = kAbsent;
   };
   static constexpr std::uint32_t kAbsent = ~std::uint32_t{0};
+  struct Slot {
+    std::uint32_t hash = 0;
+    Token id = kNone;  // kNone: free
+  };
 
   std::string_view text_of(std::size_t id) const { return std::string_view(bytes_).substr(tokens_[id].begin, tokens_[id].bytes); }
-  std::size_t slot_of(std::string_view text) const;
+  std::size_t slot_of(std::string_view text, std::uint64_t hash) const;
   void grow(std::size_t slots);
 
   std::string bytes_;  // all texts
   std::vector<Entry> tokens_;
-  std::vector<Token> slots_;  // ids by the hash of their texts; kNone: free. A power of two of them
+  // Ids by the hash of their texts, whose upper half says without a look at the text that it is another. A power of two of them.
+  std::vector<Slot> slots_;
   std::size_t count_ = 0;
   std::size_t longest_ = 0;
 };

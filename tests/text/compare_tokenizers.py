@@ -7,8 +7,9 @@ BUILD is a build folder with the target tokenize_strings. The packages come from
 `tokenizers`, and the tokenizers of six models; --packages names a folder where they are or will be installed (a new one otherwise).
 Instead of the six models --folder compares one folder's tokenizer.json.
 
-Oniguruma, and the tables of normal forms, are of other versions of Unicode there than in Debian. So every code point is tried by itself
-first; those where ids differ are counted, must be unassigned in Unicode 12, and stay out of the strings.
+Oniguruma has a newer version of Unicode there than in Debian, and normal forms an older one (9). So every code point is tried by itself
+first; those where ids differ are counted and stay out of the strings. They must have come after Debian's Oniguruma, or be marks that
+came after Unicode 3.2, the oldest of which Python has tables.
 
 Exits with 1 if anything else differs.
 """
@@ -26,6 +27,11 @@ import unicodedata
 HERE = pathlib.Path(__file__).resolve().parent
 MODELS = ("qwen3", "llama3", "gemma3", "deepseek_v3", "gptoss", "mistral_nemo")
 VERSION = "0.23"
+
+# A code point among what shows whether it is a letter, a mark, a digit, a symbol, a blank, or combines.
+PROBE = "a?<div ?.com??'s ?\n\n? 1?23?the a?\u0301"
+# Debian's Oniguruma 6.9.8 has the properties of Unicode 14, as Python 3.11 has.
+TABLES = unicodedata if unicodedata.unidata_version.startswith("14.") else unicodedata.ucd_3_2_0
 
 WORDS = """the of and naïve coöperate Ångström don't I'LL we'Re it's 12345 3.14159 0x1F x+y=z foo_bar camelCase HTTPServer <div> </p> a.b.c
     {"a":[1,2]} \\n \\t C:\\dir https://example.org/?q=1&r=%20 hello,world!!! ... — “quoted” ‘it’ § ™ © ½ ² ₂ Ⅷ ﬁ ﬀ ſ ſs 'ſ K Å Ω ß ẞ İ ı
@@ -87,20 +93,6 @@ def code_points():
     return [c for c in range(0x110000) if not 0xd800 <= c < 0xe000]
 
 
-def assigned_long_ago(code):
-    """Whether Unicode 12 has the character: Python's tables are newer, so those that came with 13 and 14 are listed by block."""
-    category = unicodedata.category(chr(code))
-    return category != "Cn" and not is_new(code)
-
-
-def is_new(code):
-    return any(first <= code <= last for first, last in NEW)
-
-
-# What Unicode 12.1 to 14 added, as far as Python knows it, by ranges that hold nothing older whose properties changed.
-NEW = [(0x32ff, 0x32ff)]
-
-
 def random_string(chance, allowed, added):
     """One string: some pieces, of kinds that trouble tokenizers."""
     pieces = []
@@ -143,11 +135,13 @@ def compare(pair, name, count, seed):
     added = [token["content"] for token in data.get("added_tokens", [])]
     highest = max([token["id"] for token in data.get("added_tokens", [])] + [len(data["model"]["vocab"]) - 1])
     points = code_points()
-    probes = [f"a{chr(c)} {chr(c)}B{chr(c)}{chr(c)}1".encode() for c in points]
+    probes = [PROBE.replace("?", chr(c)).encode() for c in points]
     odd = {points[i] for i in pair.differences("encode", probes)}
-    old = [c for c in odd if unicodedata.category(chr(c)) != "Cn" and unicodedata.ucd_3_2_0.category(chr(c)) != "Cn"]
-    print(f"{name}: {len(points)} code points alone: {len(odd)} differ, of which Unicode 3.2 has {len(old)}: "
-          + " ".join(f"U+{c:04X}" for c in sorted(old)[:20]), flush=True)
+    known = {c for c in odd if TABLES.category(chr(c)) != "Cn"}
+    marks = {c for c in known if unicodedata.combining(chr(c)) and unicodedata.ucd_3_2_0.category(chr(c)) == "Cn"}
+    old = sorted(known - marks)
+    print(f"{name}: {len(points)} code points alone: {len(odd - known)} differ that came after Unicode {TABLES.unidata_version}, {len(marks)} younger "
+          f"marks, {len(old)} others: " + " ".join(f"U+{c:04X}" for c in old[:20]), flush=True)
     allowed = [c for c in points if c not in odd]
     chance = random.Random(seed)
     strings = []
