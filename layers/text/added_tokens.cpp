@@ -22,12 +22,11 @@ Token AddedTokens::add(const AddedToken& token, const Vocabulary& vocabulary) {
   Token id = find(token.content);
   if (id != kNone && by_id_.at(id) == token) return kNone;
   if (id == kNone) id = vocabulary.find(token.content);
-  if (id == kNone) id = std::max(static_cast<Token>(vocabulary.size()), highest_ + 1);
+  if (id == kNone) id = static_cast<Token>(vocabulary.size() + beyond_++);
   if (!by_content_.contains(token.content)) searched_.push_back(token);
   by_content_[token.content] = id;
   by_id_[id] = token;
-  highest_ = std::max(highest_, id);
-  ids_ = static_cast<std::size_t>(highest_) + 1;
+  ids_ = std::max(ids_, static_cast<std::size_t>(id) + 1);
   return id;
 }
 
@@ -36,6 +35,7 @@ void AddedTokens::prepare(const Normalizer* normalizer, const std::string& where
     std::string content = token.content;
     bool from_start = true;
     if (token.normalized && normalizer != nullptr) normalizer->apply(content, from_start);
+    texts_[find(token.content)] = content;
     if (content.empty()) continue;
     if (content.size() > kLongestAdded || !(token.normalized ? normalized_ : as_they_are_).add(content, find(token.content))) {
       throw Error(Cause::refused,
@@ -82,9 +82,9 @@ void AddedTokens::cut(std::string_view text, bool normalized, FunctionRef<void(s
   if (done < text.size()) part(text.substr(done), kNone);
 }
 
-const AddedToken* AddedTokens::find(Token id) const {
-  const auto at = by_id_.find(id);
-  return at == by_id_.end() ? nullptr : &at->second;
+const std::string* AddedTokens::text(Token id) const {
+  const auto at = texts_.find(id);
+  return at == texts_.end() ? nullptr : &at->second;
 }
 
 Token AddedTokens::find(const std::string& content) const {

@@ -39,8 +39,8 @@ class AddedTokens {
   /// id) for each part that isn't empty; kNone: text between them.
   void cut(std::string_view text, bool normalized, FunctionRef<void(std::string_view piece, Token id)> part) const;
 
-  /// Returns the token with this id; null: it is none of these.
-  const AddedToken* find(Token id) const;
+  /// Returns the text of an id for decoding, in its normal form if that is what is found; null: it is none of these.
+  const std::string* text(Token id) const;
   /// Returns the id of this content; kNone: there is none.
   Token find(const std::string& content) const;
   /// Returns whether decoded texts may leave this text out.
@@ -54,8 +54,9 @@ class AddedTokens {
   std::unordered_map<std::string, Token> by_content_;
   std::unordered_map<std::string, bool> special_;
   std::unordered_map<Token, AddedToken> by_id_;
+  std::unordered_map<Token, std::string> texts_;
   std::vector<AddedToken> searched_;
-  Token highest_ = kNone;
+  std::size_t beyond_ = 0;  // how many the vocabulary lacks
   std::size_t ids_ = 0;
 };
 

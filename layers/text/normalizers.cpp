@@ -136,8 +136,8 @@ bool is_chinese(char32_t code) {
 }
 
 void clean(std::string& text, char32_t code) {
-  if (is_white_space(code)) text += ' ';
-  else if (code != 0 && code != 0xfffd && !is_other(code)) append(text, code);
+  if (code == '\t' || code == '\n' || code == '\r') text += ' ';
+  else if (code != 0xfffd && !is_other(code)) append(text, is_white_space(code) ? U' ' : code);
 }
 
 void space_chinese(std::string& text, char32_t code) {

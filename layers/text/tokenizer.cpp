@@ -91,8 +91,8 @@ TextStream::TextStream(TextStream&&) noexcept = default;
 TextStream::~TextStream() = default;
 
 std::string TextStream::add(Token id) {
-  const AddedToken* added = parts_->added.find(id);
-  const auto text = added != nullptr ? std::optional<std::string_view>(added->content) : parts_->vocabulary.text(id);
+  const std::string* added = parts_->added.text(id);
+  const auto text = added != nullptr ? std::optional<std::string_view>(*added) : parts_->vocabulary.text(id);
   if (!text || (skip_special_ && parts_->added.is_special(std::string(*text)))) return {};
   stages_->all.back()->take(*text);
   stages_->all.back()->end_token();

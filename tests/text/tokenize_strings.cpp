@@ -1,6 +1,6 @@
-// Tokenizes many strings for compare_tokenizers.py: tokenize_strings DIR encode|special|decode < strings > results. A string is its
-// length (uint32) and its bytes; ids are their number and themselves (uint32). Encoding answers with ids, and with the text that they
-// decode to; decoding reads ids, and answers with their text, which must be what a stream makes of them.
+// Tokenizes many strings for compare_tokenizers.py: tokenize_strings DIR encode|special|decode < strings > results. A string is
+// its length (uint32) and its bytes; ids are their number and themselves (uint32). Encoding answers with ids, and with the text
+// that they decode to; decoding reads ids, and answers with their text, which must be what a stream makes of them.
 #include "layers/text/tokenizer.h"
 #include "transport/cause.h"
 
