@@ -9,6 +9,7 @@
 #include <oniguruma.h>
 
 #include <array>
+#include <ctime>
 #include <mutex>
 #include <stdexcept>
 
@@ -18,8 +19,21 @@ namespace {
 
 // An expression that tries more than this at one place is refused: it would take exponentially long. The engine's own default.
 constexpr unsigned long kMostSteps = 10'000'000;
+constexpr unsigned long kMostStepsPerByte = 100;
 // Places to which a match may go back, of 40 bytes each: what a run of so many letters needs.
 constexpr unsigned kMostPlaces = 16'000'000;
+
+// The engine counts neither what a match takes in nor what it looks ahead at, so time is limited too: of a thread's processor,
+// for all matches in a text.
+constexpr double kMostSeconds = 2;
+constexpr double kMostSecondsPerByte = 1e-6;
+constexpr std::uint64_t kCallsBetweenLooks = 256;
+
+double processor_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
 
 const OnigUChar* bytes_of(const char* text) { return reinterpret_cast<const OnigUChar*>(text); }
 
@@ -82,25 +96,33 @@ Pattern Pattern::expression(const std::string& source) {
   return Pattern({}, std::move(compiled));
 }
 
-bool Pattern::find_from(std::string_view text, std::size_t from, Place& match) const {
+void Pattern::give_up(std::string_view text, std::size_t at, std::string_view why) const {
+  throw Error(Cause::refused,
+              fmt::format("the tokenizer's expression {} gives up on a text of {} bytes at byte {}: {}; texts in shorter "
+                          "parts would work",
+                          shown(compiled_->source), text.size(), at, why));
+}
+
+bool Pattern::find_from(std::string_view text, std::size_t from, Search& search, Place& match) const {
   if (!compiled_) {
     const std::size_t at = text.find(literal_, from);
     match = {at, at + literal_.size()};
     return at != std::string_view::npos;
   }
   thread_local Scratch scratch;
-  // A search may try at each place: enough for what any tokenizer needs, too little for the square of a long text's length.
-  onig_set_retry_limit_in_search_of_match_param(scratch.limits, kMostSteps + 100 * text.size());
   const OnigUChar* begin = bytes_of(text.data());
+  // A search may try at each place: enough for what any tokenizer needs, too little for the square of a long text's length.
+  onig_set_retry_limit_in_search_of_match_param(scratch.limits, kMostSteps + kMostStepsPerByte * text.size());
   const int at = onig_search_with_param(compiled_->regex, begin, begin + text.size(), begin + from, begin + text.size(),
                                         scratch.region, ONIG_OPTION_NONE, scratch.limits);
-  if (at == ONIG_MISMATCH) return false;
-  if (at < 0) {
-    throw Error(Cause::refused,
-                fmt::format("the tokenizer's expression {} gives up on a text of {} bytes at byte {}: {}; a text with "
-                            "line ends or blanks at least every million bytes would work",
-                            shown(compiled_->source), text.size(), from, trouble(at, nullptr)));
+  if (search.calls++ % kCallsBetweenLooks == 0) {
+    const double now = processor_seconds();
+    if (search.calls == 1) search.began = now;
+    if (now - search.began > kMostSeconds + kMostSecondsPerByte * static_cast<double>(text.size()))
+      give_up(text, from, "it takes too long");
   }
+  if (at == ONIG_MISMATCH) return false;
+  if (at < 0) give_up(text, from, trouble(at, nullptr));
   match = {static_cast<std::size_t>(scratch.region->beg[0]), static_cast<std::size_t>(scratch.region->end[0])};
   return true;
 }
@@ -109,12 +131,14 @@ bool Pattern::find(std::string_view text, Search& search) const {
   while (search.from <= text.size()) {
     const std::size_t last = search.match.end;
     Place found{};
-    if (!find_from(text, search.from, found)) return false;
+    if (!find_from(text, search.from, search, found)) return false;
     if (found.begin == found.end && search.any && found.end == last) {
       search.from += search.from < text.size() ? character_at(text, search.from).bytes : 1;
       continue;
     }
-    search = {found, found.end, true};
+    search.match = found;
+    search.from = found.end;
+    search.any = true;
     return true;
   }
   return false;

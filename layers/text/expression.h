@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -44,13 +45,16 @@ class Pattern {
   struct Search {
     Place match{0, 0};
     std::size_t from = 0;
-    bool any = false;  // there was a match before
+    bool any = false;         // there was a match before
+    std::uint64_t calls = 0;  // of the engine
+    double began = 0;         // when this thread's processor time was looked at first
   };
   explicit Pattern(std::string literal, std::shared_ptr<const Compiled> compiled)
       : literal_(std::move(literal)), compiled_(std::move(compiled)) {}
   /// Finds the next match; an empty one where the last ended isn't one. False: there is none.
   bool find(std::string_view text, Search& search) const;
-  bool find_from(std::string_view text, std::size_t from, Place& match) const;
+  bool find_from(std::string_view text, std::size_t from, Search& search, Place& match) const;
+  [[noreturn]] void give_up(std::string_view text, std::size_t at, std::string_view why) const;
 
   std::string literal_;
   std::shared_ptr<const Compiled> compiled_;  // null: the literal is meant
