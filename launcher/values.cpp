@@ -94,6 +94,8 @@ Choice<std::string> one_of(const std::vector<std::string>& words, std::string wh
 
 Choice<DType> dtypes() { return {{{"f32", DType::f32}, {"f64", DType::f64}, {"bf16", DType::bf16}}}; }
 
+Choice<bool> audit_modes() { return {{{"report", false}, {"strict", true}}}; }
+
 Choice<Recompute> recompute_modes() {
   return {{{"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}}};
 }

@@ -84,6 +84,8 @@ Choice<std::string> one_of(const std::vector<std::string>& words, std::string wh
 Choice<DType> dtypes();
 /// Returns the choice of --recompute.
 Choice<Recompute> recompute_modes();
+/// Parses what --audit does about a figure that isn't as forecast: shows it, or fails the job, too (true).
+Choice<bool> audit_modes();
 /// Returns "none", "selective" or "full".
 inline std::string recompute_name(Recompute recompute) { return recompute_modes().print(recompute); }
 

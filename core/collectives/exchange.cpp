@@ -30,6 +30,8 @@ void Offer::set(std::span<const std::byte> memory, std::size_t largest, Readers 
     protocol_ = Protocol::staged;
   } else {
     protocol_ = owner != Owner::changing && group.heap->contains(memory) ? Protocol::in_place : Protocol::mirrored;
+    // Memory whose need is certain is taken when the operation is posted, so that forecasts don't depend on when it begins.
+    if (owner == Owner::changing) allocate_mirror();
   }
 }
 
@@ -50,6 +52,11 @@ bool Offer::find_room() {
   return block_ != nullptr;
 }
 
+void Offer::allocate_mirror() {
+  mirror_ = me_->group().heap->allocate(memory_.size(),
+                                        fmt::format("{}: a copy of a buffer that doesn't lie in the heap", name(me_->info().op)));
+}
+
 bool Offer::prepare(std::size_t offset, std::size_t bytes) {
   if (bytes == 0 || protocol_ == Protocol::copied || protocol_ == Protocol::in_place) return true;
   std::byte* to = nullptr;
@@ -57,10 +64,7 @@ bool Offer::prepare(std::size_t offset, std::size_t bytes) {
     if (!find_room()) return false;
     to = block_->bytes().data();
   } else {
-    if (mirror_.bytes().empty()) {
-      mirror_ = me_->group().heap->allocate(
-          memory_.size(), fmt::format("{}: a copy of a buffer that doesn't lie in the heap", name(me_->info().op)));
-    }
+    if (mirror_.bytes().empty()) allocate_mirror();
     to = mirror_.bytes().data();
   }
   me_->copy(to + offset, memory_.data() + offset, bytes);

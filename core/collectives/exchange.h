@@ -94,6 +94,7 @@ class Offer {
 
  private:
   bool find_room();
+  void allocate_mirror();
   bool is_read_in_place(Owner owner) const;
   /// Returns true if peers get the bytes straight from the memory.
   bool is_prepared() const { return protocol_ == Protocol::copied || protocol_ == Protocol::in_place; }

@@ -235,10 +235,10 @@ void BlockCommand::compute(Context& context, ReportSink& sink, const GlobalOptio
   output.publish();
 
   const theory::MeshSetting of = mesh_setting(session, model);
-  audit.forecast = theory::block_counts(of, rank.rank(), peak_options(session, backward));
-  const std::vector<RankAudit> audits = gather_audits(rank, audit);
-  if (session.speaks()) say_audit(session, audits);
-  session.finish();
+  theory::PeakOptions options = peak_options(session, backward);
+  options.files = true;
+  audit.forecast = theory::block_counts(of, rank.rank(), options);
+  finish_with(session, gather_audits(rank, audit), model.strict_audit);
 }
 
 int BlockCommand::run(const GlobalOptions& global, Report& report) {

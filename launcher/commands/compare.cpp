@@ -52,7 +52,8 @@ void run_steps(Context& context, ReportSink& sink, const ComparePoint& point, co
   Model model(rank, session.mesh(), model_options(options, training));
   fill_weights(session, model, options);
   TrainingBatch batch(options);
-  PassesOfRun passes{.decisive = {}, .tokens = [&](std::uint64_t step) { return batch.of_step(step); }};
+  PassesOfRun passes{
+      .decisive = {}, .tokens = [&](std::uint64_t step) { return batch.of_step(step); }, .files = !options.model.empty()};
 
   // The first step isn't measured: it warms up caches and allocates memory for the first time.
   for (std::uint64_t step = 1; step <= compare.steps + 1; ++step) {

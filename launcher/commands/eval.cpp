@@ -125,10 +125,13 @@ void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptio
   ModelCommandOptions audited = options;  // the first pass
   std::vector<Token> audited_ids;
   std::optional<WindowBatch> again;
-  PassesOfRun passes{.decisive = {}, .tokens = [&](std::uint64_t first) {
-                       again.emplace(stream, options.sequence, first, windows_together(stream, options, first));
-                       return again->tokens();
-                     }};
+  PassesOfRun passes{.decisive = {},
+                     .tokens =
+                         [&](std::uint64_t first) {
+                           again.emplace(stream, options.sequence, first, windows_together(stream, options, first));
+                           return again->tokens();
+                         },
+                     .files = !options.model.empty()};
   rank.reset_times();
   for (std::uint64_t first = 0; first < windows;) {
     const std::size_t count = windows_together(stream, options, first);

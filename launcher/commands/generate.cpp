@@ -30,7 +30,7 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-constexpr ModelOptionUse kGenerateUse{.model_folder = true, .data = false, .seed = true, .recompute = false};
+constexpr ModelOptionUse kGenerateUse{.model_folder = true, .data = false, .seed = true, .recompute = false, .audit = false};
 /// Returns the nearest layout that can be decoded: with tsp instead of zero3.
 Layout decodable(const Layout& layout) {
   Layout works;
@@ -56,7 +56,7 @@ struct GenerateOptions {
   Given<double> temperature{1.0};
   Given<std::size_t> top_k{0};
   Given<double> top_p{1.0};
-  bool audit = false;  ///< print the audit's tables, not only its verdict
+  std::string audit;  ///< "report": print the audit's tables, not only its verdict; "strict": and fail if a figure differs
 
   // Values derived during validation, not given on the command line.
   std::vector<Prompt> texts;  ///< at least one
@@ -254,7 +254,15 @@ void GenerateOptions::declare(OptionTable& table) {
   table.add("--top-k K", top_k, "only the K likeliest; 0: all");
   table.add("--top-p P", top_p, "only the likeliest that together have this probability",
             Number{{.lowest = 0, .highest = 1, .open = true}});
-  table.add("--audit", audit, "print on stderr what every rank held and received, beside the forecast", per_node);
+  OptionRow& row =
+      table.add("--audit MODE", audit,
+                "print on stderr what every rank held and received, beside the forecast; strict: and exit with 1 if a "
+                "byte differs",
+                per_node);
+  row.declare = [usual = row.declare](CLI::App& app) { return usual(app)->expected(0, 1)->default_str("report"); };
+  row.parse = [this] {
+    if (!audit.empty()) audit_modes()("--audit", audit);
+  };
 }
 
 void GenerateCommand::declare(OptionTable& table) {

@@ -72,7 +72,9 @@ void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
 
   ProgressLine progress(sink, session.speaks() ? plan.progress : ProgressLine::Style::silent, "step", plan.train->steps, done);
   const auto tokens = static_cast<double>(options.batch * options.sequence);
-  PassesOfRun passes{.decisive = {}, .tokens = [&](std::uint64_t step) { return batch.of_step(step); }};
+  PassesOfRun passes{.decisive = {},
+                     .tokens = [&](std::uint64_t step) { return batch.of_step(step); },
+                     .files = plan.train->resumed || !options.model.empty()};
   double loss = 0;
   rank.reset_times();
   for (std::uint64_t step = done + 1; step <= plan.train->steps; ++step) {
@@ -105,7 +107,10 @@ void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
     }
     const Requests requests = asked ? agree(session, *wind_down) : Requests();
     const bool ends_early = requests.end_by != 0 && step < plan.train->steps;
-    if (plan.train->saves_after(step) || ends_early || requests.save) save(session, model, plan, step);
+    if (plan.train->saves_after(step) || ends_early || requests.save) {
+      save(session, model, plan, step);
+      passes.saved = true;
+    }
     if (!ends_early) continue;
     wind_down->note_ended_by(requests.end_by);
     if (session.speaks()) sink.set("loss", loss);

@@ -184,6 +184,10 @@ void time_table(std::vector<std::string>& lines, std::span<const RankAudit> audi
 
 }  // namespace
 
+bool is_as_forecast(std::span<const RankAudit> audits, Audited kind) {
+  return memory_differences(audits).empty() && traffic_differences(audits, parts_of(audits, kind)).empty();
+}
+
 std::string audit_verdict(std::span<const RankAudit> audits, Audited kind) {
   const std::vector<Difference> memory = memory_differences(audits);
   const std::vector<Difference> traffic = traffic_differences(audits, parts_of(audits, kind));

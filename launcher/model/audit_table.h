@@ -9,6 +9,9 @@
 
 namespace tsprun::detail::launcher {
 
+/// Returns whether every figure of every rank equals its forecast to the byte.
+bool is_as_forecast(std::span<const RankAudit> audits, Audited kind = Audited::steps);
+
 /// Returns "memory and traffic equal the forecast", or what differs, on which rank, and by how many bytes. Every figure of every
 /// rank is compared to the byte.
 std::string audit_verdict(std::span<const RankAudit> audits, Audited kind = Audited::steps);

@@ -191,6 +191,10 @@ void ModelCommandOptions::declare(OptionTable& table, const ModelOptionUse& use)
   if (use.recompute) {
     table.add("--recompute MODE", recompute, "what the backward pass makes again: {}", recompute_modes());
   }
+  if (use.audit && use.ranks) {
+    table.add("--audit MODE", strict_audit,
+              "{}: whether a byte that isn't as forecast only shows in the audit, or makes the exit code 1, too", audit_modes());
+  }
   if (use.seed) {
     table.add("--seed N", seed, "of fresh weights and training data", parse_seed).saved(&CheckpointState::seed);
   }

@@ -45,14 +45,15 @@ struct ModelCommandOptions {
   Given<DType> dtype{DType::f32};
   Given<Recompute> recompute{Recompute::none};
   Given<std::uint64_t> seed{0};
+  Given<bool> strict_audit{false};  ///< --audit strict: a figure that isn't as forecast fails the job
 
   // Values derived during validation, not given on the command line.
   std::optional<ModelConfig> resumed;  ///< the checkpoint's model: --config may then be left out
   ModelConfig shape;                   ///< the model of --config or of the folder's config.json
+  std::filesystem::path source;        ///< the folder, or else the config.json, that describes the model; empty: a built-in one
   std::uint64_t tokens = 0;            ///< number of tokens in all files of --data
 
   /// Adds the rows of the options that a command takes.
-  std::filesystem::path source;  ///< the folder, or else the config.json, that describes the model; empty: a built-in one
   void declare(OptionTable& table, const ModelOptionUse& use = {});
   /// Returns the files of --data.
   std::vector<std::filesystem::path> files() const { return {data.begin(), data.end()}; }

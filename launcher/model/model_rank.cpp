@@ -5,6 +5,7 @@
 #include "launcher/model/layouts.h"
 #include "layers/parameters/model_folder.h"
 #include "layers/parameters/not_finite.h"
+#include "transport/cause.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -34,10 +35,25 @@ void fill_weights(Session& session, Model& model, const ModelCommandOptions& opt
   }
 }
 
-void say_audit(Session& session, std::span<const RankAudit> audits, const nlohmann::ordered_json& paper) {
-  report_audit(session.sink(), audits, Audited::steps, paper);
-  if (session.global().quiet) return;
-  for (const std::string& line : audit_table(audits)) session.sink().line(line);
+namespace {
+
+/// Fails the job, last of all, if a figure isn't as forecast.
+void require_equal(Session& session, std::span<const RankAudit> audits, Audited kind) {
+  if (!session.speaks() || is_as_forecast(audits, kind)) return;
+  throw Error(Cause::refused, fmt::format("--audit strict: {}", audit_verdict(audits, kind)));
+}
+
+}  // namespace
+
+void finish_with(Session& session, std::span<const RankAudit> audits, bool strict, const nlohmann::ordered_json& paper) {
+  if (session.speaks()) {
+    report_audit(session.sink(), audits, Audited::steps, paper);
+    if (!session.global().quiet) {
+      for (const std::string& line : audit_table(audits)) session.sink().line(line);
+    }
+  }
+  session.finish();
+  if (strict) require_equal(session, audits, Audited::steps);
 }
 
 theory::PeakOptions peak_options(Session& session, bool training) {
@@ -50,30 +66,31 @@ void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptio
   const theory::MeshSetting of = mesh_setting(session, options);
   const std::vector<Token> measured(ids.begin(), ids.end());  // `ids` may view memory that passes.tokens() overwrites
   {
-    theory::RunPeaks run(of, session.rank().rank(), peak_options(session, training));
+    theory::PeakOptions peaks = peak_options(session, training);
+    peaks.files = passes.files;
+    theory::RunPeaks run(of, session.rank().rank(), peaks);
     for (const std::uint64_t number : passes.decisive.numbers()) {
       run.pass(passes.tokens(number));
       session.rank().tick();
     }
+    if (passes.saved) run.save();
     mine.forecast.memory = run.peaks();
     const std::vector<std::int64_t> labels(measured.size());
     run.pass({.batch = of.setting.batch, .sequence = of.setting.sequence, .ids = measured, .labels = labels});
     mine.forecast.traffic = run.traffic();
   }
-  const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
-  if (session.speaks()) say_audit(session, audits, paper_json(of));
-  session.finish();
+  finish_with(session, gather_audits(session.rank(), mine), options.strict_audit, paper_json(of));
 }
 
 void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommandOptions& options,
-                            std::span<const DecodedText> texts, bool print) {
+                            std::span<const DecodedText> texts, std::string_view mode) {
   session.stop_tracing();
   const theory::MeshSetting of = mesh_setting(session, options);
   mine.forecast = theory::decoding_counts(of, session.rank().rank(), texts, peak_options(session, false));
   const std::vector<RankAudit> audits = gather_audits(session.rank(), mine);
   if (session.speaks()) {
     report_audit(session.sink(), audits, Audited::text);
-    if (print) {
+    if (!mode.empty()) {
       for (const std::string& line : audit_table(audits, Audited::text)) session.sink().error_line(line);
     } else if (spdlog::should_log(spdlog::level::info)) {
       session.sink().error_line(
@@ -81,6 +98,7 @@ void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommand
     }
   }
   session.finish();
+  if (mode == "strict") require_equal(session, audits, Audited::text);
 }
 
 }  // namespace tsprun::detail::launcher

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <functional>
 #include <span>
+#include <string_view>
 
 namespace tsprun::detail::launcher {
 
@@ -21,8 +22,9 @@ ModelOptions model_options(const ModelCommandOptions& options, bool training);
 void fill_weights(Session& session, Model& model, const ModelCommandOptions& options);
 /// Loads a parameter store from a folder or file of weights. Collective. Throws Error(refused) if a weight isn't finite.
 void load_weights(Session& session, ParameterStore& store, const std::filesystem::path& from);
-/// Puts the audit into the report and prints it, unless --quiet. Call on rank 0. `audits`: those of all ranks, in order.
-void say_audit(Session& session, std::span<const RankAudit> audits, const nlohmann::ordered_json& paper = nullptr);
+/// Ends a session with its audit: puts it into the report, prints it, unless --quiet, and writes the trace. Collective. `audits`:
+/// those of all ranks, in order. Throws Error(refused) on rank 0 if `strict` and a figure isn't as forecast.
+void finish_with(Session& session, std::span<const RankAudit> audits, bool strict, const nlohmann::ordered_json& paper = nullptr);
 /// Returns the model and the layout of this run, from which theory calculates memory and traffic.
 theory::MeshSetting mesh_setting(Session& session, const ModelCommandOptions& options);
 /// Returns the options for forecasting what this rank holds and receives on a phantom with the same peers and algorithms.
@@ -33,6 +35,8 @@ theory::PeakOptions peak_options(Session& session, bool training);
 struct PassesOfRun {
   theory::DecisivePasses decisive;
   std::function<TokenBatch(std::uint64_t number)> tokens;
+  bool files = false;  ///< weights were read from files
+  bool saved = false;  ///< a checkpoint was saved after the last pass
 
   /// Records that the model has just made pass `number`.
   void note(std::uint64_t number, const TokenBatch& batch, const Model& model, Rank& rank) {
@@ -45,8 +49,9 @@ struct PassesOfRun {
 void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptions& options, std::span<const Token> ids,
                        bool training, const PassesOfRun& passes);
 /// Ends a generation with its audit, and writes the trace. Collective. `texts`: those of this rank's replica, with the tokens
-/// that were put in. The audit goes to stderr, since stdout has the text: all of it if `print`, else its verdict alone.
+/// that were put in. The audit goes to stderr, since stdout has the text: its verdict alone, or all of it if a mode is given,
+/// "report" or "strict". Throws Error(refused) on rank 0 if it is "strict" and a figure isn't as forecast.
 void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommandOptions& options,
-                            std::span<const DecodedText> texts, bool print);
+                            std::span<const DecodedText> texts, std::string_view mode);
 
 }  // namespace tsprun::detail::launcher

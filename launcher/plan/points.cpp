@@ -182,11 +182,12 @@ PlanPoint plan_point(const PlanQuestion& question, const Layout& layout) {
     // For a few layouts many ranks can be asked, with a machine or without.
     const theory::Need need = theory::need({setting, layout}, question.peak_options());
     candidate.memory = need.evenly;
-    candidate.fits = need.any_ids <= question.memory_bytes;
+    candidate.fits = need.saving <= question.memory_bytes;
     if (question.memory_bytes != 0 && !candidate.fits) {
-      const bool fits_usually = need.evenly.total <= question.memory_bytes;
-      candidate.why = fmt::format("{} too much{}", readable_bytes(real(need.any_ids - question.memory_bytes)),
-                                  fits_usually ? " where all tokens of a step have their embedding on one rank" : "");
+      const char* where = "";
+      if (need.any_ids <= question.memory_bytes) where = " where a checkpoint is saved";
+      else if (need.evenly.total <= question.memory_bytes) where = " where all tokens of a step have their embedding on one rank";
+      candidate.why = fmt::format("{} too much{}", readable_bytes(real(need.saving - question.memory_bytes)), where);
     }
   }
   return plan_point(question, candidate);

@@ -156,6 +156,7 @@ void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
   if (plan.rows() * plan.width() == 0) return;
   OwnedTensor turned;
   if (plan.transposed) turned = scratch(rank, plan, tensor);
+  if (rank.is_phantom()) return;
   for_pieces(rank, plan, tensor, [&](const safetensors::Rectangle& block, const Tensor& piece) {
     if (!plan.transposed) return body(block, buffer_of(ConstTensor(piece)));
     const Tensor natural = turned->slice(0, 0, block.rows);

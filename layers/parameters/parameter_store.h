@@ -106,7 +106,7 @@ class ParameterStore {
 
 /// Calls body(block within the whole parameter, contiguous [rows, columns] in natural order) for pieces of a part's tensor, one
 /// of its `value`, `gradient`, `m`, `v` or `master`, and ticks after each. Pieces are whole rows, of 4 MiB or, where they are
-/// transposed in scratch memory, of 256 KiB, but at least one.
+/// transposed in scratch memory, of 256 KiB, but at least one. On a phantom the scratch is booked and body isn't called.
 void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
                         const std::function<void(const safetensors::Rectangle&, ConstBuffer)>& body);
 /// Fills a part's tensor from pieces in natural order, which body provides. The reverse of for_natural_blocks().

@@ -38,6 +38,22 @@ ModelOptions model_options(const MeshSetting& of, const PeakOptions& options) {
           .kv_bucket_heads = options.kv_bucket_heads};
 }
 
+/// Returns the tensor of a part that takes most scratch to read and write: its values, or the sums that training keeps of them.
+const Tensor& widest(const ParameterStore& store, const ParameterPart& part) { return store.training() ? part.m : part.value; }
+
+/// Books what it takes to fill a store from files. Elements are turned in scratch memory where the store has columns as rows.
+void read_files(Rank& rank, const ParameterStore& store) {
+  for (const ParameterPart& part : store.parts())
+    fill_natural_blocks(rank, part.plan, widest(store, part), [](const safetensors::Rectangle&, Buffer) {});
+}
+/// Books what it takes to write a store's parameters, moments or gradients: each rank those that it counts.
+void write_files(Rank& rank, const ParameterStore& store) {
+  for (const ParameterPart& part : store.parts()) {
+    if (part.plan.counted)
+      for_natural_blocks(rank, part.plan, widest(store, part), [](const safetensors::Rectangle&, ConstBuffer) {});
+  }
+}
+
 }  // namespace
 
 /// A phantom rank and its place on a mesh.
@@ -61,6 +77,7 @@ struct RunPeaks::Parts {
   Parts(const MeshSetting& of, int number, const PeakOptions& options)
       : phantom(of, number, options), model(phantom.rank, phantom.mesh, model_options(of, options)) {
     model.parameters().fill_fresh(of.setting.model.layers, 0);
+    if (options.files) read_files(phantom.rank, model.parameters());
   }
 };
 
@@ -105,6 +122,8 @@ void RunPeaks::pass_with_own_ids(std::size_t batch, std::size_t sequence) {
   pass({.batch = batch, .sequence = sequence, .ids = {&id, 1}, .labels = {}});
 }
 
+void RunPeaks::save() { write_files(parts_->phantom.rank, parts_->model.parameters()); }
+
 Traffic RunPeaks::traffic() const {
   const Model& model = parts_->model;
   return {.forward = PurposeBytes::received(model.forward_traffic()),
@@ -126,7 +145,10 @@ RecordedStep record_step(const MeshSetting& of, int rank, PeakOptions options, i
   for (int pass = 1; pass < passes; ++pass) run.pass(tokens);
   recorder.begin(run.use());
   run.pass(tokens);
-  return {recorder.end(), run.peaks()};
+  RecordedStep step{.program = recorder.end(), .peaks = run.peaks()};
+  if (options.training) run.save();
+  step.saving = run.peaks().total;
+  return step;
 }
 
 void DecisivePasses::note(std::uint64_t number, std::size_t batch, std::size_t sequence, std::size_t rows, std::uint64_t held) {
@@ -158,11 +180,18 @@ std::vector<int> asked(const MeshSetting& of) {
   return ranks;
 }
 
-std::uint64_t total_for_any_ids(const MeshSetting& of, int rank, const PeakOptions& options) {
+/// Totals for ids of any kind: of the steps, and with a checkpoint that is saved after them.
+struct WorstTotals {
+  std::uint64_t steps;
+  std::uint64_t saving;
+};
+WorstTotals totals_for_any_ids(const MeshSetting& of, int rank, const PeakOptions& options) {
   RunPeaks run(of, rank, options);
   for (std::size_t pass = 0; pass < std::min(options.passes, kTellingPasses); ++pass)
     run.pass_with_own_ids(of.setting.batch, of.setting.sequence);
-  return run.peaks().total;
+  const std::uint64_t steps = run.peaks().total;
+  if (options.training) run.save();
+  return {steps, run.peaks().total};
 }
 
 }  // namespace
@@ -172,7 +201,9 @@ Need need(const MeshSetting& of, const PeakOptions& options) {
   for (const int rank : asked(of)) {
     const CategoryBytes evenly = peaks(of, rank, {}, options);
     if (evenly.total > result.evenly.total) result.evenly = evenly;
-    result.any_ids = std::max({result.any_ids, evenly.total, total_for_any_ids(of, rank, options)});
+    const WorstTotals worst = totals_for_any_ids(of, rank, options);
+    result.any_ids = std::max({result.any_ids, evenly.total, worst.steps});
+    result.saving = std::max({result.saving, result.any_ids, worst.saving});
   }
   return result;
 }
@@ -180,7 +211,7 @@ Need need(const MeshSetting& of, const PeakOptions& options) {
 bool fits(const MeshSetting& of, std::uint64_t budget, const PeakOptions& options) {
   try {
     return std::ranges::all_of(asked(of), [&](int rank) {
-      return peaks(of, rank, {}, options).total <= budget && total_for_any_ids(of, rank, options) <= budget;
+      return peaks(of, rank, {}, options).total <= budget && totals_for_any_ids(of, rank, options).steps <= budget;
     });
   } catch (const Error& error) {
     if (error.cause() != Cause::out_of_memory) throw;
@@ -219,6 +250,7 @@ RankCounts block_counts(const MeshSetting& of, int rank, const PeakOptions& opti
   PhantomRank phantom(of, rank, options);
   SingleBlock block(phantom.rank, phantom.mesh, model_options(of, options), of.setting.batch, of.setting.sequence);
   block.parameters().fill_fresh(of.setting.model.layers, 0);
+  if (options.files) read_files(phantom.rank, block.parameters());
   RankCounts counts;
   const TrafficCounters at_first = phantom.context.traffic();
   OwnedTensor y = block.forward(block.residual(block.kept(), dtype, "x"));
@@ -226,8 +258,10 @@ RankCounts block_counts(const MeshSetting& of, int rank, const PeakOptions& opti
   if (options.training) {
     const TrafficCounters at_half = phantom.context.traffic();
     y.reset();
-    block.backward(block.residual(Category::workspace, kernels::summed_in(dtype), "dy"));
+    const OwnedTensor d = block.residual(Category::workspace, kernels::summed_in(dtype), "dy");
+    block.backward(d);
     counts.traffic.backward = PurposeBytes::received(phantom.context.traffic() - at_half);
+    if (options.files) write_files(phantom.rank, block.parameters());
   }
   counts.memory = phantom.rank.memory_peaks();
   return counts;

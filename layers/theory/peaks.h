@@ -23,6 +23,7 @@ struct PeakOptions {
   std::size_t threads = 1;          ///< threads of a rank, which determine the kernels' workspace
   std::size_t kv_bucket_heads = 0;  ///< as in ModelOptions
   bool training = true;             ///< true: forecast training steps; false: evaluations
+  bool files = false;               ///< weights are read from files, and a block's gradients written to one
   std::size_t passes = 2;           ///< passes of the run. Two suffice: from the second on, kept buffers exist from the start
   int nodes = 1;                    ///< nodes that hold the ranks, in blocks; ignored if `like` describes peers
   bool share = true;                ///< whether ranks of one node share memory; likewise ignored
@@ -48,6 +49,8 @@ class RunPeaks {
   void pass(const TokenBatch& tokens);
   /// Runs one pass over [batch, sequence] tokens whose embedding rows all belong to this rank, the worst case.
   void pass_with_own_ids(std::size_t batch, std::size_t sequence);
+  /// Books what saving a checkpoint takes now, between passes.
+  void save();
   /// Returns the peaks over all passes so far.
   CategoryBytes peaks() const;
   /// Returns what the rank received in the last pass.
@@ -65,6 +68,7 @@ class RunPeaks {
 struct RecordedStep {
   Program program;
   CategoryBytes peaks;
+  std::uint64_t saving = 0;  ///< total peak where the run also saves a checkpoint
 };
 /// Records the last of `passes` steps of `rank`. Buffers that are kept for later use exist from the second on. `count_received`:
 /// see Recorder.
@@ -98,6 +102,7 @@ CategoryBytes peaks(const MeshSetting& of, int rank, std::span<const std::int32_
 struct Need {
   CategoryBytes evenly;       ///< peaks for ids that spread evenly over the ranks' rows
   std::uint64_t any_ids = 0;  ///< total for ids of any kind; at worst all rows of a pass belong to one rank
+  std::uint64_t saving = 0;   ///< total where the run also saves checkpoints; at least any_ids
 };
 /// Returns the largest need of any rank. Looks at every rank of a replica, or, if there are more than kMostAsked, at the fullest
 /// and the first kMostAsked.

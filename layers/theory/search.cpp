@@ -86,6 +86,7 @@ Candidate judge_mode(const Setting& setting, const Layout& layout, const Machine
   try {
     const RecordedStep recorded = record_step({setting, layout}, fullest({setting, layout}), how, 2, true);
     candidate.memory = recorded.peaks;
+    candidate.saving = recorded.saving;
     candidate.amounts = amounts_of(recorded.program);
   } catch (const Error& error) {
     if (error.cause() != Cause::out_of_memory) throw;
@@ -97,11 +98,11 @@ Candidate judge_mode(const Setting& setting, const Layout& layout, const Machine
   candidate.tokens_per_s = static_cast<double>(setting.tokens()) / candidate.time.seconds;
   candidate.utilization =
       model_flops(setting) / (layout.ranks() * machine.flops(options.dtype).value_or(0) * candidate.time.seconds);
-  candidate.fits = candidate.memory.total <= options.memory_bytes;
+  candidate.fits = candidate.saving <= options.memory_bytes;
   if (candidate.fits) {
     candidate.why = fmt::format("bound by {}", name(candidate.time.binds, machine));
   } else {
-    const auto total = static_cast<double>(candidate.memory.total);
+    const auto total = static_cast<double>(candidate.saving);
     const auto size = static_cast<double>(options.memory_bytes);
     candidate.why = fmt::format("{} too much: {}", gibibytes(total - size), largest_parts(candidate.memory));
   }
@@ -175,7 +176,7 @@ std::optional<Remedies> remedies(const Setting& setting, const std::vector<Candi
   if (found.empty() || found.front().fits || !found.front().possible) return std::nullopt;
   Remedies result;
   result.least = found.front();
-  result.memory_bytes = result.least.memory.total;
+  result.memory_bytes = result.least.saving;
   const Layout& layout = result.least.layout;
   for (int times = 2; times <= kMostTimes && !result.more_gpus && !layout.axes.empty(); times *= 2) {
     for (std::size_t axis = layout.axes.size(); axis-- > 0 && !result.more_gpus;) {

@@ -30,6 +30,7 @@ struct Candidate {
   std::string why;                     ///< why it is impossible, what doesn't fit, or which resource binds
   bool possible = false;               ///< the model can be spread like this; if false, the fields below are unset
   CategoryBytes memory;                ///< peaks of the rank that holds most
+  std::uint64_t saving = 0;            ///< its total peak where a checkpoint is saved, too: what must fit
   std::optional<RankAmounts> amounts;  ///< of the same rank, on one node that shares memory
   StepTime time;
   double tokens_per_s = 0;

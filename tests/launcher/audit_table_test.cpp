@@ -39,16 +39,19 @@ struct RunAudits {
 TEST(AuditVerdict, SaysThatEverythingEqualsTheForecastOrWhatDiffers) {
   RunAudits good(4);
   EXPECT_EQ(good.verdict(), "memory and traffic equal the forecast");
+  EXPECT_TRUE(is_as_forecast(good.audits));
   EXPECT_EQ(good.lines()[1], "audit: memory and traffic equal the forecast");
 
   RunAudits memory(4);
   memory.audits[2].memory_peak.of[static_cast<std::size_t>(Category::activations)] += 12;
   memory.audits[2].memory_peak.total += 12;
+  EXPECT_FALSE(is_as_forecast(memory.audits));
   EXPECT_EQ(memory.verdict(),
             "memory differs from the forecast: rank 2's activations by +12 bytes, and 1 figure more; traffic equals it");
 
   RunAudits traffic(4);
   traffic.audits[1].forward.received[kEmbedding] -= 1;
+  EXPECT_FALSE(is_as_forecast(traffic.audits));
   EXPECT_EQ(traffic.verdict(), "traffic differs from the forecast: rank 1's forward embedding by -1 bytes; memory equals it");
 
   RunAudits both(4);

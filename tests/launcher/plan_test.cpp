@@ -413,6 +413,34 @@ TEST(Plan, RefusesWhatItCannotMean) {
   refused({"--config", "nano", "--layout", "zero3=2,tp=2"}, "zero3 can't be mixed");
 }
 
+TEST(PlanCommand, CountsWhatSavingACheckpointTakes) {
+  const auto nano = [](std::uint64_t budget) {
+    const Answer answer = plan({"--config", "nano", "--seq", "2", "--mem-per-rank", std::to_string(budget / 1024) + "K"});
+    EXPECT_EQ(answer.code, 0) << answer.err;
+    return answer.report.at("plan").at(0);
+  };
+  constexpr std::uint64_t kMuch = 64 << 20;
+  const json whole = nano(kMuch);
+  EXPECT_EQ(whole.at("fits"), true);
+  // With 2 tokens a step takes less than what the largest transposed weight takes on its way into a file.
+  const auto steps = whole.at("memory_peak_bytes").at("total").get<std::uint64_t>();
+  const json tight = nano(steps + (4 << 10));
+  EXPECT_EQ(tight.at("fits"), false);
+  EXPECT_NE(tight.at("why").get<std::string>().find("too much where a checkpoint is saved"), std::string::npos) << tight;
+  EXPECT_EQ(nano(steps + (64 << 10)).at("fits"), true);
+}
+
+TEST(PlanCommand, CountsRotaryModelsBeyondTheirPositionsWithAWarning) {
+  const Answer beyond = plan({"--config", "nano", "--seq", "300"});
+  EXPECT_EQ(beyond.code, 0) << beyond.err;
+  EXPECT_NE(beyond.err.find("--seq 300: nano has 256 positions"), std::string::npos) << beyond.err;
+  EXPECT_EQ(beyond.report.at("seq"), 300);
+  EXPECT_EQ(plan({"--config", "nano", "--seq", "256"}).err, "");
+  const Answer learned = plan({"--config", "nano-gpt2", "--seq", "300"});
+  EXPECT_EQ(learned.code, 2);
+  EXPECT_NE(learned.err.find("try --seq 256"), std::string::npos) << learned.err;
+}
+
 TEST(PlanCommand, CountsWithTheAlgorithmsThatRanksWouldUse) {
   const std::vector<std::string> nano = {"-n", "4", "--config", "nano", "--seq", "64", "--batch", "4"};
   const auto memory = [&](const char* algorithms) {

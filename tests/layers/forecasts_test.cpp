@@ -150,6 +150,17 @@ TEST(Forecasts, CountRanksThatDifferEachByItself) {
   EXPECT_GT(several, 50U);
 }
 
+TEST(Forecasts, OfTheHeadUnderTpCountEachRanksTokens) {
+  // 5 tokens over 8 ranks: 2·B·S·β_l·(T − 1) bytes of log-sum-exps, whichever ranks merge them.
+  const Layout layout = Layout::parse("tp=8");
+  for (const std::size_t sequence : {1U, 5U, 13U}) {
+    const ModelCase of{.config = find_config("nano").config, .batch = 1, .sequence = sequence, .dtype = DType::f32};
+    const theory::Traffic counted = theory::step_counts({of.setting(), layout}).traffic;
+    EXPECT_EQ(counted.forward[Purpose::head], 2 * sequence * 4 * 7);
+    expect_equal(counted, count_all(of.setting(), layout).traffic, {}, describe(of.setting(), layout));
+  }
+}
+
 TEST(Forecasts, KnowTheNodes) {
   const Setting setting = settings(even_models(), 8, 64).front();
   constexpr int kNodes = 2;

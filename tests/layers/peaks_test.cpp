@@ -124,6 +124,86 @@ TEST(Peaks, OfOneBlockAreWhatTheScheduleAllocates) {
   }
 }
 
+TEST(Peaks, CountTheScratchOfFilesThatAreReadAndWritten) {
+  // With few tokens it is the largest part of the workspace: of W_O and W_2, of which the store has columns.
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    const ModelCase of{.config = small_config(128, 1, 8, 2, 16, 352, 97), .batch = 2, .sequence = 2, .dtype = dtype};
+    const DType sums = kernels::summed_in(dtype);
+    for (const char* text : {"tsp=1", "tsp=2", "sp=2", "zero3=2", "tp=2", "tp=2,sp=2"}) {
+      const Layout layout = Layout::parse(text);
+      const auto save = [&](Rank& rank, const ParameterStore& store, Tensor ParameterPart::*member) {
+        for (const ParameterPart& part : store.parts()) {
+          if (part.plan.counted)
+            for_natural_blocks(rank, part.plan, part.*member, [](const safetensors::Rectangle&, ConstBuffer) {});
+        }
+      };
+      const auto load = [&](Rank& rank, const ParameterStore& store) {
+        for (const ParameterPart& part : store.parts()) {
+          const Tensor& widest = dtype == sums ? part.value : part.master;
+          fill_natural_blocks(rank, part.plan, widest, [](const safetensors::Rectangle&, Buffer) {});
+        }
+      };
+      run_ranks(layout.ranks(), [&](Context& context) {
+        Rank rank(context);
+        Mesh mesh(context.world(), layout);
+        SingleBlock block(rank, mesh, model_options(of, true), of.batch, of.sequence);
+        block.parameters().fill_fresh(of.config.layers, of.seed);
+        load(rank, block.parameters());
+        OwnedTensor x = block.residual(block.kept(), of.dtype, "x");
+        rank.compute().fill_zero(x);
+        block.forward(std::move(x)).reset();
+        const OwnedTensor d = block.residual(Category::workspace, sums, "dy");
+        rank.compute().fill_zero(d);
+        block.backward(d);
+        save(rank, block.parameters(), &ParameterPart::gradient);
+        theory::PeakOptions counted = options(of, true);
+        counted.files = true;
+        expect_forecast(rank.memory_peaks(), theory::block_counts(mesh_setting(of, layout), rank.rank(), counted).memory,
+                        "block, " + describe(of, layout, rank.rank()));
+      });
+      const BatchData data(of);
+      run_ranks(layout.ranks(), [&](Context& context) {
+        Rank rank(context);
+        Mesh mesh(context.world(), layout);
+        Model model(rank, mesh, model_options(of, true));
+        model.parameters().fill_fresh(of.config.layers, of.seed);
+        load(rank, model.parameters());
+        model.forward_backward(data.view(of));
+        model.update({}, model.gradient_norm());
+        save(rank, model.parameters(), &ParameterPart::value);
+        save(rank, model.parameters(), &ParameterPart::m);
+        theory::PeakOptions counted = options(of, true);
+        counted.files = true;
+        theory::RunPeaks run(mesh_setting(of, layout), rank.rank(), counted);
+        run.pass(data.view(of));
+        run.save();
+        expect_forecast(rank.memory_peaks(), run.peaks(), "model, " + describe(of, layout, rank.rank()));
+      });
+    }
+  }
+}
+
+TEST(Peaks, CountTheCopiesOfAOneShotAllReduceOfAnySize) {
+  const ModelCase of{.config = small_config(64, 2, 8, 4, 8, 176, 97),
+                     .batch = 1,
+                     .sequence = 300,
+                     .dtype = DType::f32,
+                     .algorithms = "all_reduce=one_shot"};
+  for (const char* text : {"sp=2", "tp=2", "tp=2,sp=2", "dp=2"}) {
+    const Layout layout = Layout::parse(text);
+    ModelCase each = of;
+    if (layout.data() > 1) each.batch = 2;
+    const ModelRun run = run_model(each, layout);
+    theory::PeakOptions counted = options(each, true);
+    counted.like.algorithms = each.algorithms;
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      expect_forecast(run.peaks[static_cast<std::size_t>(rank)],
+                      theory::peaks(mesh_setting(each, layout), rank, BatchData(each).ids, counted),
+                      describe(each, layout, rank));
+    }
+  }
+}
+
 TEST(Peaks, OfASingleBlockWithBiasesAreRefused) {
   const ModelCase of{.config = small_gpt2_config(1, 8, 3, 21, 40), .batch = 1, .sequence = 8};
   try {

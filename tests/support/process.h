@@ -83,7 +83,7 @@ struct Finished {
 
 /// Runs a program to its end and checks that nothing of it is left: no process, no file in /dev/shm, no abstract socket.
 Finished run_program(const std::vector<std::string>& arguments, const ProcessOptions& options = {}, double seconds = 60);
-/// Does the same for tsprun with these arguments.
+/// Does the same for tsprun with these arguments; where it trains, evaluates or computes a block, `--audit strict` is added.
 Finished run_tsprun(const std::vector<std::string>& arguments, const ProcessOptions& options = {}, double seconds = 60);
 
 std::string tsprun_path();
