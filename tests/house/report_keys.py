@@ -11,6 +11,7 @@ type, or that is missing although the page doesn't say when it may be.
 import json
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,6 +102,7 @@ RUNS = [
     ("calibrate --layouts tsp=2 --config nano --seq 32 --batch 2 --passes 1", 0),
     ("-n 2 bench all_reduce,broadcast,pingpong --sizes 1K --min-time 0.01", 0),
     ("-n 2 bench all_reduce --sizes 1K --min-time 0.01 --no-check --no-in-place", 0),
+    ("tokenize --model . book.txt --output tokens.u32", 0),
     ("doctor", None),
     ("train --config nothing-like-it --data book.txt", 2),
 ]
@@ -144,6 +146,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "book.txt").write_text("All work and no play makes a dull boy. " * 200)
+        shutil.copy(pathlib.Path(__file__).parent.parent / "text/fixtures/byte_level.json", folder / "tokenizer.json")
         (folder / "prompts.txt").write_text("All work\nNo play\nA dull boy\n")
         for line, expected in RUNS:
             code, report, errors = run(tsprun, line.split(), folder)
