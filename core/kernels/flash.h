@@ -1,10 +1,10 @@
 // Flash attention: softmax(scale·Q·Kᵀ + mask)·V and its gradients, computed tile by tile, so that memory never grows with the
 // product of queries and keys.
 //
-// Shapes: q, o, dq [B, Sq, n, d]; k, v, dk, dv [B, Sk, n_kv, d]; lse, delta [B, n, Sq]. In the four-dimensional views the last
-// dim is dense and all other strides are free, so heads, chunks and batches can be slices of larger tensors. q, k and v have one
-// dtype (bf16, f32 or f64); lse, delta and the gradients have the type of sums: f32, or f64 in f64. Sizes of zero are allowed.
-// Views that don't fit throw std::invalid_argument.
+// Shapes: q, o, dq [B, Sq, n, d]; k, v, dk, dv [B, Sk, n_kv, d]; delta [B, n, Sq]; lse [B, n, Sq], or [B, n, Sq, 2] where it
+// is to be kept in two numbers. In the four-dimensional views the last dim is dense and all other strides are free, so heads,
+// chunks and batches can be slices of larger tensors. q, k and v have one dtype (bf16, f32 or f64); lse, delta and the gradients
+// have the type of sums: f32, or f64 in f64. Sizes of zero are allowed. Views that don't fit throw std::invalid_argument.
 //
 // Below the kernel level avx512_bf16 (level.h), bf16 is widened and everything is computed in the type of sums. From it on,
 // products of bf16 operands are computed in bf16 units (pair_panels.h), as FlashAttention does on GPUs: products of two operands
@@ -80,14 +80,15 @@ struct Attention {
   AttentionDropout dropout = {};  ///< of probabilities; it doesn't change lse
 };
 
-/// Computes, with scores = scale·q·k, o = softmax(scores)·v and lse = ln Σ exp(scores) / scale. lse is in units of q·k, not of
-/// scores, so that backward and merges subtract before they scale: differences then stay precise however large the scores are. A
-/// query that sees no key gets o = 0 and lse = −∞. `o` has q's dtype or the type of sums. Needs flash_forward_workspace() bytes
-/// of workspace.
+/// Computes, with scores = scale·q·k, o = softmax(scores)·v and the log-sum-exp of the scores: in two numbers (M, l), where
+/// M = max q·k and l = ln Σ exp(scale·(q·k − M)), or in one, M + l / scale. Both are in units of q·k, not of scores, so that
+/// backward and merges subtract before they scale: differences then stay precise however large the scores are. A query that sees
+/// no key gets o = 0 and lse = (−∞, 0) or −∞. `o` has q's dtype or the type of sums. Needs flash_forward_workspace() bytes of
+/// workspace.
 ///
-/// Results that can't be represented are NaN: o and lse where q·k overflows the type of sums; lse alone (which backward and
-/// merges need) where rounding it would change probabilities by more than a part in 256. In f32 that takes scores beyond about
-/// 2¹⁵, unless one key has all the weight. Infinity or NaN in q, k or v reaches only the queries that see them.
+/// Results that can't be represented are NaN: o and lse where q·k overflows the type of sums; lse alone, if it is one number,
+/// where rounding it would change probabilities by more than a part in 256. In f32 that takes scores beyond about 2¹⁵, unless one
+/// key has all the weight. Infinity or NaN in q, k or v reaches only the queries that see them.
 void flash_forward(const Compute& on, const Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
                    const ConstTensor& k, const ConstTensor& v);
 /// Returns the bytes of workspace that flash_forward() needs. They depend on dtype, head dim and threads only, not on the level.
@@ -97,8 +98,8 @@ std::size_t flash_forward_workspace(DType dtype, std::size_t head_dim, std::size
 /// f64.
 void flash_delta(const Compute& on, const Tensor& delta, const ConstTensor& d_o, const ConstTensor& o);
 
-/// Computes the gradients of flash_forward(). With P = exp(scale·(q·k − lse)) (0 where lse is −∞), R the dropout factors (1
-/// without dropout) and dS = P ∘ (R ∘ (dO·Vᵀ) − delta):
+/// Computes the gradients of flash_forward(). With (M, l) = lse, or (lse, 0) if it is one number, P = exp(scale·(q·k − M) − l) (0
+/// where M is −∞), R the dropout factors (1 without dropout) and dS = P ∘ (R ∘ (dO·Vᵀ) − delta):
 ///   dq = scale·dS·K,  dk = scale·dSᵀ·Q,  dv = (R ∘ P)ᵀ·dO.
 /// `d_o` has q's dtype. With Write::add the three results are added to what the views hold (for several chunks of queries, or
 /// steps of a ring). Sums run over key tiles for dq, and over query heads and query tiles for dk and dv, always in that order, so
@@ -111,10 +112,16 @@ void flash_backward(const Compute& on, const Attention& attention, const Tensor&
 std::size_t flash_backward_workspace(DType dtype, std::size_t head_dim, std::size_t threads);
 
 /// Merges attention results over disjoint sets of keys, in the order given:
-///   M = max lse_i, w_i = exp(scale·(lse_i − M)), o = Σ w_i·o_i / Σ w_i, lse = M + ln Σ w_i / scale.
-/// `scale` is that of the scores. Where all lse_i are −∞, o = 0 and lse = −∞. `o` may be one of `part_o`; `lse` may then be the
-/// matching one of `part_lse`. Takes 1 to 64 parts, otherwise throws std::invalid_argument.
+///   M = max M_i, w_i = exp(scale·(M_i − M) + l_i), o = Σ w_i·o_i / Σ w_i, lse = (M, ln Σ w_i),
+/// where log-sum-exps of one number are (lse, 0). `scale` is that of the scores. Where all M_i are −∞, o = 0 and lse = (−∞, 0).
+/// `o` may be one of `part_o`; `lse` may then be the matching one of `part_lse`. Takes 1 to 64 parts, otherwise throws
+/// std::invalid_argument.
 void merge_attention(const Compute& on, double scale, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
                      std::span<const ConstTensor> part_lse);
+
+/// Writes log-sum-exps in two numbers, `two` [B, n, S, 2], as one number each, as flash_forward() does. `one`: [B, n, S].
+void round_lse(double scale, const Tensor& one, const ConstTensor& two);
+/// Returns whether one number couldn't hold the log-sum-exp of some query: lse [B, n, S] is NaN, but o [B, S, n, d] is finite.
+bool has_lost_lse(const ConstTensor& lse, const ConstTensor& o);
 
 }  // namespace tsprun::detail::kernels

@@ -39,7 +39,8 @@ struct Scratch {
   T* dv;
   // Of a tile of queries:
   T* dq;  // rows
-  T* lse;
+  T* maximum;
+  T* log_sum;
   T* delta;
   // Scores of a tile of queries and one panel of keys:
   T* p;
@@ -51,7 +52,8 @@ struct Scratch {
         dk(carver.take<T>(kKeys * flash::most_padded<T>(head_dim))),
         dv(carver.take<T>(kKeys * flash::most_padded<T>(head_dim))),
         dq(carver.take<T>(kQueries * flash::most_padded<T>(head_dim))),
-        lse(carver.take<T>(kQueries)),
+        maximum(carver.take<T>(kQueries)),
+        log_sum(carver.take<T>(kQueries)),
         delta(carver.take<T>(kQueries)),
         p(carver.take<T>(kQueries * flash::kMostTileWidth<T>)),
         ds(carver.take<T>(kQueries * flash::kMostTileWidth<T>)),
@@ -174,10 +176,17 @@ void KeyTile<Panels>::add(std::size_t number, std::size_t query) {
   scratch_.panels.pack_queries(query_rows(all_.q), query_rows(all_.d_o));
   const Tensor dq = query_rows(all_.dq);
   flash::pack_panels(scratch_.dq, padded_d_, dq);
-  gather(all_.lse.select(0, batch_).select(0, number).slice(0, first, queries), scratch_.lse);
+  const ConstTensor lse = all_.lse.select(0, batch_).select(0, number).slice(0, first, queries);
+  if (lse.dims() == 2) {
+    gather(lse.select(1, 0), scratch_.maximum);
+    gather(lse.select(1, 1), scratch_.log_sum);
+  } else {
+    gather(lse, scratch_.maximum);
+    std::fill_n(scratch_.log_sum, queries, T{0});
+  }
   gather(all_.delta.select(0, batch_).select(0, number).slice(0, first, queries), scratch_.delta);
   constexpr T kInfinity = std::numeric_limits<T>::infinity();
-  std::replace(scratch_.lse, scratch_.lse + queries, -kInfinity, kInfinity);
+  std::replace(scratch_.maximum, scratch_.maximum + queries, -kInfinity, kInfinity);
   flash::TileDropout dropout(all_.attention.dropout, batch_, number);
   if (dropout.any()) dropout.take_queries(first, queries);
   must_skip_hidden_ = visible_.first_query_of(key_ + keys_ - 1) > first && !scratch_.panels.finite();
@@ -214,7 +223,8 @@ void KeyTile<Panels>::add_panel(const flash::TileDropout& dropout, std::size_t a
                           .step = step,
                           .diagonal = visible_.diagonal(key_ + at, first + begin, keys_),
                           .scale = static_cast<T>(all_.attention.scale),
-                          .lse = scratch_.lse + begin,
+                          .maximum = scratch_.maximum + begin,
+                          .log_sum = scratch_.log_sum + begin,
                           .delta = scratch_.delta + begin});
   if (dropout.any()) flash::multiply_all(p, scratch_.factors, rows * step);
   panels.take(p, ds, panel);
@@ -297,8 +307,8 @@ void flash_backward(const Compute& on, const Attention& attention, const Tensor&
                     const ConstTensor& d_o, const ConstTensor& lse, const ConstTensor& delta, const ConstTensor& q,
                     const ConstTensor& k, const ConstTensor& v, Write write) {
   flash::check_operands(kKernel, attention, q, k, v);
-  flash::check_row_values(kKernel, lse, q);
-  flash::check_row_values(kKernel, delta, q);
+  flash::check_lse(kKernel, lse, q);
+  flash::check_delta(kKernel, delta, q);
   require(same_shape(d_o, q) && dense_rows(d_o) && d_o.dtype() == q.dtype(), kKernel, "do must have q's shape and type", d_o);
   const DType sums = summed_in(q.dtype());
   require(same_shape(dq, q) && dense_rows(dq) && dq.dtype() == sums, kKernel, "dq must have q's shape, of the type of sums", dq);

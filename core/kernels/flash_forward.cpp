@@ -137,17 +137,19 @@ void forward_block(const Attention& attention, flash::TileDropout& dropout, cons
   }
 }
 
-/// Computes o = output / sum and lse = maximum + ln sum / scale. `sees(i)`: whether query i of the block sees any key.
+/// Computes o [queries, d] = output / sum, and the log-sum-exps. `sees(i)`: whether query i of the block sees any key.
 template <class Panels, class Sees>
 void finish_block(const Tensor& o, const Tensor& lse, const Scratch<Panels>& scratch, double scale, const Sees& sees) {
   using T = typename Panels::Sum;
-  constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  using Lse = flash::LogSumExp<T>;
   const std::size_t queries = o.size(0);
   const std::size_t padded_d = scratch.panels.padded_d();
   T* lse_data = lse.template as<T>();
+  const std::size_t numbers = lse.dims();  // [queries] or [queries, 2]
   for (std::size_t i = 0; i < queries; ++i) {
     // The sum over keys is at least 1, unless all their scores are −∞ (too large for T) or one is NaN: then o and lse are NaN.
-    lse_data[i * lse.stride(0)] = sees(i) ? flash::log_sum_exp(scratch.maximum[i], scratch.sum[i], scale) : -kInfinity;
+    (sees(i) ? Lse::of(scratch.maximum[i], scratch.sum[i]) : Lse::of_nothing())
+        .store(lse_data + i * lse.stride(0), numbers, scale);
     scratch.factor[i] = sees(i) ? T{1} / scratch.sum[i] : T{0};
   }
   flash::scale_rows(scratch.output, queries, padded_d, padded_d, scratch.factor);
@@ -216,7 +218,7 @@ void run(const Compute& on, const Attention& attention, const Tensor& o, const T
 void flash_forward(const Compute& on, const Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
                    const ConstTensor& k, const ConstTensor& v) {
   flash::check_operands(kKernel, attention, q, k, v);
-  flash::check_row_values(kKernel, lse, q);
+  flash::check_lse(kKernel, lse, q);
   require(same_shape(o, q) && dense_rows(o) && (o.dtype() == q.dtype() || o.dtype() == summed_in(q.dtype())), kKernel,
           "o must have q's shape, and its type or that of sums", o);
   check_workspace(on, kKernel, flash_forward_workspace(q.dtype(), q.size(3), on.threads()));

@@ -1,5 +1,6 @@
 // Row-wise companions of flash attention: delta, which backward needs, and the merge of partial outputs.
 #include "core/kernels/check.h"
+#include "core/kernels/finite.h"
 #include "core/kernels/flash.h"
 #include "core/kernels/flash_tiles.h"
 
@@ -92,13 +93,7 @@ HWY_EXPORT(merge_row);
 
 namespace {
 
-/// Returns whether `values` [B, n, S] matches o [B, S, n, d] in shape and is in the type of sums.
-bool fits(const ConstTensor& values, const ConstTensor& o) {
-  return values.dims() == 3 && o.dims() == 4 && values.size(0) == o.size(0) && values.size(1) == o.size(2) &&
-         values.size(2) == o.size(1) && values.dtype() == summed_in(o.dtype());
-}
-
-/// Returns the offset in lse or delta [B, n, S] that belongs to row `row` of o, counted in row-major order over [B, S, n].
+/// Returns the offset in lse or delta that belongs to row `row` of o, counted in row-major order over [B, S, n].
 std::size_t value_offset(const ConstTensor& values, const ConstTensor& o, std::size_t row) {
   const std::size_t number = row % o.size(2);
   const std::size_t token = row / o.size(2) % o.size(1);
@@ -109,9 +104,11 @@ std::size_t value_offset(const ConstTensor& values, const ConstTensor& o, std::s
 template <class T>
 void merge_views(const Compute& on, double scale, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
                  std::span<const ConstTensor> part_lse) {
+  using Lse = flash::LogSumExp<T>;
   constexpr T kInfinity = std::numeric_limits<T>::infinity();
   for_rows(on, row_count(o), o.size(3) * part_o.size(), [&](std::size_t first, std::size_t end) {
     MergeRow row{};
+    std::array<Lse, kMaxParts> seen{};
     row.out_type = o.dtype();
     row.part_type = part_o[0].dtype();
     row.width = o.size(3);
@@ -119,24 +116,51 @@ void merge_views(const Compute& on, double scale, const Tensor& o, const Tensor&
       T maximum = -kInfinity;
       row.count = 0;
       for (std::size_t p = 0; p < part_o.size(); ++p) {
-        const T value = part_lse[p].as<T>()[value_offset(part_lse[p], o, r)];
-        if (value == -kInfinity) continue;  // this part saw no key; its output may hold anything
-        row.weights[row.count] = static_cast<double>(value);
+        const T* value = part_lse[p].as<T>() + value_offset(part_lse[p], o, r);
+        if (value[0] == -kInfinity) continue;  // this part saw no key; its output may hold anything
+        seen[row.count] = Lse::load(value, flash::numbers_of(part_lse[p]));
         row.parts[row.count++] = part_o[p].data() + row_offset(part_o[p], r) * size_of(row.part_type);
-        maximum = value > maximum || std::isnan(value) ? value : maximum;  // a NaN stays
+        maximum = value[0] > maximum || std::isnan(value[0]) ? value[0] : maximum;  // a NaN stays
       }
       T sum = 0;
       for (std::size_t p = 0; p < row.count; ++p) {
-        const T weight = std::exp(static_cast<T>(scale) * (static_cast<T>(row.weights[p]) - maximum));
+        const T weight = std::exp(static_cast<T>(scale) * (seen[p].maximum - maximum) + static_cast<T>(seen[p].log_sum));
         row.weights[p] = static_cast<double>(weight);
         sum += weight;
       }
       for (std::size_t p = 0; p < row.count; ++p) row.weights[p] /= static_cast<double>(sum);
       row.out = o.data() + row_offset(o, r) * size_of(o.dtype());
       HWY_DYNAMIC_DISPATCH(merge_row)(row);
-      lse.as<T>()[value_offset(lse, o, r)] = row.count == 0 ? -kInfinity : flash::log_sum_exp(maximum, sum, scale);
+      (row.count == 0 ? Lse::of_nothing() : Lse::of(maximum, sum))
+          .store(lse.as<T>() + value_offset(lse, o, r), flash::numbers_of(lse), scale);
     }
   });
+}
+
+template <class T>
+void round_views(double scale, const Tensor& one, const ConstTensor& two) {
+  for (std::size_t b = 0; b < one.size(0); ++b) {
+    for (std::size_t number = 0; number < one.size(1); ++number) {
+      const Tensor to = one.select(0, b).select(0, number);
+      const ConstTensor from = two.select(0, b).select(0, number);
+      for (std::size_t s = 0; s < to.size(0); ++s)
+        flash::LogSumExp<T>::load(from.as<T>() + s * from.stride(0), 2).store(to.as<T>() + s * to.stride(0), 1, scale);
+    }
+  }
+}
+
+template <class T>
+bool any_lost(const ConstTensor& lse, const ConstTensor& o) {
+  for (std::size_t b = 0; b < lse.size(0); ++b) {
+    for (std::size_t number = 0; number < lse.size(1); ++number) {
+      const ConstTensor row = lse.select(0, b).select(0, number);
+      for (std::size_t s = 0; s < row.size(0); ++s) {
+        if (std::isnan(row.as<T>()[s * row.stride(0)]) && !first_not_finite(flash::head(o, b, number).slice(0, s, 1)))
+          return true;
+      }
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -146,7 +170,7 @@ void flash_delta(const Compute& on, const Tensor& delta, const ConstTensor& d_o,
           d_o);
   require(same_shape(o, d_o) && dense_rows(o) && (o.dtype() == DType::f64) == (d_o.dtype() == DType::f64) && computes(o.dtype()),
           "flash_delta", "o must have do's shape, f64 with f64", o);
-  require(fits(delta, d_o), "flash_delta", "delta must be [B, n, S] of the type of sums", delta);
+  flash::check_delta("flash_delta", delta, d_o);
   for_rows(on, row_count(o), o.size(3), [&](std::size_t first, std::size_t end) {
     for (std::size_t row = first; row < end; ++row) {
       const double value = HWY_DYNAMIC_DISPATCH(dot)(d_o.dtype(), d_o.data() + row_offset(d_o, row) * size_of(d_o.dtype()),
@@ -159,7 +183,7 @@ void flash_delta(const Compute& on, const Tensor& delta, const ConstTensor& d_o,
 void merge_attention(const Compute& on, double scale, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
                      std::span<const ConstTensor> part_lse) {
   require(o.dims() == 4 && dense_rows(o) && computes(o.dtype()), "merge_attention", "o must be [B, S, n, d] of a float type", o);
-  require(fits(lse, o), "merge_attention", "lse must be [B, n, S] of the type of sums", lse);
+  flash::check_lse("merge_attention", lse, o);
   if (part_o.empty() || part_o.size() != part_lse.size() || part_o.size() > kMaxParts) {
     throw std::invalid_argument("merge_attention: takes 1 to 64 parts, as many outputs as log-sum-exps, not " +
                                 std::to_string(part_o.size()) + " and " + std::to_string(part_lse.size()));
@@ -168,14 +192,25 @@ void merge_attention(const Compute& on, double scale, const Tensor& o, const Ten
     require(same_shape(part_o[p], o) && dense_rows(part_o[p]) && part_o[p].dtype() == part_o[0].dtype() &&
                 summed_in(part_o[p].dtype()) == summed_in(o.dtype()),
             "merge_attention", "the parts must have o's shape and one dtype", part_o[p]);
-    require(same_shape(part_lse[p], lse) && part_lse[p].dtype() == lse.dtype(), "merge_attention",
-            "the parts' log-sum-exps must have lse's shape and type", part_lse[p]);
+    flash::check_lse("merge_attention", part_lse[p], o);
   }
   if (lse.dtype() == DType::f64) {
     merge_views<double>(on, scale, o, lse, part_o, part_lse);
   } else {
     merge_views<float>(on, scale, o, lse, part_o, part_lse);
   }
+}
+
+void round_lse(double scale, const Tensor& one, const ConstTensor& two) {
+  require(one.dims() == 3 && two.dims() == 4 && same_shape(one, two.select(3, 0)) && two.size(3) == 2 && dense_rows(two) &&
+              one.dtype() == two.dtype(),
+          "round_lse", "lse in one and in two numbers must be [B, n, S] and [B, n, S, 2] of one type", two);
+  one.dtype() == DType::f64 ? round_views<double>(scale, one, two) : round_views<float>(scale, one, two);
+}
+
+bool has_lost_lse(const ConstTensor& lse, const ConstTensor& o) {
+  require(lse.dims() == 3 && flash::has_rows_of(lse, 3, o), "has_lost_lse", "lse must be [B, n, S] of the type of sums", lse);
+  return lse.dtype() == DType::f64 ? any_lost<double>(lse, o) : any_lost<float>(lse, o);
 }
 
 }  // namespace tsprun::detail::kernels

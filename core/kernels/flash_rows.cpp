@@ -70,10 +70,11 @@ void gradients(const GradientTile<T>& tile) {
   for (std::size_t i = 0; i < tile.queries; ++i) {
     T* p_row = tile.p + i * tile.step;
     T* ds_row = tile.ds + i * tile.step;
-    const auto lse = hn::Set(d, tile.lse[i]);
+    const auto maximum = hn::Set(d, tile.maximum[i]);
+    const auto log_sum = hn::Set(d, static_cast<T>(static_cast<double>(tile.log_sum[i]) / kExponentUnit<T>));
     const auto delta = hn::Set(d, tile.delta[i]);
     for (std::size_t j = 0; j < tile.keys; j += hn::Lanes(d)) {
-      const auto p = power(d, hn::Mul(by, hn::Sub(hn::LoadU(d, p_row + j), lse)));
+      const auto p = power(d, hn::MulSub(by, hn::Sub(hn::LoadU(d, p_row + j), maximum), log_sum));
       hn::StoreU(p, d, p_row + j);
       hn::StoreU(hn::Mul(hn::Mul(scale, p), hn::Sub(hn::LoadU(d, ds_row + j), delta)), d, ds_row + j);
     }

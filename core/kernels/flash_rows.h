@@ -40,8 +40,9 @@ struct GradientTile {
   std::size_t step;
   std::ptrdiff_t diagonal;
   T scale;
-  const T* lse;    ///< [queries], in units of q·k; +∞ where the query sees no key at all
-  const T* delta;  ///< [queries]
+  const T* maximum;  ///< [queries], the log-sum-exp's two elements; the maximum is +∞ where the query sees no key at all
+  const T* log_sum;  ///< [queries]
+  const T* delta;    ///< [queries]
 };
 /// Computes P and dS of the tile in place; both are 0 for keys that a query doesn't see.
 void score_gradients(const GradientTile<float>& tile);

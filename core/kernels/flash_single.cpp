@@ -200,7 +200,8 @@ void attend(const Single<T>& of, const Tensor& o, const Tensor& lse, const Const
   T* lse_data = lse.template as<T>();
   for (std::size_t i = 0; i < of.queries; ++i) {
     const bool sees = k.size(0) > 0;
-    lse_data[i * lse.stride(0)] = sees ? log_sum_exp(of.maximum[i], of.sum[i], of.scale) : -std::numeric_limits<T>::infinity();
+    (sees ? LogSumExp<T>::of(of.maximum[i], of.sum[i]) : LogSumExp<T>::of_nothing())
+        .store(lse_data + i * lse.stride(0), lse.dims(), of.scale);
     of.sum[i] = sees ? T{1} / of.sum[i] : T{0};
   }
   scale_rows(of.o, of.queries, of.head_dim, of.head_dim, of.sum);

@@ -15,7 +15,7 @@ namespace tsprun::detail::kernels::flash {
 /// number of keys.
 std::size_t single_workspace(std::size_t queries, std::size_t head_dim, DType sums);
 
-/// Computes o [g, d] and lse [g] (a row of any stride) of the g query heads q [g, d] that share keys and values k, v [S_k, d], as
+/// Computes o [g, d] and lse [g] or [g, 2] of the g query heads q [g, d] that share keys and values k, v [S_k, d], as
 /// flash_forward() does. The last dim of each view is dense; the workspace begins at a cache line.
 void attend_single(std::span<std::byte> workspace, double scale, const Tensor& o, const Tensor& lse, const ConstTensor& q,
                    const ConstTensor& k, const ConstTensor& v);

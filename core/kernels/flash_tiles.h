@@ -44,18 +44,43 @@ class Visibility {
   std::size_t keys_;
 };
 
-/// Returns the log-sum-exp of a query, maximum + ln(sum) / scale, where `sum` is the sum of exp(scale·(score − maximum)). Returns
-/// NaN where rounding the result to T would change probabilities by more than a part in 256; in f32 that takes scaled scores
-/// beyond 2¹⁵ of which no single one outweighs the rest. Also returns NaN if `sum` is 0 (nothing could be summed up) or if
-/// `maximum` or `sum` is NaN.
+/// Returns how many numbers `lse` holds of a query: 1 or 2.
+inline std::size_t numbers_of(const ConstTensor& lse) { return lse.dims() == 4 ? 2 : 1; }
+
+/// Log-sum-exp of a query's scores: maximum + log_sum / scale, in units of q·k.
 template <class T>
-T log_sum_exp(T maximum, T sum, double scale) {
-  constexpr double kMostLost = 1.0 / 256;
-  const T above = static_cast<T>(std::log(static_cast<double>(sum)) / scale);
-  const T lse = maximum + above;
-  const double lost = static_cast<double>(above - (lse - maximum)) * scale;
-  return std::abs(lost) <= kMostLost ? lse : std::numeric_limits<T>::quiet_NaN();
-}
+struct LogSumExp {
+  T maximum;       ///< −∞: the query sees no key
+  double log_sum;  ///< ln of the sum of exp(scale·(q·k − maximum))
+
+  static LogSumExp of_nothing() { return {-std::numeric_limits<T>::infinity(), 0}; }
+  /// Returns it for a query that sees a key. It is NaN if `sum` is 0 (nothing could be summed up) or if `maximum` or `sum` is
+  /// NaN.
+  static LogSumExp of(T maximum, T sum) {
+    if (sum > T{0}) return {maximum, std::log(static_cast<double>(sum))};
+    return {std::numeric_limits<T>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()};
+  }
+  static LogSumExp load(const T* from, std::size_t numbers) { return {from[0], numbers == 2 ? static_cast<double>(from[1]) : 0}; }
+  /// Stores it in two numbers, or rounded to one: NaN where that would change probabilities by more than a part in 256; in f32
+  /// that takes scaled scores beyond 2¹⁵ of which no single one outweighs the rest.
+  void store(T* to, std::size_t numbers, double scale) const {
+    if (numbers == 2) {
+      to[0] = maximum;
+      to[1] = static_cast<T>(log_sum);
+    } else {
+      to[0] = maximum == -std::numeric_limits<T>::infinity() ? maximum : rounded(scale);
+    }
+  }
+
+ private:
+  T rounded(double scale) const {
+    constexpr double kMostLost = 1.0 / 256;
+    const T above = static_cast<T>(log_sum / scale);
+    const T lse = maximum + above;
+    const double lost = static_cast<double>(above - (lse - maximum)) * scale;
+    return std::abs(lost) <= kMostLost ? lse : std::numeric_limits<T>::quiet_NaN();
+  }
+};
 
 /// Returns one head of one sequence as a matrix [S, d].
 inline ConstTensor head(const ConstTensor& view, std::size_t batch, std::size_t number) {
@@ -88,11 +113,19 @@ inline void check_operands(const char* kernel, const Attention& attention, const
   check_heads(kernel, attention.heads, q, k);
 }
 
-/// Throws std::invalid_argument unless `values` (lse or delta) is [B, n, Sq] in the type of sums.
-inline void check_row_values(const char* kernel, const ConstTensor& values, const ConstTensor& q) {
-  require(values.dims() == 3 && values.size(0) == q.size(0) && values.size(1) == q.size(2) && values.size(2) == q.size(1) &&
-              values.dtype() == summed_in(q.dtype()),
-          kernel, "lse and delta must be [B, n, Sq] of the type of sums", values);
+/// Returns whether `values`, of `dims` dims, begins with [B, n, Sq] and is in the type of sums.
+inline bool has_rows_of(const ConstTensor& values, std::size_t dims, const ConstTensor& q) {
+  return values.dims() == dims && values.size(0) == q.size(0) && values.size(1) == q.size(2) && values.size(2) == q.size(1) &&
+         values.dtype() == summed_in(q.dtype());
+}
+/// Throws std::invalid_argument unless lse is [B, n, Sq] or [B, n, Sq, 2] in the type of sums.
+inline void check_lse(const char* kernel, const ConstTensor& lse, const ConstTensor& q) {
+  require(has_rows_of(lse, 3, q) || (has_rows_of(lse, 4, q) && lse.size(3) == 2 && dense_rows(lse)), kernel,
+          "lse must be [B, n, Sq] or [B, n, Sq, 2] of the type of sums", lse);
+}
+/// Throws std::invalid_argument unless delta is [B, n, Sq] in the type of sums.
+inline void check_delta(const char* kernel, const ConstTensor& delta, const ConstTensor& q) {
+  require(has_rows_of(delta, 3, q), kernel, "delta must be [B, n, Sq] of the type of sums", delta);
 }
 
 }  // namespace tsprun::detail::kernels::flash

@@ -163,6 +163,15 @@ void ComputeStream::merge_attention(double scale, const Tensor& o, const Tensor&
       [&](const kernels::Compute& on) { kernels::merge_attention(on, scale, o, lse, part_o, part_lse); });
 }
 
+void ComputeStream::round_lse(double scale, const Tensor& one, const ConstTensor& two) {
+  run(touches("round log-sum-exp", two, one, one, bytes_of(two), bytes_of(one)), 0,
+      [&](const kernels::Compute&) { kernels::round_lse(scale, one, two); });
+}
+
+bool ComputeStream::has_lost_lse(const ConstTensor& lse, const ConstTensor& o) const {
+  return !engine_.options().phantom && kernels::has_lost_lse(lse, o);
+}
+
 void ComputeStream::rms_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon) {
   run(touches("norm", x, y, y, bytes_of(x, gain), bytes_of(y)), 0,
       [&](const kernels::Compute& on) { kernels::rms_norm(on, y, x, gain, epsilon); });

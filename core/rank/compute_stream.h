@@ -57,6 +57,8 @@ class ComputeStream {
                       const ConstTensor& k, const ConstTensor& v, kernels::Write write = kernels::Write::replace);
   void merge_attention(double scale, const Tensor& o, const Tensor& lse, std::span<const ConstTensor> part_o,
                        std::span<const ConstTensor> part_lse);
+  void round_lse(double scale, const Tensor& one, const ConstTensor& two);
+  bool has_lost_lse(const ConstTensor& lse, const ConstTensor& o) const;
 
   // --- rows
   void rms_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon);

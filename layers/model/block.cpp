@@ -66,7 +66,7 @@ void Block::make_room(const TokenLayout& tokens, Keep keep, BlockSaved& saved) {
   if (keep == Keep::kv) room_for_kv();
   if (keep != Keep::backward || recompute_ == Recompute::full) return;
   saved.attention.o = room(sizes.o, "saved attention output");
-  saved.attention.lse = rank_.tensor(Category::activations, kernels::summed_in(dtype_), sizes.lse, "saved log-sum-exp");
+  saved.attention.lse = LogSumExps(rank_, Category::activations, kernels::summed_in(dtype_), sizes.lse, "saved log-sum-exp");
   if (recompute_ == Recompute::selective) return;
   saved.attention.q = room(sizes.q, "saved queries");
   room_for_kv();

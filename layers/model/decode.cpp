@@ -227,12 +227,12 @@ OwnedTensor Decoder::attended(std::size_t layer, const Tensor& own_q) {
                                .heads = {config_.heads_per_kv_head(), slice_.queries.first, slice_.kv.first}};
   const auto attend = [&](std::size_t text, const Tensor& o, const Tensor& lse, const ConstTensor& q) {
     const std::size_t length = lengths_[text] + 1;
-    rank_.compute().flash_forward(all, as_query(o), lse.split(0, heads), as_query(q), cache_.keys(layer, text, length),
+    rank_.compute().flash_forward(all, as_query(o), lse, as_query(q), cache_.keys(layer, text, length),
                                   cache_.values(layer, text, length));
   };
   if (D() == 1) {
     OwnedTensor o = rows(dtype_, heads * d, "attention output");
-    const OwnedTensor lse = rank_.tensor(Category::workspace, sums_, {heads, 1}, "log-sum-exp");
+    const OwnedTensor lse = rank_.tensor(Category::workspace, sums_, {1, heads, 1}, "log-sum-exp");
     for (std::size_t text = 0; text < texts(); ++text)
       attend(text, o->select(0, text).split(0, d), lse, own_q.select(0, text).split(0, d));
     return o;
@@ -243,32 +243,33 @@ OwnedTensor Decoder::attended(std::size_t layer, const Tensor& own_q) {
   if (own > 0) rank_.compute().convert(leaving, own_q.split(1, d).transposed(0, 1));
   const OwnedTensor q = rank_.tensor(Category::communication, dtype_, {heads, texts(), d}, "all queries");
   rank_.wait(sequence_.post_all_gather_v(buffer_of(ConstTensor(leaving.view())), buffer_of(q.view()), by_share(d), kDecoded));
-  const OwnedTensor parts = rank_.tensor(Category::communication, sums_, {heads, texts(), d + 1}, "partial attention");
+  const OwnedTensor parts = rank_.tensor(Category::communication, sums_, {heads, texts(), part_width()}, "partial attention");
   for (std::size_t text = 0; text < texts(); ++text) {
     const Tensor part = parts->select(1, text);
-    attend(text, part.slice(1, 0, d), part.slice(1, d, 1), q->select(1, text));
+    attend(text, part.slice(1, 0, d), as_query(part.slice(1, d, kLseNumbers)).transposed(1, 2), q->select(1, text));
   }
   return merged_heads(parts);
 }
 
-/// Returns O of its share's heads over all positions, [texts, heads·d], in the model's dtype. `parts` [n_q, texts, d + 1], in the
+/// Returns O of its share's heads over all positions, [texts, heads·d], in the model's dtype. `parts` [n_q, texts, d + 2], in the
 /// type of sums: this rank's partial O and log-sum-exp of every head of the slice.
 OwnedTensor Decoder::merged_heads(const Tensor& parts) {
   const auto ranks = static_cast<std::size_t>(D());
   const std::size_t d = config_.head_dim;
   const std::size_t count = mine().queries.count;
-  const OwnedTensor in = rank_.tensor(Category::communication, sums_, {ranks, count, texts(), d + 1}, "partial attention");
-  const std::vector<std::size_t> arriving(ranks, count * texts() * (d + 1));
+  const std::size_t width = part_width();
+  const OwnedTensor in = rank_.tensor(Category::communication, sums_, {ranks, count, texts(), width}, "partial attention");
+  const std::vector<std::size_t> arriving(ranks, count * texts() * width);
   rank_.wait(
-      sequence_.post_all_to_all_v(buffer_of(ConstTensor(parts)), by_share(d + 1), buffer_of(in.view()), arriving, kDecoded));
+      sequence_.post_all_to_all_v(buffer_of(ConstTensor(parts)), by_share(width), buffer_of(in.view()), arriving, kDecoded));
   OwnedTensor narrow = rows(dtype_, count * d, "attention output");
   if (count == 0) return narrow;
   std::vector<ConstTensor> part_o;
   std::vector<ConstTensor> part_lse;
   for (std::size_t i = 1; i <= ranks; ++i) {  // in canonical order: the next rank's first, the own last
-    const Tensor part = in->select(0, (static_cast<std::size_t>(p()) + i) % ranks);  // [heads, texts, d + 1]
+    const Tensor part = in->select(0, (static_cast<std::size_t>(p()) + i) % ranks);  // [heads, texts, d + 2]
     part_o.push_back(part.slice(2, 0, d).transposed(0, 1).split(0, texts()));
-    part_lse.push_back(part.select(2, d).split(0, count));
+    part_lse.push_back(part.slice(2, d, kLseNumbers).split(0, count));
   }
   const OwnedTensor o = rank_.tensor(Category::workspace, sums_, {1, texts(), count, d}, "attention output");
   const OwnedTensor lse = rank_.tensor(Category::workspace, sums_, {1, count, texts()}, "log-sum-exp");

@@ -92,6 +92,10 @@ class Decoder {
   std::string where() const;
   /// Returns the elements of each rank's part if it has `width` elements per query head of its share.
   std::vector<std::size_t> by_share(std::size_t width) const;
+  /// Number of elements of the log-sum-exp of a head's partial attention.
+  static constexpr std::size_t kLseNumbers = 2;
+  /// Returns the elements of a head's partial attention: O and its log-sum-exp.
+  std::size_t part_width() const { return config_.head_dim + kLseNumbers; }
   OwnedTensor rows(DType dtype, std::size_t width, std::string_view what) {
     return rank_.tensor(Category::workspace, dtype, {texts(), width}, what);
   }

@@ -17,11 +17,8 @@ AttentionHeads::AttentionHeads(Rank& rank, DType dtype, const SavedSizes& sizes,
   k = heads(saved.k, k_memory, sizes.kv, first_kv, "keys");
   v = heads(saved.v, v_memory, sizes.kv, first_kv, "values");
   o = heads(saved.o, o_memory, sizes.o, first_query, "attention output");
-  if (saved.lse.exists()) {
-    lse = saved.lse->slice(1, first_query, sizes.lse[1]);
-  } else {
-    lse = lse_memory = rank.tensor(Category::workspace, kernels::summed_in(dtype), sizes.lse, "log-sum-exp");
-  }
+  lse = saved.lse.exists() ? saved.lse.heads(first_query, sizes.lse[1])
+                           : LogSumExps(rank, Category::workspace, kernels::summed_in(dtype), sizes.lse, "log-sum-exp");
 }
 
 void AttentionHeads::drop_keys() {

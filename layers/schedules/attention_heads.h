@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/rank/rank.h"
+#include "layers/schedules/log_sum_exps.h"
 #include "layers/schedules/strategy.h"
 
 #include <cstddef>
@@ -10,8 +11,9 @@ namespace tsprun::detail {
 
 /// Views of what an attention sublayer saves, or memory of the visit where it saves nothing. Shapes as in SavedSizes.
 struct AttentionHeads {
-  OwnedTensor q_memory, k_memory, v_memory, o_memory, lse_memory;
-  Tensor q, k, v, o, lse;
+  OwnedTensor q_memory, k_memory, v_memory, o_memory;
+  Tensor q, k, v, o;
+  LogSumExps lse;
 
   AttentionHeads() = default;
   /// Takes the heads from `first_query` and `first_kv` on of what exists in `saved`, as many as `sizes` says; allocates the

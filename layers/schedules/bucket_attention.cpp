@@ -22,8 +22,10 @@ void attend_bucket(ComputeStream& compute, const TokenLayout& tokens, const KvBu
   for (const LocalChunk& chunk : tokens.chunks()) {
     if (chunk.count == 0) continue;
     const auto rows = [&](const Tensor& all) { return all.slice(1, chunk.first, chunk.count); };
-    compute.flash_forward(attention_of(readers, chunk), rows(readers.o), readers.lse.slice(2, chunk.first, chunk.count),
-                          rows(readers.q), K.slice(1, 0, chunk.end()), V.slice(1, 0, chunk.end()));
+    readers.lse.write(chunk.first, chunk.count, rows(readers.o), [&](const Tensor& lse) {
+      compute.flash_forward(attention_of(readers, chunk), rows(readers.o), lse, rows(readers.q), K.slice(1, 0, chunk.end()),
+                            V.slice(1, 0, chunk.end()));
+    });
   }
 }
 
@@ -38,8 +40,8 @@ void attend_bucket_backward(Rank& rank, const TokenLayout& tokens, const KvBucke
     const auto keys = [&](const Tensor& all) { return all.slice(1, 0, chunk.end()); };
     const auto statistics = [&](const Tensor& all) { return all.slice(2, chunk.first, chunk.count); };
     rank.compute().flash_backward(attention_of(readers, chunk), rows(dq), keys(bucket.dK()), keys(bucket.dV()), rows(dO),
-                                  statistics(readers.lse), statistics(delta), rows(readers.q), keys(bucket.K()), keys(bucket.V()),
-                                  Write::add);
+                                  statistics(readers.lse.view()), statistics(delta), rows(readers.q), keys(bucket.K()),
+                                  keys(bucket.V()), Write::add);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "layers/schedules/kv_bucket.h"
+#include "layers/schedules/log_sum_exps.h"
 
 #include <cmath>
 #include <cstddef>
@@ -16,7 +17,7 @@ struct BucketReaders {
   kernels::HeadMap heads;             ///< says which of the bucket's K/V heads a query head reads
   kernels::AttentionDropout dropout;  ///< for the first query head
   Tensor q, o;                        ///< [B, S_p, n, d]
-  Tensor lse;                         ///< [B, n, S_p]
+  LogSumExps lse;                     ///< [B, n, S_p]
 };
 
 /// Computes o and lse. The bucket must have arrived.

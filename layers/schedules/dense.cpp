@@ -159,7 +159,7 @@ void Dense::attention_forward(std::size_t layer, const Tensor& y, const ConstTen
   project(heads, x.merged(0), rows, layer);
   attention_->forward(*tokens_, heads);
   rank_.look(Watched::attention_output, heads.o);
-  rank_.look(Watched::log_sum_exp, heads.lse);
+  rank_.look(Watched::log_sum_exp, heads.lse.view());
   compute().gemm(y.merged(0), matrix_of(heads.o), AttentionMatrices(rows, slice_, config_.head_dim).Ot);
   weights_->used(pack);
 }
@@ -173,6 +173,7 @@ void Dense::attention_backward(std::size_t layer, const SublayerBackward& of, co
   const Tensor rows = weights_->visit(pack);
   const AttentionMatrices W(rows, slice_, config_.head_dim);
   const AttentionHeads heads(rank_, dtype_, saved_sizes(config_, *tokens_), saved);
+  heads.lse.will_be_read();
   if (!saved.q.exists()) project(heads, X, rows, layer);  // else begin_attention() has begun to move K and V
 
   const SavedSizes own = attention_->own_sizes(*tokens_);

@@ -8,6 +8,7 @@
 
 #include "layers/layout/token_layout.h"
 #include "layers/parameters/parameter_store.h"
+#include "layers/schedules/log_sum_exps.h"
 
 #include <array>
 #include <cstddef>
@@ -19,11 +20,11 @@ namespace tsprun::detail {
 /// Tensors of an attention sublayer that its backward pass uses. A tensor that doesn't exist wasn't kept and is computed again. A
 /// strategy may keep other shapes than these: see Strategy::saved_sizes().
 struct AttentionSaved {
-  OwnedTensor q;    ///< [B, S_p, n_h, d], after RoPE if the model has rotary positions
-  OwnedTensor k;    ///< [B, S_p, n_kv, d], after RoPE if the model has rotary positions
-  OwnedTensor v;    ///< [B, S_p, n_kv, d]
-  OwnedTensor o;    ///< [B, S_p, n_h, d], attention output before W_O
-  OwnedTensor lse;  ///< [B, n_h, S_p], log-sum-exp, in the type of sums
+  OwnedTensor q;   ///< [B, S_p, n_h, d], after RoPE if the model has rotary positions
+  OwnedTensor k;   ///< [B, S_p, n_kv, d], after RoPE if the model has rotary positions
+  OwnedTensor v;   ///< [B, S_p, n_kv, d]
+  OwnedTensor o;   ///< [B, S_p, n_h, d], attention output before W_O
+  LogSumExps lse;  ///< [B, n_h, S_p], log-sum-exp, in the type of sums
 };
 
 /// Pre-activations of an MLP sublayer that its backward pass uses; computed again if they don't exist.

@@ -68,6 +68,25 @@ TEST(FlashExtremes, WeightsOfLargeEqualScoresAreRightOrTold) {
   }
 }
 
+TEST(FlashExtremes, WeightsOfLargeEqualScoresAreRightInTwoNumbers) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const double factor : {1.0, 1e3, 1e9, 1e30}) {
+      Problem problem = with_scores(factor, dtype);
+      for (Array* operand : {&problem.q, &problem.k}) {
+        for (std::size_t i = 0; i < operand->count(); ++i) operand->set(i, (*operand)[i % (2 * kHeadDim)]);
+      }
+      const Expected expected = naive(problem);
+      const Results results = run(problem, 1, 2);
+      const std::string where = std::string(name(dtype)) + " factor " + std::to_string(factor);
+      EXPECT_LE(distance(results.o, expected.o), dtype == DType::bf16 ? 4e-3 : 2e-6) << where;
+      EXPECT_LE(distance(results.dv, expected.dv), dtype == DType::bf16 ? 1e-2 : 1e-3) << where;
+      // Query i sees i + 1 keys.
+      for (std::size_t i = 0; i < 250; ++i)
+        EXPECT_NEAR(results.lse[2 * i + 1], std::log(static_cast<double>(i + 1)), 1e-5) << where << " query " << i;
+    }
+  }
+}
+
 TEST(FlashExtremes, OverflowIsNan) {
   for (const double sign : {1.0, -1.0}) {
     Problem problem({1, 60, 60, 1, 1, kHeadDim, causal(), {}}, DType::f32);

@@ -43,6 +43,16 @@ TEST(FlashAttention, EqualsTheFormulaForOneQueryWhoseHeadsShareKeys) {
   }
 }
 
+TEST(FlashAttention, EqualsTheFormulaWithLogSumExpsInTwoNumbers) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    check({2, 130, 130, 2, 1, 64, causal(0, 0), {.group = 2}}, dtype, 1, 2);
+    check({1, 300, 300, 1, 1, 33, kFull, {}}, dtype, 2, 2);
+    check({1, 200, 310, 2, 2, 16, causal(50, 80), {}}, dtype, 1, 2);  // the first 30 queries see nothing
+    check({2, 1, 450, 6, 2, 64, kFull, {.group = 3}}, dtype, 2, 2);
+    check({2, 5, 0, 2, 2, 8, kFull, {}}, dtype, 1, 2);
+  }
+}
+
 TEST(FlashAttention, EqualsTheFormulaForEveryWidthOfHeads) {
   for (const std::size_t d : {2U, 8U, 31U, 80U, 96U, 200U, 256U}) {
     check({1, 70, 70, 2, 1, d, causal(0, 0), {.group = 2}}, DType::f32);
@@ -232,6 +242,53 @@ TEST(MergeAttention, JoinsDisjointSetsOfKeys) {
       kernels::merge_attention(bench.on(), problem.attention.scale, sum.o.view(), sum.lse.view(), two_o, two_lse);
     }
     EXPECT_LE(distance(sum.o, expected.o), 2 * tolerance(dtype));
+  }
+}
+
+TEST(MergeAttention, WeighsPartsByTheirSumsHoweverLargeTheScores) {
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    for (const double maximum : {0.0, 320000.0, -1e30}) {
+      std::vector<Array> part_lse(3, Array(dtype, {1, 1, 1, 2}));
+      std::vector<Array> o;
+      for (std::size_t p = 0; p < 3; ++p) {
+        o.push_back(Array::normal(dtype, {1, 1, 1, 4}, static_cast<unsigned>(p)));
+        part_lse[p].set(0, maximum);
+        part_lse[p].set(1, std::log(static_cast<double>(p + 1)));  // of p + 1 equal scores
+      }
+      Array merged(dtype, {1, 1, 1, 4});
+      Array lse(dtype, {1, 1, 1, 2});
+      const ConstTensor parts[] = {o[0].view(), o[1].view(), o[2].view()};
+      const ConstTensor lses[] = {part_lse[0].view(), part_lse[1].view(), part_lse[2].view()};
+      kernels::merge_attention({}, 0.35, merged.view(), lse.view(), parts, lses);
+      std::vector<double> expected(4);
+      for (std::size_t c = 0; c < 4; ++c) expected[c] = (o[0][c] + 2 * o[1][c] + 3 * o[2][c]) / 6;
+      EXPECT_LE(distance(merged, expected), tolerance(dtype)) << maximum;
+      EXPECT_EQ(lse[0], part_lse[0][0]);
+      EXPECT_NEAR(lse[1], std::log(6.0), 1e-6);
+    }
+  }
+}
+
+TEST(LogSumExp, IsRoundedToOneNumberOrToldToBeLost) {
+  constexpr double kScale = 0.35;
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    Array two(dtype, {1, 1, 4, 2});
+    const double maxima[] = {3, -kInfinity, 1e30, std::nan("")};
+    for (std::size_t i = 0; i < 4; ++i) {
+      two.set(2 * i, maxima[i]);
+      two.set(2 * i + 1, i == 1 ? 0 : std::log(2.0));
+    }
+    Array one(dtype, {1, 1, 4});
+    kernels::round_lse(kScale, one.view(), two.view());
+    EXPECT_NEAR(one[0], 3 + std::log(2.0) / kScale, 1e-6);
+    EXPECT_EQ(one[1], -kInfinity);
+    EXPECT_TRUE(std::isnan(one[2]) && std::isnan(one[3]));
+    // It counts as lost only where the output is finite: the last query's isn't.
+    Array o(dtype, {1, 4, 1, 3});
+    o.set(3 * 3 + 1, std::nan(""));
+    EXPECT_TRUE(kernels::has_lost_lse(one.view(), o.view()));
+    EXPECT_FALSE(kernels::has_lost_lse(one.view().slice(2, 0, 2), o.view().slice(1, 0, 2)));
+    EXPECT_FALSE(kernels::has_lost_lse(one.view().slice(2, 3, 1), o.view().slice(1, 3, 1)));
   }
 }
 

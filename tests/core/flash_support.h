@@ -122,17 +122,27 @@ inline Expected naive(const Problem& problem) {
 struct Results {
   Array o, lse, delta, dq, dk, dv;
 
-  explicit Results(const Problem& problem)
+  /// `numbers`: 1 or 2 for a log-sum-exp.
+  explicit Results(const Problem& problem, std::size_t numbers = 1)
       : o(problem.q.dtype(), {problem.shape.batch, problem.shape.queries, problem.shape.heads, problem.shape.d}),
         lse(sums(problem.q.dtype()), {problem.shape.batch, problem.shape.heads, problem.shape.queries}),
         delta(lse),
         dq(sums(problem.q.dtype()), {problem.shape.batch, problem.shape.queries, problem.shape.heads, problem.shape.d}),
         dk(sums(problem.q.dtype()), {problem.shape.batch, problem.shape.keys, problem.shape.kv_heads, problem.shape.d}),
-        dv(dk) {}
+        dv(dk) {
+    if (numbers == 2) lse = Array(lse.view().dtype(), {problem.shape.batch, problem.shape.heads, problem.shape.queries, numbers});
+  }
 };
 
-inline Results run(const Problem& problem, std::size_t threads = 1) {
-  Results results(problem);
+/// The log-sum-exps, (M, l), as one number each: M + l / scale, in units of q·k.
+inline Array joined(const Array& lse, double scale) {
+  Array all(DType::f64, {lse.count() / 2});
+  for (std::size_t i = 0; i < all.count(); ++i) all.set(i, lse[2 * i] + lse[2 * i + 1] / scale);
+  return all;
+}
+
+inline Results run(const Problem& problem, std::size_t threads = 1, std::size_t numbers = 1) {
+  Results results(problem, numbers);
   const DType dtype = problem.q.dtype();
   Bench bench(threads, std::max(kernels::flash_forward_workspace(dtype, problem.shape.d, threads),
                                 kernels::flash_backward_workspace(dtype, problem.shape.d, threads)));
@@ -145,10 +155,11 @@ inline Results run(const Problem& problem, std::size_t threads = 1) {
   return results;
 }
 
-inline void check(const Case& shape, DType dtype, std::size_t threads = 1) {
+inline void check(const Case& shape, DType dtype, std::size_t threads = 1, std::size_t numbers = 1) {
   const Problem problem(shape, dtype);
   const Expected expected = naive(problem);
-  const Results results = run(problem, threads);
+  const Results results = run(problem, threads, numbers);
+  const Array lse = numbers == 1 ? results.lse : joined(results.lse, problem.attention.scale);
   // Delta is made of the rounded output in bf16: its error enters dq and dk.
   const double bound = dtype == DType::bf16 ? 1e-2 : dtype == DType::f32 ? 4e-6 : 1e-12;
   std::string where = std::string(name(dtype)) + " B " + std::to_string(shape.batch) + " Sq " + std::to_string(shape.queries) +
@@ -157,7 +168,7 @@ inline void check(const Case& shape, DType dtype, std::size_t threads = 1) {
                       (shape.mask.causal ? " causal " : " full ") + std::to_string(shape.mask.query_start) + "/" +
                       std::to_string(shape.mask.key_start);
   EXPECT_LE(distance(results.o, expected.o), bound) << where;
-  EXPECT_LE(distance(results.lse, expected.lse), dtype == DType::f64 ? 1e-13 : 2e-6) << where;
+  EXPECT_LE(distance(lse, expected.lse), dtype == DType::f64 ? 1e-13 : 2e-6) << where;
   EXPECT_LE(distance(results.dq, expected.dq), bound) << where;
   EXPECT_LE(distance(results.dk, expected.dk), bound) << where;
   EXPECT_LE(distance(results.dv, expected.dv), bound) << where;

@@ -52,7 +52,7 @@ inline PurposeBytes token_traffic(const MeshSetting& of, std::size_t position, s
   const std::uint64_t L = model.layers;
 
   const std::uint64_t q = model.query_heads * d * element;
-  const std::uint64_t parts = model.query_heads * (d * accumulated + lse);
+  const std::uint64_t parts = model.query_heads * (d * accumulated + 2 * lse);
   const int keeper = static_cast<int>(position % as_count(D));
   std::uint64_t arriving = 0;  // K/V heads that the caching rank of each tensor rank's group receives
   for (int t = 0; t < T; ++t) {

@@ -67,7 +67,7 @@ class GatherAttention final : public SequenceAttention {
             .dropout = dropout(heads.first_query),
             .q = of.q.slice(2, heads.first_query, heads.queries),
             .o = of.o.slice(2, heads.first_query, heads.queries),
-            .lse = of.lse.slice(1, heads.first_query, heads.queries)};
+            .lse = of.lse.heads(heads.first_query, heads.queries)};
   }
 
   KvBucket first_;  // the first bucket, if begin() began to gather it

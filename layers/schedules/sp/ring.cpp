@@ -94,30 +94,36 @@ void RingAttention::forward(const TokenLayout& tokens, const AttentionHeads& of)
     o = wide = step(axis_.sums, {tokens.batch(), tokens.local(), heads_.queries, d}, "attention output so far");
   }
 
+  // Log-sum-exps are merged in two numbers, so that weights don't depend on how large the scores are.
+  OwnedTensor lse;
+  if (axis_.D() > 1) lse = step(axis_.sums, {tokens.batch(), heads_.queries, tokens.local(), 2}, "log-sum-exp so far");
+
   const auto travel = [&](std::size_t t) { kv.packs.fetch(t); };
 
   // Step 0 attends to this rank's own keys; the others merge what the keys of rank (p − t) mod D add.
   const auto attend = [&](std::size_t t) {
     const AttentionPair pair = meet(tokens, shard_at(axis_.group, t));
     if (t == 0) {
-      compute.flash_forward(attention(pair, d), o, of.lse, of.q, of.k, of.v);
+      const auto own_keys = [&](const Tensor& to) { compute.flash_forward(attention(pair, d), o, to, of.q, of.k, of.v); };
+      lse.exists() ? own_keys(lse) : of.lse.write(0, tokens.local(), o, own_keys);
       return;
     }
     const Tensor pack = kv.packs.at(t);
     if (pair.empty()) return;
     const auto& [first, count] = pair.queries;
     const OwnedTensor part = step(axis_.sums, {tokens.batch(), count, heads_.queries, d}, "partial attention output");
-    const OwnedTensor part_lse = step(axis_.sums, {tokens.batch(), heads_.queries, count}, "partial log-sum-exp");
+    const OwnedTensor part_lse = step(axis_.sums, {tokens.batch(), heads_.queries, count, 2}, "partial log-sum-exp");
     const auto keys = [&](std::size_t which) { return part_of(pack, which, d).slice(1, pair.keys.first, pair.keys.count); };
     compute.flash_forward(attention(pair, d), part, part_lse, of.q.slice(1, first, count), keys(0), keys(1));
     const Tensor to = o.slice(1, first, count);
-    const Tensor to_lse = of.lse.slice(2, first, count);
+    const Tensor to_lse = lse->slice(2, first, count);
     const std::array<ConstTensor, 2> outputs = {to, part};
     const std::array<ConstTensor, 2> statistics = {to_lse, part_lse};
     compute.merge_attention(attention_scale(d), to, to_lse, outputs, statistics);
   };
 
   look_ahead(steps(), {{1, travel}, {0, attend}});
+  if (lse.exists()) of.lse.take(attention_scale(d), lse, o);
   if (wide.exists()) compute.convert(of.o, wide);
 }
 
@@ -151,7 +157,7 @@ void RingAttention::backward(const TokenLayout& tokens, const AttentionHeads& of
     const Tensor V = t == 0 ? of.v : part_of(pack, 1, d);
     if (t > 0) compute.fill_zero(part);  // queries of this rank may see only some of the keys, or none
     compute.flash_backward(attention(pair, d), rows(gradients.dq), keys(part_of(part, 0, d)), keys(part_of(part, 1, d)),
-                           rows(gradients.d_o), statistics(of.lse), statistics(delta), rows(of.q), keys(K), keys(V),
+                           rows(gradients.d_o), statistics(of.lse.view()), statistics(delta), rows(of.q), keys(K), keys(V),
                            t == 0 ? Write::replace : Write::add);
     sums.pass_on(t);
   };

@@ -108,8 +108,10 @@ void UlyssesAttention::forward(const TokenLayout& tokens, const AttentionHeads& 
   const auto attend = [&](std::size_t i) {
     const Part& part = all[i];
     o[i].tensor = whole_tensor(axis_.dtype, tokens, part.own.count, tokens.head_dim(), "attention output of whole sequences");
-    axis_.compute().flash_forward(part.attention, natural(o[i].tensor), part.statistics(of.lse), part.queries(of.q),
-                                  part.keys(of.k), part.keys(of.v));
+    const Tensor to = natural(o[i].tensor);
+    of.lse.heads(part.own.first, part.own.count).write(0, tokens.sequence(), to, [&](const Tensor& lse) {
+      axis_.compute().flash_forward(part.attention, to, lse, part.queries(of.q), part.keys(of.k), part.keys(of.v));
+    });
     o[i].move = exchange_.to_tokens(tokens, o[i].tensor, part.of, kExchanged);
   };
 
@@ -154,8 +156,8 @@ void UlyssesAttention::backward(const TokenLayout& tokens, const AttentionHeads&
       dO[i].move = {};
       const Tensor delta_of_heads = natural(deltas.tensor->select(3, 0)).transposed(1, 2);  // [B, n_q/D, S]
       compute.flash_backward(part.attention, natural(dq[i].tensor), part.keys(dk.tensor), part.keys(dv.tensor),
-                             natural(dO[i].tensor), part.statistics(of.lse), part.statistics(delta_of_heads), part.queries(of.q),
-                             part.keys(of.k), part.keys(of.v), Write::add);
+                             natural(dO[i].tensor), part.statistics(of.lse.view()), part.statistics(delta_of_heads),
+                             part.queries(of.q), part.keys(of.k), part.keys(of.v), Write::add);
       dO[i].tensor.reset();
       dq[i].tensor = rounded(std::move(dq[i].tensor));
       dq[i].move = exchange_.to_tokens(tokens, dq[i].tensor, part.of, kExchanged);

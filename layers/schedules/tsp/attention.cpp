@@ -76,7 +76,7 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
     if (unit.last_of_bucket) gathered[unit.bucket] = {};
     if (!unit.last_of_turn) return;
     axis_.rank.look(Watched::attention_output, turns[index(r)].o);
-    axis_.rank.look(Watched::log_sum_exp, turns[index(r)].lse);
+    axis_.rank.look(Watched::log_sum_exp, turns[index(r)].lse.view());
     const Weights& W_Ot = W_[index(r)].second;
     axis_.rank.wait(W_Ot.work);
     axis_.compute().gemm(Y, matrix_of(turns[index(r)].o), W_Ot.rows, into_Y.next());  // line 23
@@ -125,6 +125,7 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     AttentionHeads& turn = turns[index(r)];
     if (unit.first_of_turn) {
       turn = heads_of_turn(r, saved);
+      turn.lse.will_be_read();
       if (!saved.q.exists()) {
         axis_.rank.wait(W_[index(r)].first.work);
         axis_.rank.wait(W_[index(r)].second.work);
@@ -317,7 +318,7 @@ BucketReaders TspAttention::readers(const TspUnit& unit, const AttentionHeads& t
           .dropout = axis_.dropout.of(axis_.slice.queries.first + unit.queries.first, {}, {}),
           .q = turn.q.slice(2, first, count),
           .o = turn.o.slice(2, first, count),
-          .lse = turn.lse.slice(1, first, count)};
+          .lse = turn.lse.heads(first, count)};
 }
 
 }  // namespace tsprun::detail
