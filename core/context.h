@@ -40,6 +40,7 @@ struct PhantomOptions {
   std::vector<PhantomPeer> peers;  ///< by rank of the world; empty: all ranks share memory
   std::string algorithms;          ///< as ContextOptions
   bool reassociate = false;        ///< as ContextOptions
+  bool touched = false;            ///< its memory can be read and written, for kernels that run; takes address space then
 };
 
 /// Makes a phantom: a rank without peers, for forecasts of memory and traffic. Allocations are counted by category, but memory

@@ -30,7 +30,7 @@ std::size_t likely_reach(std::uint64_t budget) {
 }  // namespace
 
 ContextParts::ContextParts(std::optional<shm::NodeMemory> owned, shm::NodeMemory* borrowed, int rank,
-                           const ContextOptions& options, const std::vector<int>& pids, posix::Mapping of_phantom,
+                           const ContextOptions& options, const std::vector<int>& pids, AddressSpace of_phantom,
                            const std::vector<PhantomPeer>& phantom_peers)
     : owned_memory(std::move(owned)),
       memory(owned_memory ? &*owned_memory : borrowed),
@@ -102,7 +102,7 @@ void ContextParts::check_choices() const {
 
 /// Returns as much of a phantom's address space as a real heap with this budget would have.
 std::span<std::byte> ContextParts::imagined_heap(std::uint64_t budget) const {
-  const std::span<std::byte> all = imagined.bytes();
+  const std::span<std::byte> all = imagined.bytes;
   return budget == 0 ? all : all.first(std::min<std::uint64_t>(all.size(), Heap::reservation_for(budget)));
 }
 

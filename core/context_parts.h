@@ -9,8 +9,8 @@
 #include "core/context.h"
 #include "core/fault/rank_faults.h"
 #include "core/links.h"
+#include "core/memory/address_space.h"
 #include "core/trace/program_trace.h"
-#include "transport/posix.h"
 #include "transport/verify/verify_transport.h"
 
 #include <cstddef>
@@ -33,7 +33,7 @@ struct ContextParts {
   bootstrap::JobDescription job;
   int local_rank;
   FlightBoard board;
-  posix::Mapping imagined;  ///< a phantom's heap; empty for real ranks
+  AddressSpace imagined;  ///< a phantom's heap; empty for real ranks
   Heap heap;
   RankFaults faults;
   std::optional<PeerWatch> watch;
@@ -57,9 +57,9 @@ struct ContextParts {
   /// the node's ranks that this one must watch itself; empty: a launcher does. A phantom has an address space, and no peers but
   /// those that are described.
   ContextParts(std::optional<shm::NodeMemory> owned, shm::NodeMemory* borrowed, int rank, const ContextOptions& options,
-               const std::vector<int>& pids, posix::Mapping of_phantom = {}, const std::vector<PhantomPeer>& phantom_peers = {});
+               const std::vector<int>& pids, AddressSpace of_phantom = {}, const std::vector<PhantomPeer>& phantom_peers = {});
 
-  bool is_phantom() const { return !imagined.bytes().empty(); }
+  bool is_phantom() const { return !imagined.bytes.empty(); }
   int world_rank() const { return static_cast<int>(job.first_rank) + local_rank; }
   std::uint64_t timeout_ns() const;
   /// Leaves the job, once (parting.cpp). `completes`: completes first what was posted, whose buffers still exist.

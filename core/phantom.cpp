@@ -21,12 +21,7 @@ PhantomOptions likeness(const Context& context) {
 }
 
 Context make_phantom(int rank, int size, const PhantomOptions& like) {
-#ifdef TSP_SANITIZE_THREAD
-  // ThreadSanitizer supports mappings in 3 TiB of address space only: this leaves room for the phantoms of eight threads.
-  constexpr std::size_t kAddressSpace = std::size_t{257} << 30;
-#else
   constexpr std::size_t kAddressSpace = std::size_t{1} << 44;
-#endif
   if (size < 1 || rank < 0 || rank >= size) throw Error(Cause::refused, fmt::format("phantom rank {} of {}", rank, size));
   // The phantom is on a node of its own, without transports to the others.
   const auto number = static_cast<std::uint32_t>(rank);
@@ -40,8 +35,9 @@ Context make_phantom(int rank, int size, const PhantomOptions& like) {
   if (!like.peers.empty() && like.peers.size() != static_cast<std::size_t>(size)) {
     throw Error(Cause::refused, fmt::format("phantom rank {} of {}: {} peers are described", rank, size, like.peers.size()));
   }
-  return ContextParts::context(std::make_unique<ContextParts>(std::move(alone), nullptr, 0, options, std::vector<int>{},
-                                                              reserve_address_space(kAddressSpace), like.peers));
+  return ContextParts::context(std::make_unique<ContextParts>(
+      std::move(alone), nullptr, 0, options, std::vector<int>{},
+      like.touched ? reserve_address_space(kAddressSpace) : imagine_address_space(kAddressSpace), like.peers));
 }
 
 }  // namespace tsprun::detail

@@ -40,6 +40,13 @@ OwnedTensor Rank::tensor(Category category, DType dtype, std::span<const std::si
   return {std::move(block), dtype, sizes};
 }
 
+ListMemory Rank::list_memory(Category category, std::size_t bytes, std::string_view what) {
+  ListMemory memory;
+  memory.block_ = context_.allocate(bytes, what, category);
+  if (is_phantom()) memory.elsewhere_.resize(bytes);
+  return memory;
+}
+
 void Rank::wait(Work work) {
   const std::uint64_t begin = engine_of(context_).clock().now_ns();
   work.wait();

@@ -13,6 +13,7 @@
 #include <initializer_list>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace tsprun::detail {
 
@@ -29,6 +30,17 @@ struct RankTimes {
   double compute = 0;                ///< in kernels, without the ticks that moved communication
   double communication = 0;          ///< in those ticks, and in waits for communication
   double exposed_communication = 0;  ///< in waits only: the part that computation did not hide
+};
+
+/// Memory in which a rank keeps lists of its own, such as labels, counted like its tensors.
+class ListMemory {
+ public:
+  std::span<std::byte> bytes() { return elsewhere_.empty() ? block_.bytes() : std::span(elsewhere_); }
+
+ private:
+  friend class Rank;
+  HeapBlock block_;
+  std::vector<std::byte> elsewhere_;  // of a phantom, whose heap nobody may touch
 };
 
 /// Executes what a schedule asks for on this rank: kernels, memory, communication and times. Used by one thread.
@@ -55,6 +67,8 @@ class Rank {
   OwnedTensor tensor(Category category, DType dtype, std::initializer_list<std::size_t> sizes, std::string_view what) {
     return tensor(category, dtype, std::span(sizes.begin(), sizes.size()), what);
   }
+  /// Allocates memory for lists. `what` names them in errors. Throws Error(out_of_memory).
+  ListMemory list_memory(Category category, std::size_t bytes, std::string_view what);
   /// Returns the heap's peaks by category, see Heap::peaks().
   const CategoryBytes& memory_peaks() { return heap_of(context_).peaks(); }
 

@@ -49,8 +49,8 @@ Start* foldable(const ProgramCall& call) {
 PlayedRank::PlayedRank(sim::SimWorld& world, int rank, const Program& program, shm::NodeMemory& memory)
     : program_(program),
       unit_(world.unit),
-      imagined_(reserve_address_space(kImagined, PROT_NONE)),
-      heap_(imagined_.bytes(), 0, {}),
+      imagined_(imagine_address_space(kImagined)),
+      heap_(imagined_.bytes, 0, {}),
       staging_(heap_),
       engine_(FlightBoard(memory), rank, routes_of(world, rank), memory.doorbell(0),
               {.counted = &world.transports[static_cast<std::size_t>(rank)]->chores(), .clock = &world.timeline}) {}
@@ -76,7 +76,7 @@ void PlayedRank::post(const ProgramItem& item) {
   OperationInfo info = call;
   Arguments arguments = call.arguments;
   // All buffers overlap, since nobody looks at them; but what is in place stays there.
-  arguments.recv.data = imagined_.bytes().data();
+  arguments.recv.data = imagined_.bytes.data();
   arguments.send.data = arguments.recv.data + (call.sent_from == ProgramCall::kElsewhere ? kImagined / 2 : call.sent_from);
   // Messages are numbered by sender, receiver and stream, collectives by group and stream.
   const auto number = [&](int other, std::uint64_t direction) {

@@ -4,10 +4,10 @@
 
 #include "core/collectives/communicator_state.h"
 #include "core/collectives/staging.h"
+#include "core/memory/address_space.h"
 #include "core/memory/heap.h"
 #include "core/program/program.h"
 #include "core/streams/engine.h"
-#include "transport/posix.h"
 #include "transport/shm/node_memory.h"
 #include "transport/sim/sim_transport.h"
 
@@ -53,7 +53,7 @@ class PlayedRank {
 
   const Program& program_;
   int unit_;
-  posix::Mapping imagined_;
+  AddressSpace imagined_;
   Heap heap_;
   Staging staging_;
   ChoiceTable choices_;

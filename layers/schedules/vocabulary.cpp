@@ -46,8 +46,8 @@ ExchangedVocabulary::ExchangedVocabulary(Rank& rank, Communicator& axis, const C
 
 void ExchangedVocabulary::plan_rows(const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
   const auto ranks = static_cast<std::size_t>(size());
-  token_memory_.reset();
-  token_memory_ = rank_.context().allocate(tokens.held_rows() * static_cast<std::size_t>(kTokenBytes), "ids and labels", kept);
+  token_memory_ = {};
+  token_memory_ = rank_.list_memory(kept, tokens.held_rows() * static_cast<std::size_t>(kTokenBytes), "ids and labels");
   std::byte* const memory = token_memory_.bytes().data();
   own_labels_ = {reinterpret_cast<std::int64_t*>(memory), tokens.held_rows()};
   order_ = {reinterpret_cast<std::uint32_t*>(memory + own_labels_.size_bytes()), tokens.held_rows()};

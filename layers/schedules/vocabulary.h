@@ -147,7 +147,7 @@ class ExchangedVocabulary final : public Vocabulary {
   std::size_t rows_for_others_ = 0;  // number of rows in wanted_
 
   // For this rank's tokens, kTokenBytes per token: the order in which their rows arrive from the ranks, and their labels.
-  HeapBlock token_memory_;
+  ListMemory token_memory_;
   std::span<std::uint32_t> order_;
   std::span<std::int64_t> own_labels_;
 

@@ -21,6 +21,7 @@ constexpr std::size_t kTellingPasses = 2;  // buffers that are kept for later us
 
 PhantomOptions likeness(int ranks, int number, const PeakOptions& options) {
   PhantomOptions like = options.like;
+  like.touched = options.recorder != nullptr && options.recorder->runs_kernels();
   if (!like.peers.empty() || (options.nodes == 1 && options.share)) return like;
   const int here = bootstrap::node_of(ranks, options.nodes, number);
   for (int rank = 0; rank < ranks; ++rank) {

@@ -5,7 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <fstream>
+#include <sys/resource.h>
+#include <unistd.h>
 
 namespace tsprun::detail::test::phantom_test {
 namespace {
@@ -65,7 +69,9 @@ TEST(Phantom, HoldsMoreThanAnyMachineHas) {
 }
 
 TEST(Phantom, CountsFlopsAndComputesNothing) {
-  Context context = make_phantom(0, 2);
+  PhantomOptions like;
+  like.touched = true;
+  Context context = make_phantom(0, 2, like);
   Rank rank(context);
   const OwnedTensor x = rank.tensor(Category::workspace, DType::f64, {4, 4}, "x");
   for (std::size_t i = 0; i < 16; ++i) x->as<double>()[i] = 1;
@@ -74,6 +80,27 @@ TEST(Phantom, CountsFlopsAndComputesNothing) {
   EXPECT_EQ(rank.compute().flops(), 2.0 * 4 * 4 * 4);
   EXPECT_EQ(rank.compute().sum_of_squares(x), 0);
 }
+
+#if !defined(TSP_SANITIZE_ADDRESS) && !defined(TSP_SANITIZE_THREAD)  // they map memory of their own all the time
+/// As under `ulimit -v` and `ulimit -d`: a run that these allow must not fail at the audit.
+TEST(Phantom, NeedsNoAddressSpace) {
+  constexpr rlim_t kLittle = rlim_t{256} << 20;
+  for (const auto limit : {RLIMIT_AS, RLIMIT_DATA}) {
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(limit, &before), 0);
+    rlimit little = before;
+    std::ifstream("/proc/self/statm") >> little.rlim_cur;
+    little.rlim_cur = std::min<rlim_t>(before.rlim_max, little.rlim_cur * static_cast<rlim_t>(::getpagesize()) + kLittle);
+    ASSERT_EQ(::setrlimit(limit, &little), 0);
+    EXPECT_NO_THROW({
+      Context context = make_phantom(1, 4);
+      Rank rank(context);
+      EXPECT_EQ(rank.tensor(Category::parameters, DType::f32, {1 << 15, 1 << 15}, "4 GiB")->bytes(), std::size_t{1} << 32);
+    });
+    ::setrlimit(limit, &before);
+  }
+}
+#endif
 
 TEST(Phantom, OfNoRankIsRefused) {
   EXPECT_THROW(make_phantom(3, 3), Error);

@@ -41,8 +41,8 @@ void TensorVocabulary::sum_over_sequence(const Tensor& gradient, Purpose purpose
 
 void TensorVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
   const std::size_t count = tokens.rows();
-  label_memory_.reset();
-  label_memory_ = rank_.context().allocate(count * sizeof(std::int64_t), "labels", kept);
+  label_memory_ = {};
+  label_memory_ = rank_.list_memory(kept, count * sizeof(std::int64_t), "labels");
   labels_ = {reinterpret_cast<std::int64_t*>(label_memory_.bytes().data()), count};
   positions_.clear();
   rows_here_.clear();

@@ -37,7 +37,7 @@ class TensorVocabulary final : public Vocabulary {
   Chunks rows_;
   Weights weights_;
 
-  HeapBlock label_memory_;
+  ListMemory label_memory_;
   std::span<std::int64_t> labels_;        // of this rank's tokens
   std::vector<std::uint32_t> positions_;  // this rank's tokens whose embedding row is here
   std::vector<std::uint32_t> rows_here_;  // the row of each, among this rank's rows
