@@ -35,6 +35,9 @@ void Job::read_results(int rank) {
         case 'T': stdout_.append(frame.payload); break;
         case 'E': stderr_.append(frame.payload + "\n"); break;
         case 'P': stdout_.show_status(frame.payload); break;
+        case 'S':
+          if (spec_->steps != nullptr) spec_->steps->append(frame.payload);
+          break;
         default: merge_results(results_, frame); break;
       }
       if (frame.kind == 'T' && !frame.payload.empty()) text_is_open_ = frame.payload.back() != '\n';

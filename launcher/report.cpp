@@ -24,6 +24,10 @@ namespace tsprun::detail::launcher {
 
 using nlohmann::ordered_json;
 
+namespace {
+constexpr const char* kSteps = "steps";
+}
+
 Report::Report(const std::string& path) : path_(path), wanted_(!path.empty()), root_(ordered_json::object()) {
   if (path_.empty()) return;
   if (path_ == "-") {
@@ -63,7 +67,7 @@ void Report::say_unfinished() {
   ordered_json before = root_;
   before["failure"] = failure_json(unfinished, {}, ranks_, nodes_);
   unfinished_ = before.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-  store(unfinished_);
+  store([&](const Take& take) { take(unfinished_); });
 }
 
 /// Returns whether the file holds another report than this one's unfinished form.
@@ -96,6 +100,30 @@ void Report::begin(const std::string& command, const GlobalOptions& global, bool
   say_unfinished();
 }
 
+void Report::begin_steps() {
+  if (!wanted_) return;
+  steps_.emplace(path_);
+  root_[kSteps] = nullptr;  // its place among the keys
+}
+
+/// Hands the document on, piece by piece: the steps may be more than fit into memory.
+void Report::print(const Take& take) const {
+  std::string_view before = "{\n";
+  for (const auto& [key, value] : root_.items()) {
+    take(before);
+    before = ",\n";
+    if (key == kSteps && steps_) {
+      take(" \"steps\": ");
+      steps_->print(take);
+      continue;
+    }
+    // A document of this key alone, without its braces.
+    const std::string text = ordered_json{{key, value}}.dump(1, ' ', false, ordered_json::error_handler_t::replace);
+    take(std::string_view(text).substr(2, text.size() - 4));
+  }
+  take("\n}\n");
+}
+
 void Report::set_failure(const Failure& failure, const std::vector<Waiting>& waiting) {
   root_["failure"] = failure_json(failure, waiting, ranks_, nodes_);
 }
@@ -114,12 +142,13 @@ std::string Report::write() {
   root_.erase("failure");
   root_["failure"] = std::move(failure);
 
-  const std::string text = root_.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-  if (!regular_ || !node_) return store(text);
+  const auto whole = [this](const Take& take) { print(take); };
+  if (steps_ && !steps_->trouble().empty()) spdlog::error("--json {}: {}", path_, steps_->trouble());
+  if (!regular_ || !node_) return store(whole);
   // While a node writes, others don't look. They write soon, so whoever holds the lock for longer isn't one of them.
   constexpr int kTries = 100;
   for (int tries = 0; tries < kTries && ::flock(file_.get(), LOCK_EX | LOCK_NB) != 0; ++tries) posix::sleep_ns(20'000'000);
-  if (*node_ == 0 || !is_others()) return store(text);
+  if (*node_ == 0 || !is_others()) return store(whole);
   const std::string shared = std::exchange(path_, trace_of_node(path_, *node_));
   try {
     open();
@@ -127,17 +156,36 @@ std::string Report::write() {
     return error.what();
   }
   spdlog::info("--json {}: another node's report is in it; this one is in {}", shared, path_);
-  return store(text);
+  return store(whole);
 }
 
-/// Replaces the file's content by `text`. Returns why that failed; empty: it succeeded. The old content is cut off last, so that
-/// the file is never empty.
-std::string Report::store(const std::string& text) {
+/// Replaces the file's content by what `contents` hands on. Returns why that failed; empty: it succeeded. The old content is cut off
+/// last, so that the file is never empty.
+std::string Report::store(const std::function<void(const Take&)>& contents) {
   if (regular_) ::lseek(file_.get(), 0, SEEK_SET);
-  const int error = posix::write_all(file_.get(), text);
+  constexpr std::size_t kPiece = std::size_t{64} << 10;
+  std::string piece;
+  std::uint64_t written = 0;
+  int error = 0;
+  const auto write_piece = [&] {
+    if (error == 0) error = posix::write_all(file_.get(), piece);
+    written += piece.size();
+    piece.clear();
+  };
+  std::string trouble;
+  try {
+    contents([&](std::string_view text) {
+      piece += text;
+      if (piece.size() >= kPiece) write_piece();
+    });
+  } catch (const Error& failure) {
+    trouble = failure.what();  // the steps couldn't be read again
+  }
+  write_piece();
   // A failed write leaves no mixture of two reports. Devices and pipes can't be cut, and stdout may hold what came before.
-  const bool cut = !regular_ || ::ftruncate(file_.get(), error != 0 ? 0 : static_cast<off_t>(text.size())) == 0;
+  const bool cut = !regular_ || ::ftruncate(file_.get(), error != 0 || !trouble.empty() ? 0 : static_cast<off_t>(written)) == 0;
   if (error != 0) return fmt::format("--json {}: writing the report: {}", path_, std::strerror(error));
+  if (!trouble.empty()) return fmt::format("--json {}: {}", path_, trouble);
   if (!cut) return fmt::format("--json {}: cutting off what it held before: {}", path_, std::strerror(errno));
   return {};
 }

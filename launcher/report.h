@@ -4,11 +4,14 @@
 #include "core/board/flight_board.h"
 #include "launcher/fault_report.h"
 #include "launcher/options.h"
+#include "launcher/step_list.h"
 
 #include <nlohmann/json.hpp>
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tsprun::detail::launcher {
@@ -41,6 +44,10 @@ class Report {
   /// Returns the whole document; commands add their keys to it.
   nlohmann::ordered_json& root() { return root_; }
   const nlohmann::ordered_json& root() const { return root_; }
+  /// Gives the report a list of steps, which is empty.
+  void begin_steps();
+  /// Returns the list of steps; null: it has none, or nobody wants it.
+  StepList* steps() { return steps_ ? &*steps_ : nullptr; }
   /// Sets the key `failure`. `waiting`: what other ranks were waiting for.
   void set_failure(const Failure& failure, const std::vector<Waiting>& waiting);
   /// Adds what became of each --fault to what earlier attempts of the job reported. `start_ns`: when this attempt began
@@ -56,7 +63,9 @@ class Report {
  private:
   void open();
   bool is_others() const;
-  std::string store(const std::string& text);
+  using Take = std::function<void(std::string_view)>;
+  void print(const Take& take) const;
+  std::string store(const std::function<void(const Take&)>& contents);
   void say_unfinished();
 
   std::string path_;
@@ -68,6 +77,7 @@ class Report {
   bool wanted_;
   bool regular_ = false;  ///< a regular file, which can be overwritten
   nlohmann::ordered_json root_;
+  std::optional<StepList> steps_;
   std::uint64_t struck_faults_ = 0;
 };
 

@@ -1,7 +1,7 @@
 // The pipe by which rank 0 of a built-in command sends its results to the launcher, in frames.
 //
 //   frame   u8 kind · u32 length, little-endian · that many bytes
-//   kinds   'L' line, 'T' piece of a text, 'E' line for stderr, 'J' JSON, 'A' JSON to append, 'P' progress
+//   kinds   'L' line, 'T' piece of a text, 'E' line for stderr, 'J' JSON, 'A' JSON to append, 'S' a step's JSON, 'P' progress
 //
 // The launcher doesn't trust the frames: one longer than kMaxFrame, or of an unknown kind, ends the channel.
 #pragma once
@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -33,6 +34,8 @@ class ReportSink {
   void set(std::string_view key, const nlohmann::ordered_json& value);
   /// Appends to an array in the JSON report, which begins empty.
   void append(std::string_view key, const nlohmann::ordered_json& value);
+  /// Appends to the JSON report's `steps`, which may be millions (step_list.h).
+  void step(const nlohmann::ordered_json& row);
   /// Shows a status line on a terminal, below everything else, until the next status, text or line. Elsewhere nothing is shown.
   /// `fields`: ASCII texts with tabs between them, the most important first; see Output::show_status().
   void progress(std::string_view fields);
@@ -62,6 +65,9 @@ class FrameReader {
   std::string pending_;
   bool damaged_ = false;
 };
+
+/// Parses a JSON object that a rank has sent; nothing if it is none, or is nested deeper than 64 levels.
+std::optional<nlohmann::ordered_json> parse_object(std::string_view json);
 
 /// Merges a frame of kind 'J' or 'A' into the report. JSON that isn't an object, or is nested deeper than 64 levels, is left out.
 void merge_results(nlohmann::ordered_json& report, const FrameReader::Frame& frame);

@@ -10,6 +10,7 @@
 #include "launcher/options.h"
 #include "launcher/report.h"
 #include "launcher/report_sink.h"
+#include "launcher/step_list.h"
 #include "launcher/wind_down.h"
 
 #include <cstdint>
@@ -44,6 +45,12 @@ struct JobSpec {
   /// Reason why this tsprun can't start its part of the job; empty: it can. With several machines all nodes are told the reason,
   /// on one machine run_job() throws it.
   std::string trouble = {};
+
+  /// List of the steps that rank 0 reports; null: nobody wants them. Borrowed.
+  StepList* steps = nullptr;
+
+  /// Descriptors that the ranks of a built-in command inherit, besides those that all ranks have. Borrowed.
+  std::vector<int> inherited = {};
 
   /// Program of `run` and its arguments, used if rank_main is empty.
   std::vector<std::string> program = {};

@@ -97,11 +97,11 @@ void TrainCommand::validate_save() {
     for (const std::string& warning : source_->warnings) spdlog::warn("{}", warning);
   }
   folder_.emplace(train_.save, train_.resumed);
-  if (const std::optional<std::uint64_t> newest = folder_->others()) {
-    spdlog::warn(
-        "--save {}: holds checkpoints of another run, up to step {}; those of the same steps are replaced, and --resume takes "
-        "the newest step, whoever wrote it: name another folder to keep the runs apart",
-        train_.save, *newest);
+  if (const std::optional<std::uint64_t> newest = folder_->others(); newest && !train_.overwrite) {
+    refuse(
+        fmt::format("--save {}: holds checkpoints of another run, up to step {}; name another folder, go on with that run by "
+                    "--resume {}, or give --overwrite, and they are deleted once this run has saved",
+                    train_.save, *newest, train_.save));
   }
 }
 
@@ -120,7 +120,8 @@ int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
   return run_job({.global = &global,
                   .rank_main = [&](Context& context, ReportSink& sink) { train_rank(context, sink, plan); },
                   .wind_down = wind_down,
-                  .trouble = trouble_},
+                  .trouble = trouble_,
+                  .steps = report.steps()},
                  report);
 }
 
@@ -176,6 +177,7 @@ bool TrainCommand::may_restart(const Report& report, const std::vector<fault::Sp
 int TrainCommand::run(const GlobalOptions& global, Report& report) {
   using nlohmann::ordered_json;
   report_model(report, model_);
+  report.begin_steps();
   if (!train_.skipped.empty()) report.root()["skipped_checkpoints"] = train_.skipped;
   if (folder_) {
     wind_down_.emplace(train_.save_within * 1'000'000'000, train_.save_on);
@@ -187,8 +189,7 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
       trouble_ = error.what();
     }
   }
-  ordered_json earlier = ordered_json::array();   // steps of attempts that failed, up to the checkpoint that the next one resumed
-  ordered_json attempts = ordered_json::array();  // those attempts, and how each ended
+  ordered_json attempts = ordered_json::array();  // those that failed, and how each ended
   for (std::uint64_t restarts = 0;; ++restarts) {
     GlobalOptions attempt = global;
     attempt.struck_faults = report.struck_faults();
@@ -211,10 +212,6 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
       report.root()["restarts"] = restarts;
       report.root()["attempts"] = attempts;
     }
-    // Adding a key moves the other elements of an ordered object, so take the reference when all keys are there.
-    ordered_json& steps = report.root()["steps"];
-    if (!steps.is_array()) steps = ordered_json::array();
-    steps.insert(steps.begin(), earlier.begin(), earlier.end());
     std::vector<std::string> skipped;
     const std::uint64_t struck = report.struck_faults() & ~attempt.struck_faults;
     if (code == 0) return code;
@@ -224,10 +221,7 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
     }
 
     spdlog::warn("restart {} of {}, from {}", restarts + 1, train_.max_restarts, train_.resumed->folder.string());
-    earlier = ordered_json::array();
-    for (const auto& step : take_list(report, "steps")) {
-      if (step.at("step").get<std::uint64_t>() <= train_.resumed->state.step) earlier.push_back(step);
-    }
+    if (StepList* steps = report.steps()) steps->keep_up_to(train_.resumed->state.step);
     attempts.push_back({{"failure", report.root().at("failure")},
                         {"trace", keep_trace(global, restarts + 1)},
                         {"resumed_from", train_.resumed->folder.string()},

@@ -102,7 +102,7 @@ void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
     passes.note(step, tokens_of_step, model, rank);
     const double seconds = static_cast<double>(posix::now_ns() - begin) * 1e-9;
     if (session.speaks()) {
-      sink.append("steps", {{"step", step}, {"loss", loss}, {"grad_norm", norm}, {"tokens_per_s", tokens / seconds}});
+      sink.step({{"step", step}, {"loss", loss}, {"grad_norm", norm}, {"tokens_per_s", tokens / seconds}});
       progress.update(step, tokens, fmt::format("loss {:.4f}  grad_norm {:.3f}", loss, norm));
     }
     const Requests requests = asked ? agree(session, *wind_down) : Requests();

@@ -73,6 +73,12 @@ void write(const posix::UniqueFd& file, const std::filesystem::path& path, std::
   }
 }
 
+posix::UniqueFd open_unnamed(const std::filesystem::path& folder) {
+  constexpr mode_t kMode = 0644;
+  const std::filesystem::path name = folder.empty() ? "." : folder;
+  return posix::UniqueFd(::open(name.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kMode));
+}
+
 void sync(const posix::UniqueFd& file, const std::filesystem::path& path) {
   if (::fsync(file.get()) != 0) throw system_error(Cause::refused, fmt::format("{}: fsync", path.string()), errno);
 }

@@ -23,6 +23,9 @@ void read(const posix::UniqueFd& file, const std::filesystem::path& path, std::u
 std::string read_text(const std::filesystem::path& path, std::uint64_t most, std::string_view what);
 /// Writes all of `from` at `offset`. Throws Error(refused) with the cause (a full disk, say).
 void write(const posix::UniqueFd& file, const std::filesystem::path& path, std::uint64_t offset, std::span<const std::byte> from);
+/// Opens a file without a name in a folder, which is gone with the last process that has it open; empty if the folder, or its
+/// file system, takes none.
+posix::UniqueFd open_unnamed(const std::filesystem::path& folder);
 /// Syncs the file's contents to disk, so that they survive a power cut. Throws Error(refused).
 void sync(const posix::UniqueFd& file, const std::filesystem::path& path);
 /// Syncs the names in a folder (created, renamed) to disk, so that they survive a power cut. Throws Error(refused).

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <ctime>
+#include <string>
 #include <unistd.h>
 
 namespace tsprun::detail::launcher::report_sink_test {
@@ -60,6 +62,24 @@ TEST(ReportSink, WithoutAPipeEverythingIsSwallowed) {
   ReportSink sink;
   EXPECT_NO_THROW(sink.line("nobody reads this"));
   EXPECT_NO_THROW(sink.set("key", 1));
+}
+
+TEST(MergeResults, LeavesOutWhatIsNestedTooDeeplyAndIsQuickWithManySiblings) {
+  nlohmann::ordered_json report;
+  const auto nested = [](std::size_t levels) {
+    return "{\"x\":" + std::string(levels - 1, '[') + "\"[[\\\"[[\"" + std::string(levels - 1, ']') + "}";
+  };
+  merge_results(report, {'J', nested(65)});
+  EXPECT_FALSE(report.contains("x"));
+  merge_results(report, {'J', nested(64)});
+  EXPECT_TRUE(report.contains("x"));
+  // A search through all siblings at the end of each would take some 10¹⁰ steps.
+  std::string many = "{\"many\":[{}";
+  for (int i = 1; i < 200'000; ++i) many += ",{}";
+  const std::clock_t before = std::clock();
+  merge_results(report, {'J', many + "]}"});
+  EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 4);
+  EXPECT_EQ(report["many"].size(), 200'000U);
 }
 
 }  // namespace
