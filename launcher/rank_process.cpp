@@ -95,6 +95,7 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
   if (::getppid() != plan.launcher) ::_exit(kOrphaned);
   std::vector<int> kept = plan.memory->inherited();
   kept.insert(kept.end(), {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, results.get()});
+  kept.insert(kept.end(), plan.spec->inherited.begin(), plan.spec->inherited.end());
   close_descriptors_except(kept);
   // Ranks ignore the signals that schedulers, and `pkill tsprun`, send to them as well as to tsprun: tsprun decides whether the
   // job ends. It ends ranks by the board's abort word, then by SIGKILL.

@@ -280,8 +280,9 @@ int run_job(const JobSpec& spec, Report& report) {
   return judge_trace(job, report, trouble_of_trace);
 }
 
-int run_model_job(const GlobalOptions& global, Report& report, const std::function<void(Context&, ReportSink&)>& rank_main) {
-  return run_job({.global = &global, .rank_main = rank_main}, report);
+int run_model_job(const GlobalOptions& global, Report& report, const std::function<void(Context&, ReportSink&)>& rank_main,
+                  int inherited) {
+  return run_job({.global = &global, .rank_main = rank_main, .inherited = {inherited}}, report);
 }
 
 }  // namespace tsprun::detail::launcher

@@ -63,6 +63,8 @@ struct JobSpec {
 int run_job(const JobSpec& spec, Report& report);
 
 /// Runs a job whose ranks compute a model, as run_job() does: each calls `rank_main`, and has succeeded when that returns.
-int run_model_job(const GlobalOptions& global, Report& report, const std::function<void(Context&, ReportSink&)>& rank_main);
+/// `inherited`: a descriptor that they inherit; -1: none.
+int run_model_job(const GlobalOptions& global, Report& report, const std::function<void(Context&, ReportSink&)>& rank_main,
+                  int inherited = -1);
 
 }  // namespace tsprun::detail::launcher

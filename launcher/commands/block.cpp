@@ -130,7 +130,7 @@ class BlockCommand final : public Command {
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
-  void compute(Context& context, ReportSink& sink, const GlobalOptions& global) const;
+  void compute(Context& context, ReportSink& sink, const GlobalOptions& global, int unnamed) const;
 
   ModelCommandOptions model_;  ///< after validation batch and sequence are those of the input, and there is one layer
   BlockOptions block_;
@@ -174,7 +174,7 @@ Inputs BlockCommand::inputs() const {
 
 /// Computes the block, writes the output file, and prints the audit; every rank runs it. Throws an error that names the first
 /// place where numbers weren't finite, if any wasn't.
-void BlockCommand::compute(Context& context, ReportSink& sink, const GlobalOptions& global) const {
+void BlockCommand::compute(Context& context, ReportSink& sink, const GlobalOptions& global, int unnamed) const {
   const ModelCommandOptions& model = model_;
   const bool backward = block_.backward;
   Session session(context, sink, global);
@@ -189,7 +189,7 @@ void BlockCommand::compute(Context& context, ReportSink& sink, const GlobalOptio
   // Otherwise several ranks hold the same tokens, and one of them writes.
   const bool writes_tokens = mesh.layout().slices_tokens() || mesh.tensor().rank() == 0;
   const safetensors::File input(block_.input);
-  OutputFile output(session, block_.output, output_tensors(model, backward));
+  OutputFile output(session, block_.output, output_tensors(model, backward), unnamed);
   OwnedTensor x = read_tokens(rank, input, "x", tokens, h, model.dtype, block.kept());
 
   RankAudit audit;
@@ -243,7 +243,9 @@ void BlockCommand::compute(Context& context, ReportSink& sink, const GlobalOptio
 
 int BlockCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
-  const int code = run_model_job(global, report, [&](Context& context, ReportSink& sink) { compute(context, sink, global); });
+  const posix::UniqueFd unnamed = unnamed_output(global, block_.output);
+  const int code = run_model_job(
+      global, report, [&](Context& context, ReportSink& sink) { compute(context, sink, global, unnamed.get()); }, unnamed.get());
   if (code != 0) safetensors::discard_unfinished(block_.output);
   return code;
 }

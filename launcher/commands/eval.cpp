@@ -77,7 +77,7 @@ class EvalCommand final : public Command {
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
-  void evaluate(Context& context, ReportSink& sink, const GlobalOptions& global) const;
+  void evaluate(Context& context, ReportSink& sink, const GlobalOptions& global, int unnamed) const;
 
   ModelCommandOptions model_;
   std::string logits_;
@@ -103,8 +103,8 @@ void EvalCommand::validate(const GlobalOptions& global) {
 }
 
 /// Evaluates all windows, --batch of them at a time; prints the mean loss in nats and the audit of the first pass; sets `loss`,
-/// `windows`, `tokens`, `per_rank` and `theory` in the report. Every rank runs it.
-void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptions& global) const {
+/// `windows`, `tokens`, `per_rank` and `theory` in the report. Every rank runs it. `unnamed`: see OutputFile.
+void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptions& global, int unnamed) const {
   const ModelCommandOptions& options = model_;
   Session session(context, sink, global);
   Rank& rank = session.rank();
@@ -115,7 +115,7 @@ void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptio
   std::optional<OutputFile> file;
   if (!logits_.empty()) {
     const std::vector<std::size_t> shape = {static_cast<std::size_t>(windows), options.sequence, options.shape.vocabulary};
-    file.emplace(session, logits_, std::vector<safetensors::PlannedTensor>{{"logits", DType::f32, shape}});
+    file.emplace(session, logits_, std::vector<safetensors::PlannedTensor>{{"logits", DType::f32, shape}}, unnamed);
   }
 
   ProgressLine progress(sink, session.speaks() ? progress_style(global) : ProgressLine::Style::silent, "window", windows);
@@ -176,7 +176,9 @@ void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptio
 
 int EvalCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
-  const int code = run_model_job(global, report, [&](Context& context, ReportSink& sink) { evaluate(context, sink, global); });
+  const posix::UniqueFd unnamed = unnamed_output(global, logits_);
+  const int code = run_model_job(
+      global, report, [&](Context& context, ReportSink& sink) { evaluate(context, sink, global, unnamed.get()); }, unnamed.get());
   if (code != 0 && !logits_.empty()) safetensors::discard_unfinished(logits_);
   return code;
 }

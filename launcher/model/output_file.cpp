@@ -6,16 +6,27 @@
 
 #include <fmt/format.h>
 
+#include <fcntl.h>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 namespace tsprun::detail::launcher {
 
-OutputFile::OutputFile(Session& session, const std::string& path, const std::vector<safetensors::PlannedTensor>& tensors)
+OutputFile::OutputFile(Session& session, const std::string& path, const std::vector<safetensors::PlannedTensor>& tensors,
+                       int unnamed)
     : session_(session), plan_(tensors) {
-  if (session.speaks()) writer_.emplace(safetensors::Writer::create(path, plan_, [&] { session.rank().tick(); }));
+  posix::UniqueFd inherited(unnamed < 0 ? -1 : ::fcntl(unnamed, F_DUPFD_CLOEXEC, 0));
+  if (session.speaks())
+    writer_.emplace(safetensors::Writer::create(
+        path, plan_, [&] { session.rank().tick(); }, std::move(inherited)));
   session.world().barrier();
-  if (!session.speaks()) writer_.emplace(safetensors::Writer::join(path, plan_));
+  if (!session.speaks()) writer_.emplace(safetensors::Writer::join(path, plan_, std::move(inherited)));
+}
+
+posix::UniqueFd unnamed_output(const GlobalOptions& global, const std::string& path) {
+  if (path.empty() || global.several_machines) return {};
+  return safetensors::unnamed_file(path);
 }
 
 void OutputFile::publish() {

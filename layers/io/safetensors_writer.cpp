@@ -36,6 +36,9 @@ posix::UniqueFd open_partial(const std::filesystem::path& partial, int flags) {
   return file;
 }
 
+/// Returns the path by which this process reaches its own open file.
+std::string own_link(const posix::UniqueFd& file) { return fmt::format("/proc/self/fd/{}", file.get()); }
+
 /// Returns false if another process has the lock. Where a file system has no locks, everybody gets it. What is locked is a byte
 /// far behind the data, which others may then write even where locks are mandatory, as on SMB shares.
 bool try_lock(const posix::UniqueFd& file) {
@@ -53,6 +56,20 @@ bool has_name(const posix::UniqueFd& file, const std::filesystem::path& path) {
   struct stat named {};
   return ::fstat(file.get(), &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
          opened.st_ino == named.st_ino;
+}
+
+/// Opens the unfinished file, empty and locked against other creators.
+posix::UniqueFd create_partial(const std::filesystem::path& partial) {
+  posix::UniqueFd file = open_partial(partial, O_CREAT);
+  bool locked = try_lock(file);
+  for (int again = 0; locked && !has_name(file, partial) && again < kLooks; ++again) {  // others have just discarded it
+    file = open_partial(partial, O_CREAT);
+    locked = try_lock(file);
+  }
+  if (!locked) throw Error(Cause::refused, fmt::format("{}: another process writes it; name another file", partial.string()));
+  if (::ftruncate(file.get(), 0) != 0)
+    throw system_error(Cause::refused, fmt::format("{}: emptying it", partial.string()), errno);
+  return file;
 }
 
 }  // namespace
@@ -112,47 +129,52 @@ const TensorInfo* Plan::find(std::string_view name) const {
   return at == tensors_.end() ? nullptr : &at->second;
 }
 
-Writer::Writer(std::filesystem::path path, const Plan& plan, posix::UniqueFd file, bool creator)
-    : path_(std::move(path)), partial_(partial_name(path_)), plan_(&plan), file_(std::move(file)), creator_(creator) {}
+posix::UniqueFd unnamed_file(const std::filesystem::path& path) {
+  posix::UniqueFd file = file::open_unnamed(path.parent_path());
+  if (file && ::access(own_link(file).c_str(), F_OK) != 0) file.reset();  // without /proc it could never get a name
+  return file;
+}
 
-Writer Writer::create(std::filesystem::path path, const Plan& plan, const std::function<void()>& tick) {
-  const std::filesystem::path partial = partial_name(path);
-  posix::UniqueFd file = open_partial(partial, O_CREAT);
-  bool locked = try_lock(file);
-  for (int again = 0; locked && !has_name(file, partial) && again < kLooks; ++again) {  // others have just discarded it
-    file = open_partial(partial, O_CREAT);
-    locked = try_lock(file);
-  }
-  if (!locked) throw Error(Cause::refused, fmt::format("{}: another process writes it; name another file", partial.string()));
-  if (::ftruncate(file.get(), 0) != 0)
-    throw system_error(Cause::refused, fmt::format("{}: emptying it", partial.string()), errno);
-  Writer writer(std::move(path), plan, std::move(file), true);
+Writer::Writer(std::filesystem::path path, const Plan& plan, posix::UniqueFd file, bool creator, Named named)
+    : path_(std::move(path)),
+      partial_(named == Named::yes ? partial_name(path_) : path_),
+      plan_(&plan),
+      file_(std::move(file)),
+      creator_(creator),
+      named_(named) {}
+
+Writer Writer::create(std::filesystem::path path, const Plan& plan, const std::function<void()>& tick, posix::UniqueFd unnamed) {
+  const Named named = unnamed ? Named::no : Named::yes;
+  posix::UniqueFd file = unnamed ? std::move(unnamed) : create_partial(partial_name(path));
+  Writer writer(std::move(path), plan, std::move(file), true, named);
   // Allocating the whole space now lets a full disk fail here, before any work is done. posix_fallocate returns its error instead
   // of setting errno. Where the file system can't allocate, it writes to each block, which takes as long as writing the file.
   for (std::uint64_t first = 0; first < plan.file_bytes(); first += kAllocatedBytes) {
     const std::uint64_t bytes = std::min(kAllocatedBytes, plan.file_bytes() - first);
     int error = EINTR;
     while (error == EINTR) error = ::posix_fallocate(writer.file_.get(), static_cast<off_t>(first), static_cast<off_t>(bytes));
-    if (error != 0) throw system_error(Cause::refused, fmt::format("{}: {} bytes", partial.string(), plan.file_bytes()), error);
+    if (error != 0)
+      throw system_error(Cause::refused, fmt::format("{}: {} bytes", writer.partial_.string(), plan.file_bytes()), error);
     if (tick) tick();
   }
-  file::write(writer.file_, partial, 0, std::as_bytes(std::span(plan.head())));
+  file::write(writer.file_, writer.partial_, 0, std::as_bytes(std::span(plan.head())));
   return writer;
 }
 
-Writer Writer::join(std::filesystem::path path, const Plan& plan) {
-  const std::filesystem::path partial = partial_name(path);
-  Writer writer(std::move(path), plan, open_partial(partial, 0), false);
-  const std::uint64_t bytes = file::size(writer.file_, partial);
+Writer Writer::join(std::filesystem::path path, const Plan& plan, posix::UniqueFd unnamed) {
+  const Named named = unnamed ? Named::no : Named::yes;
+  posix::UniqueFd file = unnamed ? std::move(unnamed) : open_partial(partial_name(path), 0);
+  Writer writer(std::move(path), plan, std::move(file), false, named);
+  const std::uint64_t bytes = file::size(writer.file_, writer.partial_);
   if (bytes != plan.file_bytes()) {
-    throw Error(Cause::refused, fmt::format("{}: {} bytes; expected {}: it was created by another plan", partial.string(), bytes,
-                                            plan.file_bytes()));
+    throw Error(Cause::refused, fmt::format("{}: {} bytes; expected {}: it was created by another plan", writer.partial_.string(),
+                                            bytes, plan.file_bytes()));
   }
   return writer;
 }
 
 Writer::~Writer() {
-  if (creator_ && !published_ && file_ && has_name(file_, partial_)) ::unlink(partial_.c_str());
+  if (named_ == Named::yes && creator_ && !published_ && file_ && has_name(file_, partial_)) ::unlink(partial_.c_str());
 }
 
 const TensorInfo& Writer::planned(std::string_view name) const {
@@ -192,13 +214,27 @@ void Writer::sync() { file::sync(file_, partial_); }
 
 void Writer::publish() {
   sync();
-  if (!has_name(file_, partial_))
+  if (named_ == Named::no) give_name();
+  else if (!has_name(file_, partial_))
     throw Error(Cause::refused, fmt::format("{}: another process has replaced it; name another file", partial_.string()));
-  if (::rename(partial_.c_str(), path_.c_str()) != 0) {
+  if (partial_ != path_ && ::rename(partial_.c_str(), path_.c_str()) != 0) {
     throw system_error(Cause::refused, fmt::format("{}: renaming to {}", partial_.string(), path_.string()), errno);
   }
   published_ = true;
   file::sync_folder(path_.parent_path());
+}
+
+/// Gives a file without a name its own or, if there is a file of that name, the one from which it is renamed.
+void Writer::give_name() {
+  const auto link_as = [&](const std::filesystem::path& name) {
+    if (::linkat(AT_FDCWD, own_link(file_).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) return true;
+    if (errno == EEXIST) return false;
+    throw system_error(Cause::refused, fmt::format("{}: giving the file its name", name.string()), errno);
+  };
+  if (link_as(path_)) return;
+  partial_ = partial_name(path_);
+  if (!discard_unfinished(path_) || !link_as(partial_))
+    throw Error(Cause::refused, fmt::format("{}: another process writes it; name another file", partial_.string()));
 }
 
 }  // namespace tsprun::detail::safetensors

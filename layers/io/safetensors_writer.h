@@ -4,7 +4,8 @@
 //   process 0: create ── meet ── write … ── meet ── publish (fsync, rename)
 //   others:              meet ── join, write … ── meet
 //
-// Until publish() the bytes are in `path` + ".partial", so a reader sees either the old file or the whole new one.
+// Until publish() the bytes are in `path` + ".partial", or in a file without a name, so a reader sees either the old file or the
+// whole new one.
 #pragma once
 
 #include "layers/io/safetensors.h"
@@ -47,14 +48,20 @@ class Plan {
 /// second.
 bool discard_unfinished(const std::filesystem::path& path);
 
+/// Opens a file without a name in the folder of `path`, for processes that inherit the descriptor: it is gone with the last of
+/// them, however they end, unless Writer::publish() has given it the name. Empty where there are no such files.
+posix::UniqueFd unnamed_file(const std::filesystem::path& path);
+
 /// One process's handle on a file that is being written. The plan is borrowed and must outlive it.
 class Writer {
  public:
   /// Creates the file at its full size, locked against other creators, and writes the header. Calls `tick` every 16 MiB, for
-  /// where the space is reserved by writing. Throws Error(refused), also if the disk is full or another process writes the file.
-  static Writer create(std::filesystem::path path, const Plan& plan, const std::function<void()>& tick = {});
-  /// Opens the file that another process created. Throws Error(refused).
-  static Writer join(std::filesystem::path path, const Plan& plan);
+  /// where the space is reserved by writing. `unnamed`: the file of unnamed_file(), which needs no lock; empty: the file gets the
+  /// name `path` + ".partial". Throws Error(refused), also if the disk is full or another process writes the file.
+  static Writer create(std::filesystem::path path, const Plan& plan, const std::function<void()>& tick = {},
+                       posix::UniqueFd unnamed = {});
+  /// Opens the file that another process created; `unnamed`: this process's descriptor of it. Throws Error(refused).
+  static Writer join(std::filesystem::path path, const Plan& plan, posix::UniqueFd unnamed = {});
   Writer(Writer&&) noexcept = default;
   Writer& operator=(Writer&&) = delete;
   /// Deletes the file if this is the creator and the file wasn't published.
@@ -71,14 +78,17 @@ class Writer {
   void publish();
 
  private:
-  Writer(std::filesystem::path path, const Plan& plan, posix::UniqueFd file, bool creator);
+  enum class Named : bool { no, yes };
+  Writer(std::filesystem::path path, const Plan& plan, posix::UniqueFd file, bool creator, Named named);
+  void give_name();
   const TensorInfo& planned(std::string_view name) const;
 
   std::filesystem::path path_;
-  std::filesystem::path partial_;
+  std::filesystem::path partial_;  // the file's name until it is published; `path_` if it has none
   const Plan* plan_;
   posix::UniqueFd file_;
   bool creator_;
+  Named named_;
   bool published_ = false;
 };
 

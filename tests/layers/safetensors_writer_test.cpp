@@ -198,5 +198,39 @@ TEST(SafetensorsWriter, PlansEmptyAndScalarTensors) {
   EXPECT_EQ(file.find("empty")->elements(), 0U);
 }
 
+TEST(SafetensorsWriter, GivesAFileWithoutANameOneWhenItIsWhole) {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder / "m.safetensors";
+  const Plan plan({{"a", DType::f32, {2}}});
+  const std::vector<float> values = {1, 2};
+  for (const bool is_new : {true, false}) {  // then it replaces the old one
+    posix::UniqueFd unnamed = unnamed_file(path);
+    ASSERT_TRUE(unnamed) << "the test's file system has no files without names";
+    const posix::UniqueFd kept(::dup(unnamed.get()));
+    const auto shared = [&] { return posix::UniqueFd(::dup(kept.get())); };
+    Writer writer = Writer::create(path, plan, {}, std::move(unnamed));
+    EXPECT_EQ(std::filesystem::exists(path), !is_new);
+    EXPECT_REFUSED(Writer::join(path, Plan({{"a", DType::f32, {3}}}), shared()), "another plan");
+    ASSERT_TRUE(in_child([&] {
+      Writer::join(path, plan, shared()).write("a", std::span(values));
+      return true;
+    }));
+    writer.publish();
+    std::vector<float> back(2);
+    const File file(path);
+    file.read(*file.find("a"), std::span(back));
+    EXPECT_EQ(back, values);
+    EXPECT_FALSE(std::filesystem::exists(folder / "m.safetensors.partial"));
+  }
+  // Unpublished, nothing is left of it, whatever ends its processes.
+  std::filesystem::remove(path);
+  in_child([&] {
+    Writer writer = Writer::create(path, plan, {}, unnamed_file(path));
+    ::kill(::getpid(), SIGKILL);
+    return true;
+  });
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
 }  // namespace
 }  // namespace tsprun::detail::safetensors::safetensors_writer_test
