@@ -1,5 +1,6 @@
 // `tsprun eval`: the loss of a model on data, and on request its logits.
 #include "launcher/commands/command.h"
+#include "launcher/model/memory_need.h"
 #include "launcher/model/model_options.h"
 #include "launcher/model/model_rank.h"
 #include "launcher/model/output_file.h"
@@ -93,6 +94,21 @@ void EvalCommand::validate(const GlobalOptions& global) {
   validate_model(model_, global);
   validate_data(model_, false);
   validate_memory(model_, global, ModelUse::inference);
+  check_need(model_, global, false, "its first windows",
+             [&](const theory::MeshSetting& of, int rank, const theory::PeakOptions& how) {
+               constexpr int kTellingPasses = 2;  // buffers that are kept for later use exist from the second on
+               const TokenStream stream(model_.files());
+               const std::uint64_t windows = window_count(stream.size(), model_.sequence);
+               theory::RunPeaks run(of, rank, how);
+               std::uint64_t first = 0;
+               for (int pass = 0; pass < kTellingPasses && first < windows; ++pass) {
+                 const std::size_t count = windows_together(stream, model_, first);
+                 const WindowBatch batch(stream, model_.sequence, first, count);
+                 run.pass(batch.tokens());
+                 first += count;
+               }
+               return run.peaks();
+             });
   if (logits_.empty()) return;
   std::vector<std::filesystem::path> sources = model_.files();
   sources.emplace_back(model_.config);

@@ -6,6 +6,7 @@
 #include "launcher/commands/prompts.h"
 #include "launcher/model/audit.h"
 #include "launcher/model/layouts.h"
+#include "launcher/model/memory_need.h"
 #include "launcher/model/model_options.h"
 #include "launcher/model/model_rank.h"
 #include "launcher/model/session.h"
@@ -342,6 +343,13 @@ void GenerateCommand::validate(const GlobalOptions& global) {
   options_.sampling = {
       .temperature = options_.temperature, .top_k = options_.top_k, .top_p = options_.top_p, .seed = model_.seed};
   validate_memory(model_, global, ModelUse::inference);
+  check_need(model_, global, false, "its texts", [&](const theory::MeshSetting& of, int rank, const theory::PeakOptions& how) {
+    std::vector<DecodedText> texts;  // of the first replica, to which the rank belongs; what is added doesn't matter
+    const std::size_t own = Chunks::balanced(layout.data(), options_.texts.size()).count(0);
+    for (const Prompt& prompt : std::span(options_.texts).first(own))
+      texts.push_back({prompt.ids, std::vector<Token>(options_.tokens - 1)});
+    return theory::decoding_counts(of, rank, texts, how).memory;
+  });
 }
 
 Inputs GenerateCommand::inputs() const {

@@ -170,8 +170,6 @@ CategoryBytes peaks(const MeshSetting& of, int rank, std::span<const std::int32_
   return run.peaks();
 }
 
-namespace {
-
 std::vector<int> asked(const MeshSetting& of) {
   const int most = fullest(of);
   std::vector<int> ranks = {most};
@@ -180,6 +178,8 @@ std::vector<int> asked(const MeshSetting& of) {
   }
   return ranks;
 }
+
+namespace {
 
 /// Totals for ids of any kind: of the steps, and with a checkpoint that is saved after them.
 struct WorstTotals {

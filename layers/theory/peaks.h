@@ -104,11 +104,12 @@ struct Need {
   std::uint64_t any_ids = 0;  ///< total for ids of any kind; at worst all rows of a pass belong to one rank
   std::uint64_t saving = 0;   ///< total where the run also saves checkpoints; at least any_ids
 };
-/// Returns the largest need of any rank. Looks at every rank of a replica, or, if there are more than kMostAsked, at the fullest
-/// and the first kMostAsked.
-Need need(const MeshSetting& of, const PeakOptions& options = {});
-/// Largest number of ranks, besides the fullest, that need() and fits() look at.
+/// Largest number of ranks, besides the fullest, at which forecasts of the largest need look.
 inline constexpr int kMostAsked = 16;
+/// Returns the ranks at which forecasts of the largest need look: the fullest, and the first kMostAsked of a replica.
+std::vector<int> asked(const MeshSetting& of);
+/// Returns the largest need of the ranks that are asked().
+Need need(const MeshSetting& of, const PeakOptions& options = {});
 /// Returns whether ranks with this budget (bytes) get through, whatever the ids are.
 bool fits(const MeshSetting& of, std::uint64_t budget, const PeakOptions& options = {});
 /// Returns the counts of decoding the texts of this rank's replica together: their prompts, and then the tokens that are put in

@@ -1,0 +1,68 @@
+// Asks the forecast for the ranks that need most.
+#include "launcher/model/memory_need.h"
+
+#include "core/kernels/level.h"
+#include "launcher/model/layouts.h"
+#include "launcher/model/training_batch.h"
+#include "launcher/refuse.h"
+#include "transport/factory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tsprun::detail::launcher {
+
+namespace {
+
+constexpr std::uint64_t kKibibyte = 1024;
+constexpr std::uint64_t kTellingSteps = 2;  // buffers that are kept for later use exist from the second on
+
+std::string by_category(const CategoryBytes& bytes) {
+  std::string text;
+  for (std::size_t i = 0; i < kCategories; ++i)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name(static_cast<Category>(i)), bytes.of[i]);
+  return text;
+}
+
+}  // namespace
+
+void check_need(const ModelCommandOptions& options, const GlobalOptions& global, bool training, const std::string& when,
+                const PeaksOfRank& peaks) {
+  if (global.mem_per_rank.value == 0) return;
+  kernels::set_level(global.kernel_level);  // workspace depends on it
+  const theory::MeshSetting of{.setting = options.setting(), .layout = layout_of(global)};
+  theory::PeakOptions how{.threads = static_cast<std::size_t>(global.threads.value),
+                          .training = training,
+                          .nodes = global.nodes,
+                          .share = within_node(global.intra).views};
+  how.like.algorithms = global.algorithms;
+  how.like.reassociate = global.reassociate;
+  CategoryBytes most;
+  int where = 0;
+  for (const int rank : theory::asked(of)) {
+    const CategoryBytes each = peaks(of, rank, how);
+    if (each.total <= most.total) continue;
+    most = each;
+    where = rank;
+  }
+  if (most.total <= global.mem_per_rank.value) return;
+  const char* instead = training ? "more ranks, --recompute full or a shorter --seq" : "more ranks or --dtype bf16";
+  refuse(fmt::format("--mem-per-rank {}: rank {} needs {} B for {} (peaks in B: {}); try --mem-per-rank {}K; {} need less",
+                     global.mem_per_rank.text, where, most.total, when, by_category(most),
+                     (most.total + kKibibyte - 1) / kKibibyte, instead));
+}
+
+void check_training_need(const ModelCommandOptions& options, const GlobalOptions& global, std::uint64_t done,
+                         std::uint64_t last) {
+  const std::uint64_t steps = std::min(kTellingSteps, last - std::min(done, last));
+  check_need(options, global, true, steps == 1 ? "its step" : "its first steps",
+             [&](const theory::MeshSetting& of, int rank, const theory::PeakOptions& how) {
+               TrainingBatch batch(options);
+               theory::RunPeaks run(of, rank, how);
+               for (std::uint64_t step = done + 1; step <= done + steps; ++step) run.pass(batch.of_step(step));
+               return run.peaks();
+             });
+}
+
+}  // namespace tsprun::detail::launcher
