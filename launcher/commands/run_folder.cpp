@@ -43,6 +43,13 @@ std::optional<std::uint64_t> RunFolder::others() const {
   return before_.rbegin()->first;
 }
 
+void RunFolder::remove_others() const {
+  if (goes_on_here_) return;
+  for (const auto& [step, mark] : before_) {
+    if (is_marked(before_, dir_, step)) remove_checkpoint(dir_, step);
+  }
+}
+
 void RunFolder::lease(const GlobalOptions& global) {
   if (!leads(global) || lease_) return;
   lease_.emplace(dir_, run_, [](const std::string& line) { spdlog::warn("{}", line); });
@@ -89,7 +96,8 @@ std::string resume_command(const std::vector<std::string>& words, const std::str
       ++i;
       continue;
     }
-    if (word.starts_with("--model=") || word.starts_with("--resume=") || word == "--no-checksum") continue;
+    if (word.starts_with("--model=") || word.starts_with("--resume=")) continue;
+    if (word == "--no-checksum" || word == "--overwrite") continue;
     command += " " + for_shell(word);
   }
   return fmt::format("{} --resume {}", command, for_shell(dir));

@@ -26,6 +26,9 @@ class RunFolder {
   const std::string& run() const { return run_; }
   /// Returns the newest step of other runs' checkpoints in the folder; empty: there are none.
   std::optional<std::uint64_t> others() const;
+  /// Deletes the other runs' checkpoints that were there before this run, and whose steps it hasn't replaced. Throws
+  /// Error(refused).
+  void remove_others() const;
 
   /// Takes the lease and removes what interrupted saves left; only on the machine of rank 0, a no-op elsewhere. If only time can
   /// tell whether the last holder is dead, it says so and waits. Throws Error(refused) if another run holds the lease, or has
@@ -52,7 +55,7 @@ class RunFolder {
 };
 
 /// Returns the command, quoted for a shell, that continues a training: `words` as typed, without --model, its --no-checksum and
-/// --resume, which the checkpoint replaces, and with --resume `dir`.
+/// --resume, which the checkpoint replaces, and without --overwrite; with --resume `dir`.
 std::string resume_command(const std::vector<std::string>& words, const std::string& dir);
 
 }  // namespace tsprun::detail::launcher

@@ -84,8 +84,8 @@ void TrainCommand::validate(const GlobalOptions& global) {
   for (const std::string& line : differences(saved, now)) spdlog::warn("{}: {}", train_.resumed->folder.string(), line);
 }
 
-/// Checks that a checkpoint fits into the folder, reads what it takes over from the model's folder, and warns if other runs'
-/// checkpoints are there.
+/// Checks that a checkpoint fits into the folder, reads what it takes over from the model's folder, and checks that the folder is
+/// this run's: other runs' checkpoints there are refused unless they may be overwritten.
 void TrainCommand::validate_save() {
   try {
     check_save_folder(train_.save, model_.shape, model_.dtype);

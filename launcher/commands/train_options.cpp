@@ -99,6 +99,8 @@ void TrainOptions::declare(OptionTable& table) {
             per_node);
   table.add("--save-every K", save_every, "steps between checkpoints; default: one at the end", Whole{1, kMostSteps}, computed);
   table.add("--keep K", keep, "checkpoints that stay, the newest; 0: all", Whole{0, kMostSteps});
+  table.add("--overwrite", overwrite,
+            "save into a folder that holds another run's checkpoints, and delete those after this run's first");
   table.add("--resume DIR", resume,
             "go on from a checkpoint, or from the newest whole one in a folder; options that aren't given are the checkpoint's; "
             "with --save of the same folder a run begins there if it is empty",
@@ -158,6 +160,7 @@ void validate_train(const TrainOptions& options, DType dtype) {
   };
   if (options.keep > 0) needs_save("--keep", options.keep.text, "no checkpoints are written");
   if (options.save_every.given()) needs_save("--save-every", options.save_every.text, "says when, not where");
+  if (options.overwrite && options.save.empty()) refuse("--overwrite: nothing is saved; give --save DIR");
   if (options.save_within.given() && options.save_within > 0)
     needs_save("--save-within", options.save_within.text, "a signal waits for a last checkpoint, and none is written");
   if (options.save_on.given()) needs_save("--save-on", options.save_on.text, "no checkpoints are written");

@@ -32,7 +32,8 @@ struct TrainOptions {
   std::string save;                    ///< folder of checkpoints; empty: none
   Given<std::uint64_t> save_every{0};  ///< steps between checkpoints; 0: one at the end
   Given<std::size_t> keep{0};
-  std::string resume;  ///< a checkpoint, or a folder of them
+  bool overwrite = false;  ///< other runs' checkpoints in `save` are deleted once this run has saved
+  std::string resume;      ///< a checkpoint, or a folder of them
   Given<std::uint64_t> save_within{25};
   Given<int> save_on{SIGUSR2};  ///< the signal on which a checkpoint is saved, and the run goes on
   Given<std::uint64_t> max_restarts{0};

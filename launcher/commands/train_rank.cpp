@@ -28,6 +28,13 @@ void save(Session& session, Model& model, const TrainPlan& plan, std::uint64_t s
       save_checkpoint(session.rank(), session.world(), model.parameters(), plan.model->shape, state, folder.dir(), options);
   if (!session.speaks()) return;
   for (const std::string& warning : saved.warnings) session.sink().line(warning);
+  if (plan.train->overwrite) {
+    try {
+      folder.remove_others();
+    } catch (const Error& error) {
+      session.sink().line(fmt::format("--overwrite: {}", error.what()));
+    }
+  }
   session.sink().append("checkpoints", {{"step", step}, {"folder", saved.folder.string()}, {"bytes", saved.bytes}});
   if (plan.progress != ProgressLine::Style::silent) {
     session.sink().line(

@@ -13,7 +13,7 @@ TEST(ResumeCommand, IsWhatWasTypedWithoutWhatACheckpointBrings) {
   using Words = std::vector<std::string>;
   EXPECT_EQ(resume_command(Words{"-n", "4", "train", "--config", "nano", "--data", "a.txt", "--save", "runs"}, "runs"),
             "tsprun -n 4 train --config nano --data a.txt --save runs --resume runs");
-  EXPECT_EQ(resume_command(Words{"train", "--model", "hf", "--no-checksum", "--steps", "9"}, "runs"),
+  EXPECT_EQ(resume_command(Words{"train", "--model", "hf", "--no-checksum", "--overwrite", "--steps", "9"}, "runs"),
             "tsprun train --steps 9 --resume runs");
   EXPECT_EQ(resume_command(Words{"train", "--model=hf", "--resume=old", "--resume", "older", "--steps=9"}, "new"),
             "tsprun train --steps=9 --resume new");
