@@ -65,7 +65,7 @@ void await_nodes(NodeLink& link, const Plan& plan, int ranks, std::uint64_t time
     if (const int node = number_after(key, "node/", plan.nodes); node > 0) link.nodes[node] = client;
     else link.heard.emplace_back(key, value);
   };
-  link.server->on_gone = [&](int client, const std::string& why) {
+  link.server->on_gone = [&](int client, const std::string& why, bool) {
     if (std::ranges::find(link.nodes, client, &std::pair<const int, int>::second) != link.nodes.end()) left = why;
   };
   const std::uint64_t deadline = posix::now_ns() + timeout_ns;

@@ -20,7 +20,7 @@ Admission::Admission(bootstrap::StoreServer& server, int nodes, std::uint64_t ti
       joining_(static_cast<std::size_t>(nodes)),
       links_(static_cast<std::size_t>(nodes), -1) {
   server_.on_set = [this](int client, const std::string& key, const std::vector<std::byte>& value) { heard(client, key, value); };
-  server_.on_gone = [this](int client, const std::string& why) { gone(client, why); };
+  server_.on_gone = [this](int client, const std::string& why, bool) { gone(client, why); };
 }
 
 Admission::~Admission() {

@@ -55,6 +55,21 @@ void Cluster::lose(int node, const std::string& why, Boards& boards) {
   boards.abort(cut_way(node).value_or(loss_of(node, why)));
 }
 
+/// Counts a node as lost whose link has ended. If that was for damage, both ends say the same, and blame no rank: neither can
+/// tell on whose side it happened.
+void Cluster::lose(const Gone& gone, Boards& boards) {
+  Node& lost = nodes_[static_cast<std::size_t>(gone.node)];
+  if (!gone.damaged) return lose(gone.node, fmt::format("its tsprun is gone ({})", gone.why), boards);
+  if (lost.seen || lost.lost || (gone.node == 0 && ending_)) return;
+  lost.lost = true;
+  spdlog::warn("the link to node {}: {}", gone.node, gone.why);
+  boards.abort(
+      {.cause = Cause::corrupt,
+       .detail = fmt::format("what the tspruns of node {} and node {} tell each other was changed on the way: it is damaged, "
+                             "forged or replayed",
+                             std::min(gone.node, self_), std::max(gone.node, self_))});
+}
+
 Failure Cluster::loss_of(int node, const std::string& why) const {
   const RankBlock block = block_of(ranks_, static_cast<int>(nodes_.size()), node);
   return {.cause = Cause::disconnected,
@@ -138,13 +153,13 @@ void Cluster::hear(Boards& boards) {
   if (server_) {
     server_->pump();
     for (const auto& [key, value] : std::exchange(pending_, {})) heard(key, value, boards);
-    for (const auto& [node, why] : std::exchange(gone_, {})) {
-      if (node > 0 && node < static_cast<int>(nodes_.size())) lose(node, fmt::format("its tsprun is gone ({})", why), boards);
+    for (const Gone& gone : std::exchange(gone_, {})) {
+      if (gone.node > 0 && gone.node < static_cast<int>(nodes_.size())) lose(gone, boards);
     }
   } else {
     const bool alive = client_->pump();
     for (bootstrap::StoreFrame frame; client_->next(frame);) heard(frame.key, frame.value, boards);
-    if (!alive) lose(0, fmt::format("its tsprun is gone ({})", client_->link().why_over()), boards);
+    if (!alive) lose({.node = 0, .why = client_->link().why_over(), .damaged = client_->link().damaged()}, boards);
   }
   const std::uint64_t now = posix::now_ns();
   if (const std::uint64_t before = std::exchange(last_look_ns_, now); before != 0 && now - before > kClockJump_ns) {

@@ -80,6 +80,12 @@ class Cluster {
     bool seen = false;                         ///< the node has acknowledged live/end
     bool lost = false;
   };
+  /// Node whose link has ended.
+  struct Gone {
+    int node;
+    std::string why;
+    bool damaged;  ///< what one end got isn't what the other had sent
+  };
   void serve(const JoinRequest& mine, const Inputs& inputs);
   std::string begin_with(const tls::Credentials& secret, JoinRequest mine, const Inputs& inputs);
   std::string answer_to(const JoinRequest& mine, const Inputs& inputs, std::optional<Agreement>& proof);
@@ -91,6 +97,7 @@ class Cluster {
   std::optional<Failure> cut_way(int node) const;
   std::optional<Failure> cut_off_node(int node) const;
   void lose(int node, const std::string& why, Boards& boards);
+  void lose(const Gone& gone, Boards& boards);
   bool all_said_bye(Boards& boards);
   Ending judged(const Failure& first) const;
 
@@ -112,7 +119,7 @@ class Cluster {
   int asked_ = 0;
   std::uint64_t failed_ns_ = 0;  ///< server: when, after a failure, it began to wait for other nodes' ranks to end
   std::vector<std::pair<std::string, std::vector<std::byte>>> pending_;  // server: what clients have set since the last hear()
-  std::vector<std::pair<int, std::string>> gone_;
+  std::vector<Gone> gone_;
 };
 
 }  // namespace tsprun::detail::launcher

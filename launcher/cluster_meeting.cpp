@@ -118,10 +118,10 @@ void Cluster::serve(const JoinRequest& mine, const Inputs& inputs) {
         spdlog::warn("a tsprun came as --node-rank {} while the job runs, and was refused", key.substr(5));
     }
   };
-  server_->on_gone = [this](int client, const std::string& why) {
+  server_->on_gone = [this](int client, const std::string& why, bool damaged) {
     const auto link = std::find(links_.begin(), links_.end(), client);
     if (link == links_.end()) return;
-    gone_.emplace_back(static_cast<int>(link - links_.begin()), why);
+    gone_.push_back({static_cast<int>(link - links_.begin()), why, damaged});
     *link = -1;
   };
 }

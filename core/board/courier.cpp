@@ -55,9 +55,9 @@ Courier::Courier(shm::NodeMemory memory, NodeLink link, const std::vector<int>& 
     link_.server->on_set = [this](int, const std::string& key, const std::vector<std::byte>& value) {
       link_.heard.emplace_back(key, value);
     };
-    link_.server->on_gone = [this](int client, const std::string& why) {
+    link_.server->on_gone = [this](int client, const std::string& why, bool damaged) {
       for (const auto& [node, number] : link_.nodes) {
-        if (number == client) gone_.emplace_back(node, why);
+        if (number == client) gone_.push_back({node, damaged ? Cause::corrupt : Cause::exited, why});
       }
       std::erase_if(link_.nodes, [client](const auto& each) { return each.second == client; });
     };
@@ -158,7 +158,7 @@ void Courier::hear() {
   if (link_.server) {
     link_.server->pump();
     for (const auto& [key, value] : std::exchange(link_.heard, {})) take(key, value);
-    for (const auto& [node, why] : std::exchange(gone_, {})) lose(node, Cause::exited, why);
+    for (const Gone& gone : std::exchange(gone_, {})) lose(gone.node, gone.cause, gone.why);
     return;
   }
   const bool alive = link_.client->pump();
@@ -166,7 +166,8 @@ void Courier::hear() {
     take(frame.key, frame.value);
     parted_ = parted_ || number_after(frame.key, "live/bye/", static_cast<int>(job_.nodes)) == static_cast<int>(job_.node);
   }
-  if (!alive) lose(0, Cause::exited, link_.client->link().why_over());
+  const bootstrap::StoreLink& way = link_.client->link();
+  if (!alive) lose(0, way.damaged() ? Cause::corrupt : Cause::exited, way.why_over());
 }
 
 void Courier::look_at_processes() {
@@ -205,6 +206,14 @@ void Courier::lose(int node, Cause cause, const std::string& why) {
   lost_[static_cast<std::size_t>(node)] = true;
   const bootstrap::RankBlock block = bootstrap::block_of(ranks_, static_cast<int>(job_.nodes), node);
   if (all_gone(block.first, block.count)) return;
+  if (cause == Cause::corrupt) {  // both ends say the same, and blame no rank: neither can tell on whose side it happened
+    const auto here = static_cast<int>(job_.node);
+    return boards_.abort(
+        {.cause = cause,
+         .detail = fmt::format("what the first ranks of node {} and node {} tell each other was changed on the way: "
+                               "it is damaged, forged or replayed",
+                               std::min(here, node), std::max(here, node))});
+  }
   int ended = block.first;
   while (ended < block.first + block.count && boards_.board().life(ended) != Life::exited) ++ended;
   const bool is_known = ended < block.first + block.count;

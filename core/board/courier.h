@@ -70,7 +70,13 @@ class Courier {
   int first_;        // of this node's ranks
   int local_ranks_;  // their number
   NodeLink link_;
-  std::vector<std::pair<int, std::string>> gone_;  // server: nodes whose client has gone, and why
+  /// A node whose link has ended.
+  struct Gone {
+    int node;
+    Cause cause;
+    std::string why;
+  };
+  std::vector<Gone> gone_;  // server
   News news_;
   PeerWatch watch_;
   std::vector<std::uint64_t> sign_ns_;  // by node: when it was last heard

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fcntl.h>
+#include <span>
+#include <string>
 #include <sys/socket.h>
 #include <vector>
 
@@ -46,9 +48,22 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const bool tls = stranger && (data[0] & 2) != 0;
   StoreLink server(tls::Channel::acceptor(posix::UniqueFd(ends[0]), {kSecret, tls}, ConnectionUse::store, 0));
   const std::size_t piece = 1 + data[0] / 2;
+  const bool sealed = !stranger && (data[0] & 2) != 0;
   if (!stranger) prove(server, peer.get());
   ++data;
   --size;
+  // A frame whose hashes are right, before bytes that are no frames.
+  if (sealed && size >= 3) {
+    const std::string key(data[1], 'k');
+    const std::vector<std::byte> value(data[2]);
+    const StoreHeader header = header_of(static_cast<StoreOp>(data[0]), key, value);
+    std::vector<std::byte> frame;
+    for (const std::span<const std::byte> part :
+         {std::as_bytes(std::span(&header, 1)), bytes_of(key), std::span<const std::byte>(value)})
+      frame.insert(frame.end(), part.begin(), part.end());
+    if (::send(peer.get(), frame.data(), frame.size(), MSG_NOSIGNAL) < 0) std::abort();
+    server.pump();
+  }
   while (size > 0 && !server.over()) {
     const std::size_t some = std::min(piece, size);
     if (::send(peer.get(), data, some, MSG_NOSIGNAL) != static_cast<ssize_t>(some)) break;

@@ -2,18 +2,23 @@
 // every node.
 #include "tests/multiprocess/two_launchers.h"
 #include "tests/support/at_once.h"
+#include "tests/support/on_path.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <string>
+#include <sys/socket.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 namespace tsprun::detail::test::two_launchers_test {
@@ -192,6 +197,46 @@ TEST(TwoLaunchers, WithoutTlsWorkToo) {
   Process first(node_words(0, port, {"--tls", "off"}, {"digest"}), kSecret);
   EXPECT_EQ(first.wait().code, 0) << first.err();
   EXPECT_EQ(second.wait().code, 0) << second.err();
+}
+
+/// Returns whether somebody listens at a port of loopback.
+bool listens(int port) {
+  const tcp::SocketAddress where = tcp::resolve("127.0.0.1", static_cast<std::uint16_t>(port));
+  const posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return ::connect(socket.get(), where.get(), where.length) == 0;
+}
+
+/// Whoever of the two finds it, with TLS and without: both say what happened, and neither blames a rank.
+TEST(TwoLaunchers, DamageBetweenThemIsOneVerdictOnBoth) {
+  for (const char* tls : {"on", "off"}) {
+    for (const bool outward : {true, false}) {
+      const TemporaryDirectory directory;
+      const int port = free_port();
+      std::atomic<bool> armed = false;
+      const OnPath::Meddle meddle = [&](OnPath::Bytes bytes) {
+        if (armed.exchange(false)) bytes.back() ^= std::byte{1};
+        return std::optional(std::move(bytes));
+      };
+      const OnPath attacker(tcp::resolve("127.0.0.1", static_cast<std::uint16_t>(port)), outward ? meddle : OnPath::Meddle(),
+                            outward ? OnPath::Meddle() : meddle);
+      const auto words = [&](int node, int to) {
+        return node_words(node, to, {"--tls", tls, "--json", directory.path(std::to_string(node))}, {"loop"});
+      };
+      Process first(words(0, port), kSecret);
+      for (int tries = 0; tries < 1000 && !listens(port); ++tries) ::usleep(10'000);  // the attacker's victim must be there
+      Process second(words(1, attacker.where().port()), kSecret);
+      ASSERT_TRUE(first.wait_for_output("ready")) << first.err() << second.err();
+      armed = true;
+      EXPECT_EQ(first.wait(40).code, 1) << first.err();
+      EXPECT_EQ(second.wait(40).code, 1) << second.err();
+      const nlohmann::json here = read_json(directory.path("0")).at("failure");
+      const nlohmann::json there = read_json(directory.path("1")).at("failure");
+      EXPECT_EQ(here.at("kind"), "corrupt") << here;
+      EXPECT_EQ(here.at("rank"), nullptr) << here;
+      EXPECT_EQ(here.at("detail"), there.at("detail"));
+      EXPECT_EQ(there.at("kind"), "corrupt") << there;
+    }
+  }
 }
 
 }  // namespace

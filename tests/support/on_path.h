@@ -20,8 +20,8 @@ class OnPath {
   /// A function that returns what goes on in place of what came; nothing: both connections end here.
   using Meddle = std::function<std::optional<Bytes>(const Bytes&)>;
 
-  /// Listens on loopback, for one connection, on a thread of its own. `outward` sees what the connector says, `back` what it is
-  /// answered; either may be empty.
+  /// Listens on loopback, on a thread of its own. Of the first connection `outward` sees what the connector says, `back` what it
+  /// is answered; either may be empty. Further connections are passed on as they are.
   OnPath(const tcp::SocketAddress& victim, Meddle outward, Meddle back = {});
   OnPath(const OnPath&) = delete;
   OnPath& operator=(const OnPath&) = delete;
@@ -31,7 +31,13 @@ class OnPath {
   tcp::SocketAddress where() const { return tcp::local_address(listener_.get()); }
 
  private:
+  /// A connection, from the connector's end to the victim's.
+  struct Way {
+    posix::UniqueFd ends[2];
+    bool is_meddled_with;
+  };
   void work(const tcp::SocketAddress& victim);
+  bool pass_on(const Way& way, int from) const;
 
   posix::UniqueFd listener_;
   Meddle outward_;

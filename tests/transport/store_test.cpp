@@ -2,6 +2,7 @@
 
 #include "transport/bootstrap/store.h"
 #include "tests/support/few_descriptors.h"
+#include "tests/support/on_path.h"
 #include "transport/cause.h"
 #include "transport/tcp/dial.h"
 
@@ -11,6 +12,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <poll.h>
 #include <string>
 #include <sys/socket.h>
@@ -76,7 +78,9 @@ class Store : public testing::TestWithParam<bool> {
   tls::Credentials credentials_{secret_from_text("of this test"), GetParam()};
   StoreServer server_{"127.0.0.1", 0, credentials_};
   std::atomic<bool> over_ = false;
+  std::atomic<int> gone_damaged_ = 0;  // clients that went because of damage
   std::thread pump_{[this] {
+    server_.on_gone = [this](int, const std::string&, bool damaged) { gone_damaged_ += damaged ? 1 : 0; };
     while (!over_) {
       server_.pump();
       std::this_thread::sleep_for(std::chrono::microseconds(200));
@@ -114,7 +118,7 @@ TEST(FullStore, EndsTheLinkOfWhoeverSetsAnotherKey) {
   StoreServer server("127.0.0.1", 0, credentials);
   for (int key = 0; key < 1 << 20; ++key) server.set(std::to_string(key), {});
   std::string why;
-  server.on_gone = [&](int, const std::string& reason) { why = reason; };
+  server.on_gone = [&](int, const std::string& reason, bool) { why = reason; };
   StoreClient one(server.address(), credentials, 0, 5 * kSecond, [&] { server.pump(); });
   const std::uint64_t ends = posix::now_ns() + 60 * kSecond;
   const auto pump_until = [&](const auto& met) {
@@ -259,8 +263,13 @@ TEST(StoreClientAtTheDoor, TriesAgainWhenItIsTurnedAway) {
 /// A client that knows the secret, but sends frames that can't be.
 TEST_P(Store, ImpossibleFramesEndTheirLinkAlone) {
   StoreClient good = client(0);
-  const StoreHeader cases[] = {
-      {0x12345678, 1, 0, 0, 0}, {0x73505354, 99, 0, 0, 0}, {0x73505354, 1, 60000, 0, 0}, {0x73505354, 1, 1, 0xffffffff, 0}};
+  StoreHeader garbage = header_of(StoreOp::set, "", {});
+  garbage.magic = 0x12345678;
+  StoreHeader flipped = header_of(StoreOp::set, "", {});
+  flipped.value_bytes ^= 1;
+  const StoreHeader cases[] = {garbage, flipped, header_of(static_cast<StoreOp>(99), "", {}),
+                               header_of(StoreOp::set, std::string(60000, 'k'), {}),
+                               header_of(StoreOp::set, "k", std::vector<std::byte>(kMostValueBytes + 1))};
   testing::internal::CaptureStderr();
   for (const StoreHeader& header : cases) {
     tls::Channel liar = member(dial());
@@ -272,8 +281,32 @@ TEST_P(Store, ImpossibleFramesEndTheirLinkAlone) {
   good.set("still", bytes_of("here"));
   EXPECT_EQ(client(1).get("still", "it"), bytes_of("here"));
   const std::string said = testing::internal::GetCapturedStderr();
-  for (const char* reason : {"it sent something that is no frame", "it sent a key of 60000", "a value of 4294967295 bytes"})
+  for (const char* reason : {"it sent something that is no frame", "it sent a key of 60000", "a value of 65537 bytes",
+                             "a frame's header has another hash"})
     EXPECT_NE(said.find(reason), std::string::npos) << reason << " isn't in\n" << said;
+}
+
+/// Of what goes over the link one byte is changed, whichever it is: in the frame's header, its key or its value.
+TEST_P(Store, DamageOnTheWayEndsTheLinkAndIsKnownToBothEnds) {
+  for (const std::size_t place : {0U, 9U, 20U, 33U, 70U}) {
+    std::atomic<bool> armed = false;
+    const int damaged_before = gone_damaged_;
+    const HostPort to = parse_host_port("test", server_.address());
+    test::OnPath attacker(tcp::resolve(to.host, to.port), [&](test::OnPath::Bytes bytes) {
+      if (armed.exchange(false)) bytes.at(place) ^= std::byte{4};
+      return std::optional(std::move(bytes));
+    });
+    StoreClient one(attacker.where().print(), credentials_, 3, 5 * kSecond);
+    one.set("first", bytes_of("whole"));
+    EXPECT_EQ(client(1).get("first", "it"), bytes_of("whole"));
+    armed = true;
+    one.set("second", bytes_of(std::string(100, 'v')));
+    const std::uint64_t ends = posix::now_ns() + 10 * kSecond;
+    while (one.pump() && posix::now_ns() < ends) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(one.link().damaged()) << place << ": " << one.link().why_over();
+    while (gone_damaged_ == damaged_before && posix::now_ns() < ends) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(gone_damaged_, damaged_before + 1) << place;
+  }
 }
 
 TEST_P(Store, ATakenPortIsNamed) {

@@ -150,7 +150,8 @@ void StoreServer::drop(int descriptor, const std::string& why) {
   if (node.empty()) return;
   if (pacing_) pacing_->remove(descriptor);
   for (auto& [key, who] : waiting_) who.erase(descriptor);
-  if (node.mapped().link.ready() && on_gone) on_gone(descriptor, why);
+  const StoreLink& link = node.mapped().link;
+  if (link.ready() && on_gone) on_gone(descriptor, why, link.damaged());
 }
 
 void StoreServer::serve(int descriptor) {
@@ -214,7 +215,8 @@ void StoreServer::obey(Client& client, const StoreFrame& frame) {
       for (auto each = values_.lower_bound(frame.key); each != values_.end() && each->first.starts_with(frame.key); ++each)
         client.link.send(StoreOp::value, each->first, each->second);
       break;
-    case StoreOp::value: break;  // only servers send it: ignored
+    case StoreOp::damaged:
+    case StoreOp::value: break;  // of these one ends the link, and only servers send the other: ignored
   }
   client.link.flush();
   arrange(client);
@@ -319,7 +321,9 @@ std::vector<std::byte> StoreClient::get(const std::string& key, const std::strin
   for (;;) {
     const bool alive = link_->pump();
     if (std::optional<std::vector<std::byte>> value = link_->take(key)) return *std::move(value);
-    if (!alive) throw Error(Cause::disconnected, fmt::format("the way to the job's store is cut: {}", link_->why_over()));
+    if (!alive)
+      throw Error(link_->damaged() ? Cause::corrupt : Cause::disconnected,
+                  fmt::format("the way to the job's store is cut: {}", link_->why_over()));
     wait(deadline, what);
   }
 }

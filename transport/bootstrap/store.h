@@ -67,8 +67,9 @@ class StoreServer {
   const std::vector<std::byte>* find(const std::string& key) const;
   /// Callback after a client has set a key. `client` numbers the connection; the number is used again after the client has gone.
   std::function<void(int client, const std::string& key, const std::vector<std::byte>& value)> on_set;
-  /// Callback after a client that had proved itself has gone, with the reason.
-  std::function<void(int client, const std::string& why)> on_gone;
+  /// Callback after a client that had proved itself has gone, with the reason. `damaged`: because what one end got isn't what the
+  /// other had sent.
+  std::function<void(int client, const std::string& why, bool damaged)> on_gone;
   /// Returns true if no client is connected.
   bool alone() const { return clients_.empty(); }
 

@@ -1,9 +1,13 @@
 // One end of a proven connection (tls/channel.h) between the job's key-value store and a client: frames of a key and a value,
-// non-blocking. Every length is checked.
+// non-blocking. Every length is checked, and so are hashes (XXH3): with a plain channel nothing else finds a changed byte.
 //
 //    0 ┌───────┬────┬───────────┬─────────────┬─────────┐
-//      │ magic │ op │ key bytes │ value bytes │ padding │ then the key, then the value
-//      └───────┴────┴───────────┴─────────────┴─────────┘ 16
+//      │ magic │ op │ key bytes │ value bytes │ padding │
+//   16 ├───────┴────┴──────┬────┴─────────────┴─────────┤
+//      │ payload hash      │ header hash                │ then the key, then the value: the payload
+//      └───────────────────┴────────────────────────────┘ 32
+//
+// An end that finds damage says so to the other, by a frame or an alert of TLS, so that both know why the link ends.
 #pragma once
 
 #include "transport/tls/channel.h"
@@ -35,7 +39,8 @@ enum class StoreOp : std::uint16_t {
   set = 1,    ///< client to server: set the key to this value
   get,        ///< client to server: send the key's value as soon as it has one
   subscribe,  ///< client to server: send what is and what will be set under keys with this prefix
-  value       ///< server to client: answer to a get or a subscription
+  value,      ///< server to client: answer to a get or a subscription
+  damaged     ///< the last frame before an end gives up the link: what came wasn't what the other end sent
 };
 
 /// Header of a frame, drawn above.
@@ -45,8 +50,13 @@ struct StoreHeader {
   std::uint16_t key_bytes;
   std::uint32_t value_bytes;
   std::uint32_t padding;
+  std::uint64_t payload_hash;
+  std::uint64_t header_hash;  ///< of what stands before it
 };
-static_assert(sizeof(StoreHeader) == 16);
+static_assert(sizeof(StoreHeader) == 32);
+
+/// Returns the header of a frame.
+StoreHeader header_of(StoreOp op, std::string_view key, std::span<const std::byte> value);
 
 /// A frame, unpacked.
 struct StoreFrame {
@@ -89,10 +99,13 @@ class StoreLink {
   const std::string& why_over() const { return why_over_; }
   /// Returns true if the link is over because the other end broke the protocol.
   bool broke_rules() const { return broke_rules_; }
+  /// Returns true if the link is over because what one end got isn't what the other had sent.
+  bool damaged() const { return damaged_; }
 
  private:
   bool end(const std::string& why);
   bool refuse(const std::string& why);
+  bool refuse_damage(const std::string& why);
   bool shake();
   bool write();
   bool read();
@@ -102,6 +115,7 @@ class StoreLink {
   std::vector<std::byte> out_;
   std::size_t out_sent_ = 0;
   bool broke_rules_ = false;
+  bool damaged_ = false;
   std::string why_mute_;  ///< why nothing can be written any more; empty while it can
   std::vector<std::byte> in_;
   std::deque<StoreFrame> frames_;

@@ -286,8 +286,12 @@ Session::Step Session::read(std::span<std::byte> room, std::size_t& bytes) {
   bytes = 0;
   const int error = ::SSL_get_error(ssl_.get(), result);
   if (error == SSL_ERROR_WANT_READ) return Step::wants_input;
-  damage_ = error == SSL_ERROR_ZERO_RETURN ? std::string("an end that the protocol doesn't know")
-                                           : fmt::format("damaged, forged or replayed: {}", reason_of_failure());
+  const bool told = ::ERR_GET_REASON(::ERR_peek_error()) > SSL_AD_REASON_OFFSET;  // an alert of the other end
+  damage_ =
+      error == SSL_ERROR_ZERO_RETURN
+          ? std::string("an end that the protocol doesn't know")
+          : fmt::format("{}: {}", told ? "refused by the other end, as what that got is damaged" : "damaged, forged or replayed",
+                        reason_of_failure());
   return Step::failed;
 }
 
