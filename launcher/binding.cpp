@@ -2,11 +2,13 @@
 #include "launcher/binding.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdlib>
 #include <hwloc.h>
 #include <hwloc/glibc-sched.h>
 #include <memory>
+#include <sched.h>
 
 namespace tsprun::detail::launcher {
 
@@ -30,8 +32,15 @@ Topology make_topology() {
   return Topology(made ? topology : nullptr);
 }
 
+/// Returns whether the system tells this process its cores. Where a filter of system calls forbids that, hwloc asks for ever.
+bool knows_affinity() {
+  cpu_set_t cores;
+  return ::sched_getaffinity(0, sizeof cores, &cores) == 0 || errno == EINVAL;  // EINVAL: it has more than fit
+}
+
 /// Returns what this process may use of the machine; null if it can't be found out.
 Topology load(const std::string& machine, const std::string& allowed) {
+  if (machine.empty() && !knows_affinity()) return nullptr;
   Topology topology = make_topology();
   if (!topology) return nullptr;
   hwloc_topology_set_all_types_filter(topology.get(), HWLOC_TYPE_FILTER_KEEP_NONE);

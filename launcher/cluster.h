@@ -40,6 +40,10 @@ class Cluster {
   const std::string& store_address() const { return store_address_; }
   /// Returns the port for MASTER_PORT of programs under `run`. It is the same on all nodes.
   int master_port() const { return master_port_; }
+  /// Leaves room for so many descriptors that this tsprun will open, whoever connects to the store that it may serve.
+  void keep_free(int descriptors) {
+    if (server_) server_->keep_free(descriptors);
+  }
   /// Returns a descriptor that becomes readable when there is something for hear().
   int descriptor() const;
 

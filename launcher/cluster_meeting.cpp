@@ -65,6 +65,7 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
     if (self_ == 0) {
       const bootstrap::HostPort place = bootstrap::parse_host_port("--rendezvous", rendezvous_);
       server_.emplace(tcp::resolve_within(place.host, place.port, timeout_ns_), secret);
+      server_->keep_free(descriptors_of_a_start(ranks_here(global).count));
       store_address_ = server_->address();
       warn_of_loopback(place.host, server_->addresses());
       serve(mine, global.inputs);

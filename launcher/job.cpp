@@ -48,6 +48,12 @@ Job::Job(const JobSpec& spec, std::vector<shm::NodeMemory> memories, JobNet& net
       records_(static_cast<std::size_t>(spec.global->ranks)),
       signs_(records_.size()) {
   if (!own_pidfd_) throw system_error(Cause::refused, "pidfd_open of tsprun itself (Linux 5.3 or newer is needed)", errno);
+  if (const int error = why_no_waitid(own_pidfd_); error != 0) {
+    throw system_error(Cause::refused,
+                       "waitid of a pidfd, by which tsprun sees how ranks end, is forbidden here (by a filter of system "
+                       "calls, or by a Linux older than 5.4)",
+                       error);
+  }
   LogSink::divert(&stderr_);
 }
 

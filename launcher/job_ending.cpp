@@ -73,12 +73,23 @@ void Job::rank_ended(int rank) {
 Failure Job::failure_of(int rank, const RankEnd& end) const {
   Failure failure = failure_of_end(board_, rank, end);
   if (failure.cause != Cause::killed || failure.code != SIGKILL) return failure;
-  const machine::OutOfMemoryKills now = machine::out_of_memory_kills();
-  if (now.cgroup > killed_before_.cgroup) {
-    failure.detail +=
-        "; the kernel's out-of-memory killer has struck in this job's cgroup: its memory limit is too small for the job";
-  } else if (now.machine > killed_before_.machine) {
-    failure.detail += "; the kernel's out-of-memory killer has struck on this machine meanwhile: it may have run out of memory";
+  switch (machine::shortage(killed_before_, machine::out_of_memory_kills())) {
+    case machine::Shortage::cgroup:
+      failure.detail +=
+          "; the kernel's out-of-memory killer has struck in this job's cgroup: its memory limit is too small for the job";
+      break;
+    case machine::Shortage::either:
+      failure.detail +=
+          "; the kernel's out-of-memory killer has struck in this job's cgroup: its memory limit is too small for the job, or "
+          "the "
+          "machine has run out of memory";
+      break;
+    case machine::Shortage::machine:
+      failure.detail +=
+          "; the kernel's out-of-memory killer has struck on this machine meanwhile: the machine, or a cgroup around this job's, "
+          "may have run out of memory";
+      break;
+    case machine::Shortage::none: break;
   }
   return failure;
 }

@@ -99,6 +99,12 @@ bool handles(pid_t pid, int signal) {
   return false;
 }
 
+int why_no_waitid(const posix::UniqueFd& no_child) {
+  siginfo_t information{};
+  const int result = ::waitid(P_PIDFD, static_cast<id_t>(no_child.get()), &information, WEXITED | WNOHANG | WNOWAIT);
+  return result == 0 || errno == ECHILD ? 0 : errno;
+}
+
 std::string signal_name(int signal) {
   const char* abbreviation = ::sigabbrev_np(signal);
   return abbreviation != nullptr ? fmt::format("SIG{}", abbreviation) : fmt::format("signal {}", signal);

@@ -23,6 +23,10 @@ pid_t only_child(pid_t parent);
 /// Empty if the kernel gives none (errno says why).
 posix::UniqueFd open_process(pid_t pid);
 
+/// Returns the error with which waitid(2) refuses to look at a process that is no child of this one, given by its pidfd, though
+/// it may look; 0: it works.
+int why_no_waitid(const posix::UniqueFd& no_child);
+
 /// Returns how long, in nanoseconds, the main thread of a process was ready to run without having a core. Works for a process
 /// that has ended and isn't reaped yet, too. 0 if the kernel doesn't tell (/proc/PID/schedstat).
 std::uint64_t waited_for_core_ns(pid_t pid);

@@ -47,6 +47,11 @@ struct RankProcess {
 /// Error(refused) if the system has no process, pipe or descriptor left.
 RankProcess start_rank(const StartPlan& plan, int rank);
 
+/// Descriptors that tsprun opens now and then while ranks run.
+inline constexpr int kDescriptorsOfAJob = 8;
+/// Returns how many descriptors it takes to start so many ranks: of each a pidfd and two pipes, and those of a job.
+constexpr int descriptors_of_a_start(int ranks) { return 3 * ranks + kDescriptorsOfAJob; }
+
 /// Returns a TCP port of the loopback interface that no process uses at present. Throws Error(refused).
 int free_port();
 

@@ -6,12 +6,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <poll.h>
 #include <pwd.h>
 #include <span>
 #include <string>
@@ -38,20 +40,32 @@ bootstrap::Secret long_enough(const GivenSecret& given, const std::string& where
                           where, given.bytes, kLeastBytes, remedy));
 }
 
-/// Reads the beginning of a file, as much as fits.
-std::string_view read_into(std::span<std::byte> room, const posix::UniqueFd& file) {
+/// Reads the beginning of a file, as much as fits. Throws Error(refused) if a FIFO has no end by the deadline.
+std::string_view read_into(std::span<std::byte> room, const posix::UniqueFd& file, const std::string& where,
+                           std::uint64_t timeout_ns) {
+  const std::uint64_t deadline = posix::now_ns() + timeout_ns;
   std::size_t size = 0;
   while (size < room.size()) {
+    const std::uint64_t now = posix::now_ns();
+    pollfd ready{file.get(), POLLIN, 0};
+    const int events =
+        now < deadline ? ::poll(&ready, 1, static_cast<int>(std::min<std::uint64_t>((deadline - now) / 1'000'000 + 1, 1000))) : 0;
+    if (events == 0 && posix::now_ns() >= deadline) {
+      throw Error(Cause::refused, fmt::format("{}: nobody has written the secret and closed the FIFO within {:g} s (--timeout)",
+                                              where, static_cast<double>(timeout_ns) * 1e-9));
+    }
+    if (events <= 0) continue;
     const ssize_t got = ::read(file.get(), room.data() + size, room.size() - size);
-    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got <= 0) break;
     size += static_cast<std::size_t>(got);
   }
   return {reinterpret_cast<const char*>(room.data()), size};
 }
 
-bootstrap::Secret from_file(const std::string& option, const std::string& path) {
-  const posix::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+bootstrap::Secret from_file(const std::string& option, const std::string& path, std::uint64_t timeout_ns) {
+  // O_NONBLOCK: opening a FIFO, as <(command) makes one, doesn't wait for its writer; the reading does.
+  const posix::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) throw system_error(Cause::refused, fmt::format("{} {}: the secret can't be read", option, path), errno);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw system_error(Cause::refused, fmt::format("{} {}", option, path), errno);
@@ -61,7 +75,7 @@ bootstrap::Secret from_file(const std::string& option, const std::string& path) 
                 fmt::format("{} {}: others may read it (mode {:o}); try chmod 600", option, path, status.st_mode & 0777));
   }
   const posix::HiddenMemory room(kMostBytes + 1);
-  std::string_view text = read_into(room.bytes(), file);
+  std::string_view text = read_into(room.bytes(), file, fmt::format("{} {}", option, path), timeout_ns);
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.remove_suffix(1);
   if (text.size() > kMostBytes) throw Error(Cause::refused, fmt::format("{} {}: more than {} bytes", option, path, kMostBytes));
   return long_enough({bootstrap::secret_from_text(text), text.size()}, fmt::format("{} {}", option, path),
@@ -130,8 +144,8 @@ GivenSecret take_secret_from_environment() {
   return given;
 }
 
-bootstrap::Secret load_secret(const std::string& file, const GivenSecret& of_environment) {
-  if (!file.empty()) return from_file("--secret-file", file);
+bootstrap::Secret load_secret(const std::string& file, const GivenSecret& of_environment, std::uint64_t timeout_ns) {
+  if (!file.empty()) return from_file("--secret-file", file, timeout_ns);
   if (of_environment.bytes != 0)
     return long_enough(of_environment, std::string(kVariable), "export TSP_SECRET=$(head -c 32 /dev/urandom | base64)");
   const std::filesystem::path path = home_folder() / ".config" / "tsprun" / "secret";
@@ -143,7 +157,7 @@ bootstrap::Secret load_secret(const std::string& file, const GivenSecret& of_env
                                             "place; try chmod 700 {}",
                                             path.string(), folder.st_mode & 0777, path.parent_path().string()));
   }
-  return from_file("the secret", path.string());
+  return from_file("the secret", path.string(), timeout_ns);
 }
 
 }  // namespace tsprun::detail::launcher

@@ -22,7 +22,7 @@ GivenSecret take_secret_from_environment();
 
 /// Returns the job's secret: from --secret-file (`file`), else TSP_SECRET, else ~/.config/tsprun/secret, which is made on first
 /// use. Throws Error(refused) naming the source and what is wrong with it, such as fewer than 16 bytes, which an eavesdropper
-/// could guess.
-bootstrap::Secret load_secret(const std::string& file, const GivenSecret& of_environment);
+/// could guess, or a FIFO that nobody has written by the deadline.
+bootstrap::Secret load_secret(const std::string& file, const GivenSecret& of_environment, std::uint64_t timeout_ns);
 
 }  // namespace tsprun::detail::launcher

@@ -226,7 +226,7 @@ int run_job(const JobSpec& spec, Report& report) {
   bootstrap::Secret secret;
   std::string store;
   if (global.several_machines) {
-    secret = load_secret(global.secret_file, global.secret_of_environment);
+    secret = load_secret(global.secret_file, global.secret_of_environment, global.timeout_ns);
     net.cluster.emplace(global, report.root().value("command", std::string()), tls::Credentials(secret, uses_tls(global)),
                         trouble);
     net.cluster->on_choice = [&net](std::string_view key, std::string_view value) { net.choices.heard(key, value); };
@@ -238,6 +238,7 @@ int run_job(const JobSpec& spec, Report& report) {
     if (const std::string no_way = loopback_trouble(); !no_way.empty()) throw Error(Cause::refused, no_way);
     secret = bootstrap::random_secret();
     net.store.emplace("127.0.0.1", 0, tls::Credentials(secret, uses_tls(global)));
+    net.store->keep_free(descriptors_of_a_start(global.ranks));
     net.store->on_set = [&net](int, const std::string& key, const std::vector<std::byte>& value) {
       net.choices.heard(key, {reinterpret_cast<const char*>(value.data()), value.size()});
     };
@@ -254,6 +255,8 @@ int run_job(const JobSpec& spec, Report& report) {
   std::optional<RankTraces> traces;
   if (!spec.rank_main && !global.trace.empty()) traces.emplace(ranks_here(global), global.trace_options.flows);
   job.start(open_files.before(), traces ? &*traces : nullptr);
+  if (net.store) net.store->keep_free(kDescriptorsOfAJob);
+  if (net.cluster) net.cluster->keep_free(kDescriptorsOfAJob);
   job.watch();
 
   if (report.wanted() && !net.choices.trivial()) report.root()["transports"] = net.choices.json();

@@ -216,12 +216,22 @@ std::uint64_t total_memory() {
 OutOfMemoryKills out_of_memory_kills() {
   OutOfMemoryKills kills;
   kills.machine = count_in("/proc/vmstat", "oom_kill");
-  const auto innermost = [](const std::string& controller, const char* file) -> std::uint64_t {
-    const std::vector<std::string> folders = cgroup_folders(controller);
-    return folders.empty() ? 0 : count_in(folders.front() + "/" + file, "oom_kill");
-  };
-  kills.cgroup = innermost("", "memory.events") + innermost("memory", "memory.oom_control");
+  const std::vector<std::string> v2 = cgroup_folders("");
+  const std::vector<std::string> v1 = cgroup_folders("memory");
+  if (!v2.empty()) kills.cgroup += count_in(v2.front() + "/memory.events", "oom_kill");
+  if (!v1.empty()) kills.cgroup += count_in(v1.front() + "/memory.oom_control", "oom_kill");
+  if (v1.empty()) {  // v1 counts no such thing
+    kills.limit = 0;
+    for (const std::string& folder : v2) *kills.limit += count_in(folder + "/memory.events", "oom");
+  }
   return kills;
+}
+
+Shortage shortage(const OutOfMemoryKills& before, const OutOfMemoryKills& after) {
+  if (after.cgroup == before.cgroup) return after.machine > before.machine ? Shortage::machine : Shortage::none;
+  // A killer that looks for victims on the whole machine may find one in this cgroup, whose limit is nowhere near.
+  if (!before.limit || !after.limit) return Shortage::either;
+  return *after.limit > *before.limit ? Shortage::cgroup : Shortage::machine;
 }
 
 std::string host_name() {

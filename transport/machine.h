@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -28,10 +29,17 @@ std::uint64_t total_memory();
 /// Counts of processes that the kernel's out-of-memory killer has ended so far; 0 where the kernel doesn't count.
 struct OutOfMemoryKills {
   std::uint64_t machine = 0;  ///< on the whole machine
-  std::uint64_t cgroup = 0;   ///< in this process's cgroup
+  std::uint64_t cgroup = 0;   ///< in this process's cgroup, whoever was short of memory
+  /// Times that a limit of this process's cgroup, or of one that can be seen around it, left no memory; none: not known (cgroup
+  /// v1).
+  std::optional<std::uint64_t> limit = std::nullopt;
 };
 /// Reads the present counts.
 OutOfMemoryKills out_of_memory_kills();
+/// Place where memory was short when the out-of-memory killer struck.
+enum class Shortage : std::uint8_t { none, cgroup, either, machine };
+/// Returns where memory was short between two readings of the counts; none: the killer didn't strike.
+Shortage shortage(const OutOfMemoryKills& before, const OutOfMemoryKills& after);
 
 /// Returns the machine's name; "?" if it has none.
 std::string host_name();

@@ -26,7 +26,7 @@ std::string refusal_without_home(uid_t user) {
     ::unsetenv("HOME");
     if (::setuid(user) != 0) why = "setuid failed";
     try {
-      load_secret({}, {});
+      load_secret({}, {}, 0);
     } catch (const Error& error) {
       why = error.what();
     }

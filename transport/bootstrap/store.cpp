@@ -2,6 +2,7 @@
 #include "transport/bootstrap/store.h"
 
 #include "transport/cause.h"
+#include "transport/machine.h"
 #include "transport/number.h"
 #include "transport/tcp/dial.h"
 
@@ -108,7 +109,8 @@ void StoreServer::accept(int listener) {
       if (arrival.no_descriptor) make_room(true);
       return;
     }
-    make_room(false);
+    make_room(static_cast<std::uint64_t>(arrival.socket.get()) + static_cast<std::uint64_t>(kept_free_) >=
+              machine::limit_open_files());  // a new descriptor has the lowest number that is free
     tcp::set_option(arrival.socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
     const int descriptor = arrival.socket.get();
     epoll_event event{.events = EPOLLIN, .data = {.fd = descriptor}};

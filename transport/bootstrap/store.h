@@ -49,6 +49,10 @@ class StoreServer {
   /// many times a second.
   void pace(std::uint64_t outage_ns);
 
+  /// Leaves room for so many descriptors that the owner will open: where fewer are left, a stranger who connects displaces
+  /// another. At first for none.
+  void keep_free(int descriptors) { kept_free_ = descriptors; }
+
   /// Returns whether a connected client's machine acknowledges nothing at present (tcp::is_unanswered()).
   bool is_unanswered(int client) const { return tcp::is_unanswered(client); }
 
@@ -98,6 +102,7 @@ class StoreServer {
   std::map<std::string, std::set<int>> waiting_;  ///< clients that wait for a key that isn't set yet
   RefusalLog refusals_{"the store"};
   std::string refused_node_;
+  int kept_free_ = 0;
   std::optional<tcp::Pacing> pacing_;
 };
 
