@@ -119,7 +119,9 @@ Context::~Context() {
 }
 
 void Context::leave() {
-  if (::getpid() == parts_->process) parts_->part(true);
+  if (::getpid() != parts_->process) return;
+  parts_->part(true);
+  if (parts_->left) parts_->engine.leave();
 }
 
 Context Context::from_environment() {
@@ -166,6 +168,7 @@ Communicator& Context::world() { return *parts_->world; }
 void Context::tick() { parts_->engine.tick(); }
 void Context::fail(std::string_view text) { parts_->engine.break_down(Error(Cause::failed, std::string(text), rank())); }
 HeapBlock Context::allocate(std::size_t bytes, std::string_view what, Category category) {
+  if (parts_->left) throw Error(Cause::refused, fmt::format("{}: this rank has left the job", what), rank());
   return parts_->heap.allocate(bytes, what, category);
 }
 CategoryBytes Context::memory_use() const { return parts_->heap.use(); }

@@ -120,8 +120,10 @@ void Engine::wait(Stream stream, std::uint64_t number) {
 }
 
 std::uint64_t Engine::append(Stream stream, Operation& operation) {
-  if (broken_ || board_.aborted()) {
+  if (broken_ || left_ || board_.aborted()) {
+    const Op op = operation.info().op;
     if (operation.owned_) delete &operation;
+    if (left_) throw Error(Cause::refused, fmt::format("{}: this rank has left the job", name(op)), world_rank_);
     throw_first_cause();
   }
   const auto kind = static_cast<std::size_t>(operation.info().op);

@@ -199,10 +199,12 @@ class Engine {
   Work post(Stream stream, std::unique_ptr<Operation> operation);
   /// Appends an operation, which the caller owns, to a stream and waits until it is complete. A phantom's is complete at once.
   void run(Stream stream, Operation& operation);
-  /// Returns true if no operation is pending, the job hasn't failed, and nothing must observe operations (a trace, fault
-  /// injection, phantom). Then a short message may be exchanged without an Operation, to save time.
+  /// Refuses all operations from now on: the rank has left the job.
+  void leave() { left_ = true; }
+  /// Returns true if no operation is pending, the job hasn't failed, the rank hasn't left it, and nothing must observe operations
+  /// (a trace, fault injection, phantom). Then a short message may be exchanged without an Operation, to save time.
   bool quiet() const {
-    return busy_ == 0 && !broken_ && observer_ == nullptr && recorder_ == nullptr && !board_.aborted() &&
+    return busy_ == 0 && !broken_ && !left_ && observer_ == nullptr && recorder_ == nullptr && !board_.aborted() &&
            options_.faults == nullptr && !options_.phantom;
   }
   /// Counts an operation that was done without an Operation object, see quiet(): the board counts it like any other, and memory
@@ -435,6 +437,7 @@ class Engine {
   std::vector<Heard> heard_;  // by rank; empty until there is any
   bool broken_ = false;
   bool given_up_ = false;
+  bool left_ = false;
   bool moved_ = false;
   std::uint64_t blocked_ns_ = 0;
   TrafficCounters imagined_;
