@@ -14,6 +14,17 @@ namespace {
 /// Longest time that a rank keeps the job's failure from its program, so that other nodes are told before the process ends.
 constexpr std::uint64_t kUntoldNs = 2'000'000'000;
 
+/// Returns in what two ranks' calls of the same operation, type and reduction differ, as far as the board shows it. `theirs`:
+/// what the other rank is in.
+std::string difference(const OperationInfo& mine, const std::optional<Activity>& theirs) {
+  const bool is_shown =
+      theirs && theirs->op == mine.op && theirs->group == mine.group && theirs->group_sequence == mine.group_sequence;
+  const bool takes_equal_counts = mine.op == Op::all_reduce || mine.op == Op::reduce || mine.op == Op::broadcast;
+  if (is_shown && takes_equal_counts && theirs->bytes != mine.bytes) return "the counts differ";
+  if (is_shown && theirs->root != mine.root) return "the roots differ";
+  return "what differs may be this or another rank's count, the root, the tag or the algorithm";
+}
+
 }  // namespace
 
 void Engine::break_down(const Error& error) {
@@ -89,7 +100,8 @@ void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transpor
   }
   std::string they = fmt::format("sent a message of {} ({} B, group operation {})", describe_tag(found.envelope.tag), found.bytes,
                                  found.envelope.sequence);
-  if (const std::optional<Activity> now = board_.activity(world_peer, lane.stream)) they += " and is in " + now->describe(0);
+  const std::optional<Activity> there = board_.activity(world_peer, lane.stream);
+  if (there) they += " and is in " + there->describe(0);
   if (found.envelope.sequence > mine.group_sequence) {
     they += fmt::format(", but its message of group operation {} never came: it was lost, or never sent", mine.group_sequence);
   } else if (found.envelope.sequence == mine.group_sequence && found.envelope.signature == mine.signature &&
@@ -97,7 +109,7 @@ void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transpor
     they += ", which isn't the next of this operation: what should have come before it was lost";
   } else if (found.envelope.sequence == mine.group_sequence &&
              found.envelope.tag == make_tag(mine.op, mine.dtype, mine.reduction, 0)) {
-    they += ", which is alike but for what both don't list: another rank's count, the tag, or the algorithm";
+    they += "; " + difference(mine, there);
   }
   throw Error(
       Cause::mismatch,

@@ -265,5 +265,17 @@ TEST(MismatchIsFinal, LaterCallsThrowTheSameCause) {
   for (const RankOutcome& outcome : outcomes) EXPECT_EQ(outcome.cause, Cause::mismatch) << describe(outcomes);
 }
 
+TEST(MismatchOfCounts, IsSaidToBeOneWhereTheMessageShowsIt) {
+  SharedClock clock;
+  const std::vector<RankOutcome> outcomes = try_ranks(
+      2, [](Context& context) { all_reduce(context.world(), context.rank() == 0 ? 4 : 5); },
+      RankOptions{.timeout_ns = kTimeout, .clock = &clock});
+  for (const RankOutcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.cause, Cause::mismatch) << describe(outcomes);
+    EXPECT_NE(outcome.message.find("the counts differ"), std::string::npos) << outcome.message;
+    EXPECT_EQ(outcome.message.find("alike"), std::string::npos) << outcome.message;
+  }
+}
+
 }  // namespace
 }  // namespace tsprun::detail::test::collectives_mismatch_test
