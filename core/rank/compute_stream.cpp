@@ -108,7 +108,12 @@ void ComputeStream::run(const KernelCost& cost, std::size_t bytes, Kernel&& kern
   const std::uint64_t end = engine_.clock().now_ns();
   kernel_ns_ += end - begin;
   if (timed) recorder_->kernel_took({.ns = end - begin - (tick_ns_ - ticked_ns), .ticks = ticks_ - ticks});
-  if (trace_ != nullptr) trace_->add({.begin_ns = begin, .end_ns = end, .name = cost.kernel, .flops = cost.flops});
+  if (trace_ != nullptr)
+    trace_->add({.begin_ns = begin,
+                 .end_ns = end,
+                 .name = cost.kernel,
+                 .flops = cost.flops,
+                 .bytes = cost.bytes_read + cost.bytes_written});
 }
 
 void ComputeStream::gemm(const Tensor& c, const ConstTensor& a, const ConstTensor& b, kernels::Write write) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <span>
 #include <tuple>
@@ -27,17 +28,36 @@ void print_row(TraceText& text, int rank, int row, std::string_view name, int pl
              place);
 }
 
-void print_slice(TraceText& text, const TraceEvent& event, int rank, int row, std::uint64_t zero_ns) {
+/// Returns the members of a group but one as ranges: "0-2,5".
+std::string peers_text(std::span<const int> members, int rank) {
+  std::vector<int> ranks;
+  std::ranges::copy_if(members, std::back_inserter(ranks), [rank](int member) { return member != rank; });
+  std::ranges::sort(ranks);
+  std::string text;
+  for (std::size_t first = 0; first < ranks.size();) {
+    std::size_t last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", ranks[first]);
+    if (last > first) text += fmt::format("-{}", ranks[last]);
+    first = last + 1;
+  }
+  return text;
+}
+
+void print_slice(TraceText& text, const TraceEvent& event, std::span<const int> members, int rank, int row,
+                 std::uint64_t zero_ns) {
   const std::string number = event.number < 0 ? "" : fmt::format(" {}", event.number);
   text.print(",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":\"{}{}\",\"ts\":{:.3f},\"dur\":{:.3f},\"args\":{{", rank, row,
              event.name, number, micro(event.begin_ns, zero_ns), static_cast<double>(event.end_ns - event.begin_ns) * 1e-3);
   if (event.op) {
     text.print("\"bytes\":{},\"purpose\":\"{}\",\"sequence\":{}", event.bytes, name(event.purpose), event.sequence);
     if (event.peer >= 0) text.print(",\"peer\":{}", event.peer);
+    if (event.source >= 0) text.print(",\"from\":{}", event.source);
+    if (is_collective(*event.op)) text.print(",\"peers\":\"{}\"", peers_text(members, rank));
   } else if (event.waited_for >= 0) {
     text.print("\"for_rank\":{},\"op\":\"{}\",\"sequence\":{}", event.waited_for, name(event.waited_op), event.sequence);
-  } else if (event.flops > 0) {
-    text.print("\"flops\":{:.0f}", event.flops);
+  } else if (event.flops > 0 || event.bytes > 0) {
+    text.print("\"flops\":{:.0f},\"bytes\":{}", event.flops, event.bytes);
   }
   text.print("}}}}");
 }
@@ -170,8 +190,9 @@ std::uint64_t print_events(TraceText& text, std::span<const TraceEvent> events, 
     end_ns = std::max(end_ns, event->end_ns);
     const bool has_tag = event->row == 1 + static_cast<int>(kTagged);
     const int row = has_tag ? tagged.of(*event, rank, text) : event->row;
-    print_slice(text, *event, rank, row, zero_ns);
-    if (event->op) print_arrows(text, *event, members(event->group), rank, row, zero_ns, names, flows);
+    const std::span<const int> of_group = event->op ? members(event->group) : std::span<const int>();
+    print_slice(text, *event, of_group, rank, row, zero_ns);
+    if (event->op) print_arrows(text, *event, of_group, rank, row, zero_ns, names, flows);
     if (!text.full()) continue;
     text.flush();
     pause();

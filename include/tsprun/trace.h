@@ -35,8 +35,8 @@ struct TraceEvent {
   std::uint64_t begin_ns = 0;                           ///< operations: when it came to the head of its stream
   std::uint64_t end_ns = 0;                             ///< operations: when it was complete on this rank
   std::string_view name;                                ///< points to static storage
-  double flops = 0;                                     ///< kernels: floating point operations
-  std::uint64_t bytes = 0;                              ///< operations: size of this rank's own part
+  double flops = 0;                                     ///< kernels: floating point operations of matrix products and attention
+  std::uint64_t bytes = 0;                              ///< operations: size of this rank's own part; kernels: read and written
   /// Operations: number from 1 among those of their group and stream; of messages, among those between the same two ranks in that
   /// direction. (Error::sequence() counts otherwise: per kind of operation on its rank.)
   std::uint64_t sequence = 0;

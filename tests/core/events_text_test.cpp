@@ -61,5 +61,38 @@ TEST(EventsText, PutsMessagesThatOverlapIntoRowsOfTheirOwn) {
   for (const auto& [row, end] : over) EXPECT_TRUE(names[row].starts_with("tagged")) << row << " is " << names[row];
 }
 
+/// Returns the arguments of a single slice on rank 1 of a group.
+nlohmann::json arguments_of(const TraceEvent& event) {
+  StringText file;
+  print_head(file, 1, true);
+  const std::vector<int> members = {7, 0, 1, 2, 3, 9};
+  print_events(
+      file, std::vector{event}, 1, 0, TraceFlows::none, [&](std::uint64_t) -> std::span<const int> { return members; }, [] {});
+  file.print("]}}");
+  file.flush();
+  const nlohmann::json trace = nlohmann::json::parse(file.text);
+  for (const nlohmann::json& each : trace.at("traceEvents"))
+    if (each.at("ph") == "X") return each.at("args");
+  return nullptr;
+}
+
+TEST(EventsText, SaysBytesAndPeersOfEveryOperationAndWhatAKernelDoes) {
+  const nlohmann::json sum = arguments_of({.name = "all_reduce", .bytes = 40, .sequence = 3, .op = Op::all_reduce});
+  EXPECT_EQ(sum.at("bytes"), 40);
+  EXPECT_EQ(sum.at("peers"), "0,2-3,7,9");
+  EXPECT_FALSE(sum.contains("peer"));
+  const nlohmann::json root = arguments_of({.name = "broadcast", .bytes = 40, .peer = 7, .op = Op::broadcast});
+  EXPECT_EQ(root.at("peer"), 7);
+  EXPECT_EQ(root.at("peers"), "0,2-3,7,9");
+  const nlohmann::json both = arguments_of({.name = "send_recv", .bytes = 8, .peer = 2, .source = 0, .op = Op::send_recv});
+  EXPECT_EQ(both.at("peer"), 2);
+  EXPECT_EQ(both.at("from"), 0);
+  EXPECT_FALSE(both.contains("peers"));
+  const nlohmann::json product = arguments_of({.name = "gemm", .flops = 512, .bytes = 96});
+  EXPECT_EQ(product.dump(), R"({"bytes":96,"flops":512})");
+  const nlohmann::json norm = arguments_of({.name = "norm", .bytes = 96});
+  EXPECT_EQ(norm.dump(), R"({"bytes":96,"flops":0})");
+}
+
 }  // namespace
 }  // namespace tsprun::detail::test::events_text_test
