@@ -13,6 +13,7 @@ class ForwardingTransport : public Transport {
   explicit ForwardingTransport(Transport& inner) : inner_(&inner) {}
 
   std::size_t plain_limit() const override { return inner_->plain_limit(); }
+  bool can_send_from(std::span<const std::byte> memory) const override { return inner_->can_send_from(memory); }
   bool can_receive_into(std::span<const std::byte> memory) const override { return inner_->can_receive_into(memory); }
   bool checks_payloads() const override { return inner_->checks_payloads(); }
   Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override {

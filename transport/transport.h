@@ -55,6 +55,8 @@ class Transport {
                       Delivery delivery = Delivery::copy_if_small) = 0;
   /// Largest payload, in bytes, that can be sent from memory that isn't registered (Endpoint::register_memory()).
   virtual std::size_t plain_limit() const = 0;
+  /// Returns true if payloads of any size can be sent from `memory` (tcp: any memory; shm, verbs: registered memory).
+  virtual bool can_send_from(std::span<const std::byte> memory) const = 0;
   /// Returns done once the payload's memory may be reused: the transport has copied or written it, or the peer has taken it.
   virtual Outcome test_send(LaneId lane, Ticket ticket) = 0;
 

@@ -93,6 +93,16 @@ inline constexpr std::uint64_t kReceivedBytes = 8 * 1024;
 /// Work of one step of an operation, in bytes, after which other streams get their turn; also the size of the segments in which a
 /// reduced or forwarded chunk is passed on. Small enough for the cache of a core.
 inline constexpr std::uint64_t kSegmentBytes = 1024 * 1024;
+/// Largest buffer, in bytes, that a direct algorithm moves at once: a larger one goes in rounds (rounds.h), so that a rank whose
+/// buffers don't lie in the heap copies no more than that at a time. The same for all buffers, as a rank doesn't know where others'
+/// lie. A large part of a round's time is still spent on memory, not on the ranks' meeting.
+inline constexpr std::uint64_t kRoundBytes = 32 * 1024 * 1024;
+/// Smallest part of a round for one rank, in bytes, however many ranks there are.
+inline constexpr std::uint64_t kRoundPartBytes = 64 * 1024;
+/// Size in bytes of the pieces in which larger messages between two ranks travel.
+inline constexpr std::uint64_t kMessagePieceBytes = 8 * 1024 * 1024;
+/// Most bytes of copies in the heap that wait for their readers while an operation makes more of them.
+inline constexpr std::uint64_t kMirroredBytes = kRoundBytes;
 /// Size in bytes of the pieces in which partial sums travel round a ring.
 inline constexpr std::uint64_t kRingPieceBytes = 256 * 1024;
 /// Smallest output of one rank, in bytes, that a reduction writes past the cache (5 to 30% faster in bench/reduce_bench; slower

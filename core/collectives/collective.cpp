@@ -2,6 +2,7 @@
 #include "core/collectives/collective.h"
 
 #include "core/collectives/registry.h"
+#include "core/collectives/rounds.h"
 #include "core/streams/channel.h"
 #include "core/streams/tag.h"
 
@@ -23,7 +24,7 @@ Collective::Collective(const Call& call, Start* start, const Arguments* argument
       counted_(engine_->options().counted),
       sent_(envelope_of(call.info)),
       blocking_(call.blocking),
-      task_(start(*this, *arguments_)) {
+      task_(goes_in_rounds(*this, *arguments_) ? in_rounds(*this, *arguments_) : start(*this, *arguments_)) {
   if (group_->channel != nullptr) set_turns(group_->channel->turns());
   task_.poll();  // as far as its turn()
 }

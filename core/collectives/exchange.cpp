@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace tsprun::detail {
 
@@ -14,6 +15,7 @@ namespace tsprun::detail {
 void Offer::set(std::span<const std::byte> memory, std::size_t largest, Readers readers, Owner owner) {
   const Group& group = me_->group();
   memory_ = memory;
+  readers_ = readers;
   const bool in_place = is_read_in_place(owner);
   const bool shares_cores = me_->engine().options().oversubscribed;
   const std::size_t copied_up_to = std::min(readers == Readers::one ? kCopiedOnceBytes : kCopiedBytes, group.plain_limit);
@@ -29,10 +31,19 @@ void Offer::set(std::span<const std::byte> memory, std::size_t largest, Readers 
   } else if (staged) {
     protocol_ = Protocol::staged;
   } else {
-    protocol_ = owner != Owner::changing && group.heap->contains(memory) ? Protocol::in_place : Protocol::mirrored;
+    protocol_ = owner != Owner::changing && goes_from(memory) ? Protocol::in_place : Protocol::mirrored;
     // Memory whose need is certain is taken when the operation is posted, so that forecasts don't depend on when it begins.
-    if (owner == Owner::changing) allocate_mirror();
+    if (owner == Owner::changing) make_mirror(0, memory.size());
   }
+}
+
+/// Returns true if messages of any size go to all peers from where the memory lies.
+bool Offer::goes_from(std::span<const std::byte> memory) const {
+  const Group& group = me_->group();
+  if (group.heap->contains(memory)) return true;
+  return std::ranges::all_of(group.members, [&](const Group::Member& member) {
+    return member.transport == nullptr || member.transport->can_send_from(memory);
+  });
 }
 
 /// Returns true if peers read the payload where it lies although it is small enough to be copied.
@@ -52,29 +63,28 @@ bool Offer::find_room() {
   return block_ != nullptr;
 }
 
-void Offer::allocate_mirror() {
-  mirror_ = me_->group().heap->allocate(memory_.size(),
-                                        fmt::format("{}: a copy of a buffer that doesn't lie in the heap", name(me_->info().op)));
-}
-
 bool Offer::prepare(std::size_t offset, std::size_t bytes) {
   if (bytes == 0 || protocol_ == Protocol::copied || protocol_ == Protocol::in_place) return true;
   std::byte* to = nullptr;
   if (protocol_ == Protocol::staged) {
     if (!find_room()) return false;
-    to = block_->bytes().data();
+    to = block_->bytes().data() + offset;
   } else {
-    if (mirror_.bytes().empty()) allocate_mirror();
-    to = mirror_.bytes().data();
+    const Mirror* copy = make_mirror(offset, bytes);
+    if (copy == nullptr) return false;
+    to = copy->block.bytes().data();
   }
-  me_->copy(to + offset, memory_.data() + offset, bytes);
+  me_->copy(to, memory_.data() + offset, bytes);
   return true;
 }
 
 bool Offer::prepare_in_pieces(std::size_t offset, std::size_t bytes) {
-  if (protocol_ != Protocol::mirrored) return prepare(offset, bytes);
+  if (protocol_ != Protocol::mirrored || bytes == 0) return prepare(offset, bytes);
+  const Mirror* copy = mirror(offset);
+  if (copy == nullptr) copy = make_mirror(offset, bytes);
+  if (copy == nullptr) return false;
   const std::size_t some = std::min(bytes - prepared_, me_->budget);
-  prepare(offset + prepared_, some);
+  me_->copy(copy->block.bytes().data() + prepared_, memory_.data() + offset + prepared_, some);
   prepared_ += some;
   me_->budget -= some;
   if (some != 0) me_->moved();
@@ -83,19 +93,69 @@ bool Offer::prepare_in_pieces(std::size_t offset, std::size_t bytes) {
   return true;
 }
 
+/// Returns true if all of these messages have been read; else it notes who is missing, and keeps those that haven't.
+template <class Sends>
+bool Offer::are_read(Sends& sends) {
+  while (!sends.empty()) {
+    const PendingSend& pending = sends.back();
+    switch (pending.transport->test_send(pending.lane, pending.ticket)) {
+      case Outcome::done: sends.pop_back(); break;
+      case Outcome::pending: me_->set_missing_world(pending.world); return false;
+      case Outcome::disconnected:
+        me_->engine().lost(pending.world, me_->info().op,
+                           fmt::format("{}: the way to rank {} was cut before it had read", name(me_->info().op), pending.world));
+      default:
+        me_->engine().fail(
+            Cause::corrupt, pending.world,
+            fmt::format("{}: rank {} acknowledges messages that were never sent to it", name(me_->info().op), pending.world));
+    }
+  }
+  return true;
+}
+
+/// Returns the copy of the range that begins at `offset`; null: there is none.
+Offer::Mirror* Offer::mirror(std::size_t offset) {
+  const auto found = std::ranges::find(mirrors_, offset, &Mirror::offset);
+  return found == mirrors_.end() ? nullptr : &*found;
+}
+
+/// Makes room for a copy of a range, and gives back that of copies that were read. Returns null, and notes who is missing, while
+/// copies that were sent and not yet read leave too little of kMirroredBytes.
+Offer::Mirror* Offer::make_mirror(std::size_t offset, std::size_t bytes) {
+  std::size_t held = 0;
+  std::erase_if(mirrors_, [&](Mirror& each) {
+    if (each.unsent == 0 && are_read(each.pending)) return true;
+    if (each.unsent == 0) held += each.block.bytes().size();
+    return false;
+  });
+  if (held != 0 && held + bytes > kMirroredBytes) return nullptr;
+  const int unsent = readers_ == Readers::one ? 1 : me_->peers();
+  HeapBlock block = me_->group().heap->allocate(
+      bytes, fmt::format("{}: a copy of a buffer that doesn't lie in the heap", name(me_->info().op)));
+  return &mirrors_.emplace_back(Mirror{.offset = offset, .block = std::move(block), .unsent = unsent, .pending = {}});
+}
+
 bool Offer::send(int to, std::uint32_t step, std::size_t offset, std::size_t bytes) {
   const Group::Member& member = me_->group().member(to);
-  const std::byte* base = memory_.data();
-  if (block_ != nullptr) base = block_->bytes().data();
-  if (!mirror_.bytes().empty()) base = mirror_.bytes().data();
-  const std::span<const std::byte> payload = bytes == 0 ? std::span<const std::byte>() : std::span(base + offset, bytes);
+  Mirror* const copy = bytes == 0 || mirrors_.empty() ? nullptr : mirror(offset);
+  const std::byte* from = memory_.data() + offset;
+  if (block_ != nullptr) from = block_->bytes().data() + offset;
+  if (copy != nullptr) from = copy->block.bytes().data();
+  const std::span<const std::byte> payload = bytes == 0 ? std::span<const std::byte>() : std::span(from, bytes);
   const Delivery delivery = protocol_ == Protocol::copied ? Delivery::copy_if_small : Delivery::by_reference;
   const Ticket ticket = member.transport->send(me_->lane(to), me_->sent_envelope(step), payload, delivery);
   if (ticket == kNotNow) {
     me_->set_missing(to);
     return false;
   }
-  if (protocol_ != Protocol::copied && bytes != 0) pending_.push_back({member.transport, me_->lane(to), ticket, member.world});
+  if (protocol_ == Protocol::copied || bytes == 0) return true;
+  const PendingSend sent{member.transport, me_->lane(to), ticket, member.world};
+  if (copy == nullptr) {
+    pending_.push_back(sent);
+  } else {
+    copy->pending.push_back(sent);
+    --copy->unsent;
+  }
   return true;
 }
 
@@ -109,20 +169,18 @@ void Offer::all_sent() {
 
 bool Offer::drain() {
   all_sent();
-  while (!pending_.empty()) {
-    const PendingSend& pending = pending_.back();
-    switch (pending.transport->test_send(pending.lane, pending.ticket)) {
-      case Outcome::done: pending_.pop_back(); break;
-      case Outcome::pending: me_->set_missing_world(pending.world); return false;
-      case Outcome::disconnected:
-        me_->engine().lost(pending.world, me_->info().op,
-                           fmt::format("{}: the way to rank {} was cut before it had read", name(me_->info().op), pending.world));
-      default:
-        me_->engine().fail(
-            Cause::corrupt, pending.world,
-            fmt::format("{}: rank {} acknowledges messages that were never sent to it", name(me_->info().op), pending.world));
-    }
-  }
+  return are_read(pending_) && std::ranges::all_of(mirrors_, [this](Mirror& each) { return are_read(each.pending); });
+}
+
+bool SentInPieces::poll() {
+  do {
+    const std::size_t some = std::min(bytes_ - at_, me_.message_piece());
+    prepared_ = prepared_ || offer_.prepare_in_pieces(at_, some);
+    if (!prepared_ || !offer_.send(to_, step_, at_, some)) return false;
+    prepared_ = false;
+    ++step_;
+    at_ += some;
+  } while (at_ < bytes_);
   return true;
 }
 
@@ -194,6 +252,16 @@ Arrival Arrival::adopt(Landing& landing, Ticket ticket, int from, std::span<std:
   arrival.message_ = Message::adopt(landing.me(), ticket, from, place.data());
   arrival.asked_ = true;
   return arrival;
+}
+
+bool ArrivedInPieces::poll() {
+  while (arrival_.poll()) {
+    at_ += piece().size();
+    if (at_ == place_.size()) return true;
+    ++step_;
+    arrival_ = Arrival(landing_, from_, step_, piece(), step_ + 1);
+  }
+  return false;
 }
 
 bool Arrival::ask() {

@@ -11,9 +11,11 @@
 
 #include <boost/container/small_vector.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace tsprun::detail {
 
@@ -36,10 +38,11 @@ enum class Owner : std::uint8_t {
 };
 
 /// Memory of which parts are sent to peers. Small messages are copied into the lane at once, somewhat larger payloads into
-/// staging memory; large ones are read by the peers, in place if they lie in the heap, else from a copy there. In a blocking
-/// collective of ranks of one node, whose callers all wait, a payload in the heap is large from kCopiedBytes on; if they share
-/// cores, from kStagedFromHeapBytes on. Each part is
-/// waited for as prepared(), then as sent(), to each peer that gets it; last comes drained(), once.
+/// staging memory; large ones are read by the peers: in place if they lie in the heap, or all transports send from any memory,
+/// else each part from a copy in the heap, which is given back when its readers have read it. In a blocking collective of ranks
+/// of one node, whose callers all wait, a payload in the heap is large from kCopiedBytes on; if they share cores, from
+/// kStagedFromHeapBytes on. Each part is waited for as prepared(), then as sent(), to each peer that gets it; last comes
+/// drained(), once.
 class Offer {
  public:
   /// Makes an offer of nothing, until set().
@@ -77,7 +80,7 @@ class Offer {
   }
   /// Returns the condition that no peer reads the memory any more. No part is sent after it.
   auto drained() {
-    return Until{[this] { return (block_ == nullptr && pending_.empty()) || drain(); }};
+    return Until{[this] { return (block_ == nullptr && pending_.empty() && mirrors_.empty()) || drain(); }};
   }
 
   // Polls of the conditions above. Each returns true once its condition holds; until then it notes for which rank the operation
@@ -93,9 +96,21 @@ class Offer {
   void all_sent();
 
  private:
+  /// A copy, in the heap, of a range that was prepared.
+  struct Mirror {
+    std::size_t offset;
+    HeapBlock block;
+    int unsent;  // messages that will yet be sent from it
+    std::vector<PendingSend> pending;
+  };
+
   bool find_room();
-  void allocate_mirror();
   bool is_read_in_place(Owner owner) const;
+  bool goes_from(std::span<const std::byte> memory) const;
+  Mirror* mirror(std::size_t offset);
+  Mirror* make_mirror(std::size_t offset, std::size_t bytes);
+  template <class Sends>
+  bool are_read(Sends& sends);
   /// Returns true if peers get the bytes straight from the memory.
   bool is_prepared() const { return protocol_ == Protocol::copied || protocol_ == Protocol::in_place; }
 
@@ -103,15 +118,32 @@ class Offer {
     copied,    ///< copied into the lane by send()
     staged,    ///< copied into a block of staging memory; the operation doesn't wait for its readers
     in_place,  ///< peers read the memory itself
-    mirrored   ///< peers read a copy in the heap
+    mirrored   ///< peers read a copy of the range in the heap
   };
   Collective* me_;
   Protocol protocol_ = Protocol::copied;
+  Readers readers_ = Readers::one;
   std::span<const std::byte> memory_;
   std::size_t prepared_ = 0;  // bytes of the range that prepare_in_pieces() has begun
-  HeapBlock mirror_;
+  std::vector<Mirror> mirrors_;
   Staging::Block* block_ = nullptr;
   PerPeer<PendingSend> pending_;
+};
+
+/// Condition that all of an offer's memory has been sent to a member, in pieces of Collective::message_piece().
+class SentInPieces {
+ public:
+  SentInPieces(Collective& me, Offer& offer, int to, std::size_t bytes) : me_(me), offer_(offer), to_(to), bytes_(bytes) {}
+  bool poll();
+
+ private:
+  Collective& me_;
+  Offer& offer_;
+  int to_;
+  std::size_t bytes_;
+  std::size_t at_ = 0;
+  std::uint32_t step_ = 0;
+  bool prepared_ = false;  // the piece that begins at at_
 };
 
 /// Condition that a member hasn't left the job, before a message to it is sent: to a lane of which nobody reads any more a small
@@ -219,6 +251,23 @@ class Arrival {
   std::size_t copied_ = 0;
   bool asked_ = false;
   bool done_ = false;
+};
+
+/// Condition that all pieces of a message, as SentInPieces sends them, are at their places.
+class ArrivedInPieces {
+ public:
+  ArrivedInPieces(Landing& landing, int from, std::span<std::byte> place)
+      : landing_(landing), from_(from), place_(place), arrival_(landing, from, 0, piece()) {}
+  bool poll();
+
+ private:
+  std::span<std::byte> piece() const { return place_.subspan(at_, std::min(place_.size() - at_, landing_.me().message_piece())); }
+  Landing& landing_;
+  int from_;
+  std::span<std::byte> place_;
+  std::size_t at_ = 0;
+  std::uint32_t step_ = 0;
+  Arrival arrival_;
 };
 
 /// Condition that a copy within this rank is done. Copies as much as the budget allows; nothing if `from` == `to`.

@@ -30,6 +30,7 @@ class OwnChannel::Way final : public Transport {
   std::size_t plain_limit() const override { return real_->plain_limit(); }
   Outcome test_send(LaneId lane, Ticket ticket) override;
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
+  bool can_send_from(std::span<const std::byte> memory) const override { return real_->can_send_from(memory); }
   bool can_receive_into(std::span<const std::byte> memory) const override { return real_->can_receive_into(memory); }
   Outcome test_receive(LaneId lane, Ticket ticket) override;
   Found found(LaneId) const override { return found_; }

@@ -8,7 +8,8 @@
 //   · Every operation has a blocking form and a `post_` form that returns a Work at once. Until the Work is complete, the caller
 //     must neither write the operation's buffers nor read its results. The blocking form is post + wait.
 //   · Buffers may lie in any memory. Payloads in the rank's heap (Context::allocate()) move with one copy, straight from heap
-//     to heap; larger payloads in other memory are copied into the heap first: a second copy, and as much heap.
+//     to heap. Payloads of more than 64 KiB in other memory are copied into it first (over tcp alone they aren't): a second copy,
+//     which takes at most 32 MiB of the heap at a time, in an all_to_all_v and over RDMA as much as the payload.
 //   · Lifetimes. Buffers must exist until the Work is complete, even if the Work itself was dropped. Counts, offsets, lists of
 //     ranks and options are copied by the call. A HeapBlock that is destroyed under a pending operation goes back to the heap
 //     at once, and the next block, of the program or of the library, may get its memory: the operation then reads or

@@ -25,6 +25,7 @@ class ShmTransport final : public Endpoint {
   /// Returns true if `memory` lies in this rank's heap, so that payloads of any size can be sent from it.
   bool is_registered(std::span<const std::byte> memory) const;
   std::size_t plain_limit() const override { return kEagerBytes; }
+  bool can_send_from(std::span<const std::byte> memory) const override { return is_registered(memory); }
   bool can_receive_into(std::span<const std::byte>) const override { return true; }
 
   Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override;

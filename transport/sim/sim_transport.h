@@ -57,6 +57,7 @@ class SimTransport final : public Transport {
   std::size_t plain_limit() const override { return kPlainBytes; }
   Outcome test_send(LaneId lane, Ticket ticket) override;
   Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) override;
+  bool can_send_from(std::span<const std::byte>) const override { return true; }
   bool can_receive_into(std::span<const std::byte>) const override { return true; }
   Ticket view(LaneId lane, const Envelope& envelope, std::size_t bytes) override;
   Outcome test_receive(LaneId lane, Ticket ticket) override;

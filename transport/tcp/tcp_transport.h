@@ -48,6 +48,7 @@ class TcpTransport final : public Endpoint {
 
   void register_memory(std::span<std::byte>) override {}
   std::size_t plain_limit() const override { return kEagerBytes; }
+  bool can_send_from(std::span<const std::byte>) const override { return true; }
   bool can_receive_into(std::span<const std::byte>) const override { return true; }
   bool checks_payloads() const override { return true; }
 

@@ -57,6 +57,7 @@ class VerbsTransport final : public Endpoint {
   /// Returns true if `memory` is registered, so that payloads of any size can be sent from it.
   bool is_registered(std::span<const std::byte> memory) const;
   std::size_t plain_limit() const override;
+  bool can_send_from(std::span<const std::byte> memory) const override { return is_registered(memory); }
   bool can_receive_into(std::span<const std::byte> memory) const override { return is_registered(memory); }
 
   Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery delivery) override;

@@ -171,7 +171,9 @@ class SegmentPipeline {
 };
 
 Task direct_all_reduce(Collective& me, const Arguments& call) {
-  const Segments segments(call.recv, Chunks::balanced(me.size(), call.send.count));
+  // Of a round (rounds.h) the stretches are given.
+  const bool is_round = call.chunks.total() != 0;
+  const Segments segments(call.recv, is_round ? call.chunks : Chunks::balanced(me.size(), call.send.count));
   const std::size_t element = size_of(call.send.dtype);
   Offer input(me, call.send.as_bytes(), segments.chunks.largest() * element, Readers::one);
   SendToPeers inputs(me, input, kDirectInput, segments.chunks, element);

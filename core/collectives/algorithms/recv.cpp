@@ -1,4 +1,4 @@
-// recv: one message from another member, complete when it is in the buffer.
+// recv: one message from another member, in pieces, complete when it is in the buffer.
 #include "core/collectives/exchange.h"
 #include "core/collectives/registry.h"
 
@@ -6,10 +6,9 @@ namespace tsprun::detail {
 
 Task receive_message(Collective& me, const Arguments& call) {
   Landing landing(me, call.recv.as_bytes());
-  Arrival arrival = call.posted == kNotNow ? Arrival(landing, call.source, 0, call.recv.as_bytes())
-                                           : Arrival::adopt(landing, call.posted, call.source, call.recv.as_bytes());
   co_await me.turn();
-  co_await arrival;
+  if (call.posted == kNotNow) co_await ArrivedInPieces(landing, call.source, call.recv.as_bytes());
+  else co_await Arrival::adopt(landing, call.posted, call.source, call.recv.as_bytes());
   co_await me.finished();
 }
 

@@ -50,8 +50,7 @@ Task receive_tagged(Collective& me, const Arguments& call) {
   if (call.received != nullptr) *call.received = {.source = from, .tag = request.header().tag};
   if (request.coming()) {
     Landing landing(me, call.recv.as_bytes());
-    Arrival arrival(landing, from, 0, call.recv.as_bytes());
-    co_await arrival;
+    co_await ArrivedInPieces(landing, from, call.recv.as_bytes());
     request.received();
   }
   co_await me.finished();

@@ -12,10 +12,11 @@ Task send_and_receive(Collective& me, const Arguments& call) {
     co_await LocalCopy(me, call.recv.data, call.send.data, call.send.bytes());
     co_await me.finished();
   }
-  Offer offer(me, call.send.as_bytes(), call.send.bytes(), Readers::one, Owner::sender);
-  auto sending = offer.all_sent_to(call.root);
+  const std::size_t bytes = call.send.bytes();
+  Offer offer(me, call.send.as_bytes(), std::min(bytes, me.message_piece()), Readers::one, Owner::sender);
+  SentInPieces sending(me, offer, call.root, bytes);
   Landing landing(me, call.recv.as_bytes());
-  Arrival arrival(landing, call.source, 0, call.recv.as_bytes());
+  ArrivedInPieces arrival(landing, call.source, call.recv.as_bytes());
   co_await me.turn();
   co_await Present{me, call.root};
   co_await all_of(sending, arrival);

@@ -36,14 +36,14 @@ Task send_tagged(Collective& me, const Arguments& call) {
   Mail::Letter letter(*me.engine().mail(), me.group().member(call.root).world, me.group().id, me.info().tag, call.send.dtype,
                       call.send.as_bytes(), me.info().purpose);
   me.identify(call.root, letter.number());
-  Offer offer(me, call.send.as_bytes(), call.send.bytes(), Readers::one, Owner::sender);
+  const std::size_t bytes = call.send.bytes();
+  Offer offer(me, call.send.as_bytes(), std::min(bytes, me.message_piece()), Readers::one, Owner::sender);
   co_await me.turn();
   if (never_arrives) co_await Present{me, call.root};
   co_await SentOrWanted{me, letter, call.root};
   if (!letter.sent()) {
-    co_await offer.prepared();
     co_await HasLane{me, letter, call.root};
-    co_await offer.sent(call.root, 0, 0, call.send.bytes());
+    co_await SentInPieces(me, offer, call.root, bytes);
     letter.give_back_lane();
     co_await offer.drained();
   }
