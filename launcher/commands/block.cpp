@@ -162,10 +162,10 @@ void BlockCommand::validate(const GlobalOptions& global) {
   const ModelFolder weights(block_.weights);
   for (const std::string& warning : weights.check(block_parameters(model_.shape, 0))) spdlog::warn("{}", warning);
   check_input(block_, model_);
-  check_need(model_, global, block_.backward, "its pass",
-             [](const theory::MeshSetting& of, int rank, const theory::PeakOptions& how) {
-               return theory::block_counts(of, rank, how).memory;
-             });
+  check_need(model_, global, block_.backward, "its pass", [](const theory::MeshSetting& of, int rank, theory::PeakOptions how) {
+    how.files = true;
+    return theory::block_counts(of, rank, how).memory;
+  });
   const std::filesystem::path sources[] = {block_.input, block_.weights, model_.config};
   block_.output = check_output("--output", block_.output, output_bytes(block_, model_), sources);
 }

@@ -75,7 +75,7 @@ void TrainCommand::validate(const GlobalOptions& global) {
   check_batch(global, model_.batch);
   validate_data(model_, true);
   validate_memory(model_, global, ModelUse::training);
-  check_training_need(model_, global, train_.resumed ? train_.resumed->state.step : 0, train_.steps);
+  check_training_need(model_, global, train_.resumed ? train_.resumed->state.step : 0, train_.steps, !train_.save.empty());
   check_trace_steps(global.trace_options, "train", train_.resumed ? train_.resumed->state.step + 1 : 1, train_.steps);
   if (!train_.save.empty()) validate_save();
   if (!train_.resumed) return;

@@ -34,6 +34,7 @@ void check_need(const ModelCommandOptions& options, const GlobalOptions& global,
   const theory::MeshSetting of{.setting = options.setting(), .layout = layout_of(global)};
   theory::PeakOptions how{.threads = static_cast<std::size_t>(global.threads.value),
                           .training = training,
+                          .files = !options.model.empty(),
                           .nodes = global.nodes,
                           .share = within_node(global.intra).views};
   how.like.algorithms = global.algorithms;
@@ -53,14 +54,17 @@ void check_need(const ModelCommandOptions& options, const GlobalOptions& global,
                      (most.total + kKibibyte - 1) / kKibibyte, instead));
 }
 
-void check_training_need(const ModelCommandOptions& options, const GlobalOptions& global, std::uint64_t done,
-                         std::uint64_t last) {
+void check_training_need(const ModelCommandOptions& options, const GlobalOptions& global, std::uint64_t done, std::uint64_t last,
+                         bool saves) {
   const std::uint64_t steps = std::min(kTellingSteps, last - std::min(done, last));
-  check_need(options, global, true, steps == 1 ? "its step" : "its first steps",
-             [&](const theory::MeshSetting& of, int rank, const theory::PeakOptions& how) {
+  const std::string when = steps == 1 ? "its step" : "its first steps";
+  check_need(options, global, true, saves ? when + " and a checkpoint" : when,
+             [&](const theory::MeshSetting& of, int rank, theory::PeakOptions how) {
+               how.files = how.files || done > 0;
                TrainingBatch batch(options);
                theory::RunPeaks run(of, rank, how);
                for (std::uint64_t step = done + 1; step <= done + steps; ++step) run.pass(batch.of_step(step));
+               if (saves) run.save();
                return run.peaks();
              });
 }
