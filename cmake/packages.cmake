@@ -12,8 +12,6 @@ find_package(OpenSSL 3.0 REQUIRED COMPONENTS SSL Crypto)
 # Headers only: libibverbs is loaded where there may be RDMA, libpmix where ranks that no tsprun started are on several nodes.
 find_package(Ibverbs REQUIRED)
 find_package(Pmix REQUIRED)
-# Its headers only, too: the library is loaded where it is chosen (core/kernels/gemm_library.h).
-find_package(OpenBLAS 0.3 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
 # The launcher's alone: traces whose names end in .gz; the cores to which ranks are pinned.
 find_package(ZLIB REQUIRED)

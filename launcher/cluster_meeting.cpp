@@ -50,8 +50,7 @@ Cluster::Cluster(const GlobalOptions& global, const std::string& command, const 
   // Files are compared by content, not by path.
   for (const InputFile& file : global.inputs.files) mine.options.erase(file.option);
   try {
-    mine.options.merge(machine_facts(global.inputs.kernels ? std::optional(global.kernel_level) : std::nullopt,
-                                     static_cast<std::size_t>(global.threads)));
+    mine.options.merge(machine_facts(global.inputs.kernels ? std::optional(global.kernel_level) : std::nullopt));
   } catch (const Error& error) {
     if (mine.trouble.empty()) mine.trouble = error.what();
   }

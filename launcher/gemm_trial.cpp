@@ -32,11 +32,11 @@ constexpr char kFails = '-';
 
 /// Loads the library and multiplies matrices that are large enough for its buffers. Returns the answer; on every failure that can
 /// be caught it says what failed.
-std::string answer(kernels::Level level, std::size_t threads) {
+std::string answer(kernels::Level level) {
   constexpr std::size_t n = 192;
   try {
     kernels::set_level(level);
-    const std::string which = kernels::load_gemm_library(threads);
+    const std::string which = kernels::load_gemm_library();
     const std::vector<float> ones(n * n, 1);
     std::vector<float> c(n * n);
     kernels::multiply(kernels::OpenBlasProduct<float>{
@@ -72,8 +72,8 @@ std::string read_answer(int from, pid_t pid) {
 
 }  // namespace
 
-std::string try_gemm_library(kernels::Level level, std::size_t threads) {
-  if (kernels::gemm_library() == kernels::GemmLibrary::tsprun) return kernels::load_gemm_library(threads);
+std::string try_gemm_library(kernels::Level level) {
+  if (kernels::gemm_library() == kernels::GemmLibrary::tsprun) return kernels::load_gemm_library();
   constexpr std::string_view kWhat = "a process that tries OpenBLAS";
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw system_error(Cause::refused, std::string(kWhat), errno);
@@ -83,7 +83,7 @@ std::string try_gemm_library(kernels::Level level, std::size_t threads) {
   if (child < 0) throw system_error(Cause::refused, std::string(kWhat), errno);
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ::_exit(posix::write_all(writing.get(), answer(level, threads)));
+    ::_exit(posix::write_all(writing.get(), answer(level)));
   }
   writing.reset();
   const std::string text = read_answer(reading.get(), child);

@@ -3,14 +3,13 @@
 
 #include "core/kernels/level.h"
 
-#include <cstddef>
 #include <string>
 
 namespace tsprun::detail::launcher {
 
-/// Returns which library the ranks' products use, as kernels::load_gemm_library() does for ranks of `threads` threads at this
-/// level. OpenBLAS is loaded and multiplies in a child process, since ranks, which are forked, must load it themselves. Throws
-/// Error(refused) if it doesn't work.
-std::string try_gemm_library(kernels::Level level, std::size_t threads);
+/// Returns which library the ranks' products use, as kernels::load_gemm_library() does at this level. OpenBLAS is loaded and
+/// multiplies in a child process, since ranks, which are forked, must load it themselves. Throws Error(refused) if it doesn't
+/// work.
+std::string try_gemm_library(kernels::Level level);
 
 }  // namespace tsprun::detail::launcher

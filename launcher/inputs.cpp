@@ -17,7 +17,7 @@ std::string short_digest(const Digest& digest) { return hexadecimal(digest).subs
 
 }  // namespace
 
-Agreement machine_facts(std::optional<kernels::Level> level, std::size_t threads) {
+Agreement machine_facts(std::optional<kernels::Level> level) {
   const std::filesystem::path self = "/proc/self/exe";
   const posix::UniqueFd program = file::open_to_read(self);
   Agreement facts;
@@ -25,7 +25,7 @@ Agreement machine_facts(std::optional<kernels::Level> level, std::size_t threads
       fmt::format("{} (program {})", TSP_VERSION, short_digest(digest_file(program, self, file::size(program, self))));
   if (level) {
     facts["kernels"] = std::string(kernels::name(*level));
-    facts["gemm"] = try_gemm_library(*level, threads);
+    facts["gemm"] = try_gemm_library(*level);
   }
   return facts;
 }

@@ -27,10 +27,10 @@ struct Inputs {
   std::vector<InputFile> files;  ///< files whose bytes must be the same on all nodes
 };
 
-/// Returns facts that nodes must agree on. "build": version and digest of this program. For ranks of `threads` threads that
-/// compute with kernels, "kernels": their `level`, and "gemm": what multiplies their matrices (try_gemm_library()). Throws
+/// Returns facts that nodes must agree on. "build": version and digest of this program. For ranks that compute
+/// with kernels, "kernels": their `level`, and "gemm": what multiplies their matrices (try_gemm_library()). Throws
 /// Error(refused) if the program's file can't be read, or if that library doesn't work.
-Agreement machine_facts(std::optional<kernels::Level> level, std::size_t threads = 1);
+Agreement machine_facts(std::optional<kernels::Level> level);
 
 /// Returns the digest of every file, by option: "--data" or "--model's config.json". All usable cores read, in blocks of 16 MiB,
 /// while this thread calls `tick` every 50 ms. An exception from `tick` ends the reading and is passed on. Throws Error(refused)

@@ -207,7 +207,7 @@ std::string transport_trouble(const GlobalOptions& options) {
 std::string gemm_trouble(const GlobalOptions& options) {
   if (options.several_machines || !options.inputs.kernels) return {};
   try {
-    try_gemm_library(options.kernel_level, static_cast<std::size_t>(options.threads));
+    try_gemm_library(options.kernel_level);
     return {};
   } catch (const Error& error) {
     return error.what();

@@ -6,7 +6,9 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-install_missing build
+uses=(build)
+[ "$(uname -m)" = x86_64 ] || uses+=(other)
+install_missing "${uses[@]}"
 say "building (release)"
 (cd "$root" && cmake --preset release -DTSP_BUILD_TESTS=OFF -DTSP_BUILD_BENCH=OFF -DTSP_BUILD_TORCH=OFF &&
   cmake --build --preset release --target tsprun)

@@ -7,15 +7,18 @@
 #include "transport/names.h"
 #include "transport/number.h"
 
-#include <cblas.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <condition_variable>
+#include <cstddef>
 #include <cstdlib>
 #include <dlfcn.h>
 #include <limits>
+#include <mutex>
+#include <optional>
 #include <stdexcept>
 
 namespace tsprun::detail::kernels {
@@ -26,11 +29,47 @@ constexpr std::array<std::string_view, 2> kNames = {"tsprun", "openblas"};
 constexpr const char* kCoreVariable = "OPENBLAS_CORETYPE";
 constexpr std::string_view kInstead = "install Debian's package libopenblas0-pthread, or choose --gemm tsprun";
 
+// What OpenBLAS' header cblas.h declares, so that a build needs no package of OpenBLAS.
+constexpr int kRowMajor = 101;
+constexpr int kAsStored = 111;
+constexpr int kTransposed = 112;
+constexpr int kPosixThreads = 1;
+template <class T>
+using Gemm = void(int order, int a_transposed, int b_transposed, int m, int n, int k, T alpha, const T* a, int a_step, const T* b,
+                  int b_step, T beta, T* c, int c_step);
+using Text = char*();
+using Number = int();
+using TakesNumber = void(int);
+
 /// Library given to set_gemm_library(); −1: none.
 std::atomic<int>& chosen() {
   static std::atomic<int> library{-1};
   return library;
 }
+
+/// Buffers of OpenBLAS' that calls hold, each one for as long as it lasts. OpenBLAS has two for each thread that it was built
+/// for, and ends the process when it has no other; so calls beyond the number of those threads wait.
+class Buffers {
+ public:
+  explicit Buffers(std::size_t count) : free_(count) {}
+  void take() {
+    std::unique_lock lock(mutex_);
+    freed_.wait(lock, [this] { return free_ > 0; });
+    --free_;
+  }
+  void give_back() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++free_;
+    }
+    freed_.notify_one();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable freed_;
+  std::size_t free_;
+};
 
 /// Gives an environment variable a value for as long as it lives.
 class ScopedVariable {
@@ -73,20 +112,19 @@ struct OpenBlas {
     }
     find(sgemm, "cblas_sgemm");
     find(dgemm, "cblas_dgemm");
-    decltype(&openblas_get_config) config = nullptr;
-    decltype(&openblas_get_corename) core = nullptr;
-    decltype(&openblas_get_parallel) parallel = nullptr;
-    decltype(&openblas_set_num_threads) set_threads = nullptr;
+    Text* config = nullptr;
+    Text* core = nullptr;
+    Number* parallel = nullptr;
+    TakesNumber* set_threads = nullptr;
     find(config, "openblas_get_config");
     find(core, "openblas_get_corename");
     find(parallel, "openblas_get_parallel");
     find(set_threads, "openblas_set_num_threads");
-    // Its buffers have locks only where it is built for POSIX threads.
-    if (parallel() == OPENBLAS_OPENMP)
-      throw Error(Cause::refused,
-                  fmt::format("this OpenBLAS is built for OpenMP, and other threads can't call it: {}", kInstead));
+    // Others have no locks for their buffers.
+    if (parallel() != kPosixThreads)
+      throw Error(Cause::refused, fmt::format("this OpenBLAS isn't built for POSIX threads, which call it here: {}", kInstead));
     set_threads(1);
-    // "OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH NO_AFFINITY SkylakeX MAX_THREADS=128"
+    // "OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH NO_AFFINITY SkylakeX MAX_THREADS=64"
     const std::string_view words = config();
     const auto word_after = [&](std::string_view before) {
       const std::size_t at = words.find(before);
@@ -95,7 +133,7 @@ struct OpenBlas {
       return rest.substr(0, rest.find(' '));
     };
     description = fmt::format("openblas {} ({})", word_after("OpenBLAS "), core());
-    most_threads = number_from<std::size_t>(word_after("MAX_THREADS=")).value_or(1);
+    buffers.emplace(number_from<std::size_t>(word_after("MAX_THREADS=")).value_or(1));
   }
 
   template <class Function>
@@ -108,31 +146,37 @@ struct OpenBlas {
   }
 
   void* loaded = nullptr;
-  decltype(&cblas_sgemm) sgemm = nullptr;
-  decltype(&cblas_dgemm) dgemm = nullptr;
+  Gemm<float>* sgemm = nullptr;
+  Gemm<double>* dgemm = nullptr;
   std::string description;
-  std::size_t most_threads = 1;
+  std::optional<Buffers> buffers;
 };
 
-const OpenBlas& openblas() {
-  static const OpenBlas library;
+OpenBlas& openblas() {
+  static OpenBlas library;
   return library;
 }
 
-blasint checked(std::size_t value) {
-  if (value > static_cast<std::size_t>(std::numeric_limits<blasint>::max()))
+int checked(std::size_t value) {
+  if (value > static_cast<std::size_t>(std::numeric_limits<int>::max()))
     throw std::invalid_argument(fmt::format("gemm: a size or row step of {} is more than OpenBLAS can count", value));
-  return static_cast<blasint>(value);
+  return static_cast<int>(value);
 }
 
-template <class T, class Gemm>
-void multiply_by(Gemm gemm, const OpenBlasProduct<T>& p) {
+template <class T>
+void multiply_by(Gemm<T>* gemm, const OpenBlasProduct<T>& p) {
   // A row step below the row's length can only belong to a matrix of one row, where the step is never used.
   const std::size_t a_step = std::max(p.a_step, p.a_transposed ? p.m : p.k);
   const std::size_t b_step = std::max(p.b_step, p.b_transposed ? p.k : p.n);
-  gemm(CblasRowMajor, p.a_transposed ? CblasTrans : CblasNoTrans, p.b_transposed ? CblasTrans : CblasNoTrans, checked(p.m),
-       checked(p.n), checked(p.k), T{1}, p.a, checked(a_step), p.b, checked(b_step), p.add ? T{1} : T{0}, p.c,
-       checked(std::max(p.c_step, p.n)));
+  const int m = checked(p.m);
+  const int n = checked(p.n);
+  const int k = checked(p.k);
+  const int steps[] = {checked(a_step), checked(b_step), checked(std::max(p.c_step, p.n))};
+  Buffers& buffers = *openblas().buffers;
+  buffers.take();
+  gemm(kRowMajor, p.a_transposed ? kTransposed : kAsStored, p.b_transposed ? kTransposed : kAsStored, m, n, k, T{1}, p.a,
+       steps[0], p.b, steps[1], p.add ? T{1} : T{0}, p.c, steps[2]);
+  buffers.give_back();
 }
 
 }  // namespace
@@ -158,13 +202,8 @@ GemmLibrary gemm_library() {
   return usual;
 }
 
-std::string load_gemm_library(std::size_t threads) {
-  if (gemm_library() == GemmLibrary::tsprun) return std::string(name(GemmLibrary::tsprun));
-  if (threads > openblas().most_threads) {
-    throw Error(Cause::refused, fmt::format("{} threads a rank: this OpenBLAS serves {}; try --threads {}, or --gemm tsprun",
-                                            threads, openblas().most_threads, openblas().most_threads));
-  }
-  return openblas().description;
+std::string load_gemm_library() {
+  return gemm_library() == GemmLibrary::tsprun ? std::string(name(GemmLibrary::tsprun)) : openblas().description;
 }
 
 void multiply(const OpenBlasProduct<float>& product) { multiply_by(openblas().sgemm, product); }

@@ -41,9 +41,8 @@ GemmLibrary gemm_library();
 
 /// Loads the chosen library if it isn't yet, so that the first product needn't. The level must be known (set_level()). Returns
 /// which it is: "tsprun", or "openblas 0.3.21 (SkylakeX)" with OpenBLAS' version and the core type of its kernels. Throws
-/// Error(refused), naming what to install or choose, if OpenBLAS can't be loaded, is built for OpenMP, or serves fewer than
-/// `threads` threads at a time.
-std::string load_gemm_library(std::size_t threads = 1);
+/// Error(refused), naming what to install or choose, if OpenBLAS can't be loaded, or isn't built for POSIX threads.
+std::string load_gemm_library();
 
 /// A product of OpenBLAS', C = A·B, or C += A·B if `add` is true; A [m, k], B [k, n] and C [m, n], none of them empty. `*_step`
 /// is the distance between stored rows, in elements. An operand that is marked as transposed is stored as [k, m] (A) or [n, k]
@@ -64,8 +63,8 @@ struct OpenBlasProduct {
   bool add = false;
 };
 /// Computes the product on the calling thread, by OpenBLAS whichever library is chosen. Any number of threads may call it at the
-/// same time, up to the limit of load_gemm_library(). Throws what that throws, and std::invalid_argument if a size or step
-/// doesn't fit an int.
+/// same time; those beyond what OpenBLAS was built for (64 on Debian 12) wait for others. Throws what load_gemm_library() throws,
+/// and std::invalid_argument if a size or step doesn't fit an int.
 void multiply(const OpenBlasProduct<float>& product);
 void multiply(const OpenBlasProduct<double>& product);
 

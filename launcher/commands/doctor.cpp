@@ -126,7 +126,7 @@ Trial try_openblas(const GlobalOptions& global) {
   kernels::set_gemm_library(kernels::GemmLibrary::openblas);
   Trial trial;
   try {
-    trial.why = try_gemm_library(global.kernel_level, 1);
+    trial.why = try_gemm_library(global.kernel_level);
   } catch (const Error& error) {
     trial = {false, error.what()};
   }

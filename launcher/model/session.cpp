@@ -27,7 +27,7 @@ Session::Session(Context& context, ReportSink& sink, const GlobalOptions& global
     : context_(context), sink_(sink), global_(global) {
   const kernels::Level level = common_level(context.world(), global.kernel_level);
   kernels::set_level(level);
-  const std::string gemm = kernels::load_gemm_library(static_cast<std::size_t>(global.threads));
+  const std::string gemm = kernels::load_gemm_library();
   if (speaks()) {
     sink_.set("kernels", std::string(kernels::name(level)));
     sink_.set("gemm", gemm);
