@@ -21,7 +21,9 @@ soaks=()
 left_out=slow
 untidied='^$'
 tidied=
-products='^core\.(Gemm|OpenBlas)|^layers\.'
+# Tests that multiply matrices, in their process or by jobs that they start.
+products='^core\.(Gemm|OpenBlas)|^layers\.|^multiprocess\.(AlikeNodes|Block|BuiltInRanks|CalibrateCommand|CompareCommand|Eval|GemmOption|Generate'
+products+='|Gpt2|KillAndResume|Layouts|Memory|ModelSourceOfRuns|NotFiniteCommands|SaveFolder|TheSignalToSave|Trac|Train)'
 if [ "$*" = --full ]; then
   chosen=("${full[@]}")
   soaks=(-LE soak)
@@ -136,7 +138,6 @@ check_tidy() {
 run_part() {
   case $1 in
     release) part "release, all tests" build_and_test release "${soaks[@]}" ;;
-    # In-process tests of products and of all that computes with models: tests that start jobs take TSP_ variables out of their environment.
     openblas) TSP_GEMM=openblas part "openblas: matrix products by OpenBLAS" build_and_test release -LE "slow|torch" -R "$products" ;;
     asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE "$left_out" ;;
     tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE "$left_out" ;;

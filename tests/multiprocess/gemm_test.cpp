@@ -3,10 +3,14 @@
 
 #include "tests/support/text_data.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <fstream>
+#include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tsprun::detail::test::gemm_test {
@@ -14,9 +18,9 @@ namespace {
 
 using nlohmann::json;
 
-std::vector<std::string> training(const TextData& data, const std::vector<std::string>& more) {
+std::vector<std::string> training(const TextData& data, const std::vector<std::string>& more, const char* steps = "2") {
   std::vector<std::string> words = {"train", "-n", "2",       "--config", "nano",    "--data", data.text(),
-                                    "--seq", "64", "--batch", "2",        "--steps", "2"};
+                                    "--seq", "64", "--batch", "2",        "--steps", steps};
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -43,6 +47,28 @@ TEST(GemmOption, ChoosesWhatMultiplies) {
     const auto loss = [&](const json& report) { return report.at("steps").at(i).at("loss").get<double>(); };
     EXPECT_EQ(loss(one), loss(other)) << "bits depend on the number of threads";
     EXPECT_NEAR(loss(one), loss(own), 1e-12);
+  }
+}
+
+TEST(GemmOption, LoadsOpenBlasIntoRanksThatMultiplyByIt) {
+  const TextData data(3000);
+  for (const auto& [library, expected] : {std::pair{"tsprun", 0}, {"openblas", 2}}) {
+    std::vector<std::string> words = training(data, {"--gemm", library}, "1000000");
+    words.insert(words.begin(), tsprun_path());
+    Process job(words);
+    ASSERT_TRUE(job.wait_for_output("step ")) << job.err();
+    int loaded = 0;
+    for (const pid_t pid : job.marked()) {
+      std::ifstream maps(fmt::format("/proc/{}/maps", pid));
+      const std::string text{std::istreambuf_iterator<char>(maps), {}};
+      EXPECT_NE(text.find("/tsprun"), std::string::npos) << "nothing is known of process " << pid;
+      if (text.find("openblas") == std::string::npos) continue;
+      ++loaded;
+      EXPECT_NE(pid, job.pid()) << "the process that starts ranks multiplies nothing";
+    }
+    EXPECT_EQ(loaded, expected) << library;
+    job.signal(SIGTERM);
+    EXPECT_TRUE(job.wait().ended) << job.err();
   }
 }
 
