@@ -12,12 +12,6 @@ namespace tsprun::detail::kernels {
 
 namespace {
 
-/// Summands of a stretch: a panel of B then has 48 KiB, in bf16 24.
-constexpr std::size_t kDepth = 256;
-static_assert(kDepth % pairs::kTileDepth == 0, "the groups of summands that AMX adds up must not depend on stretches");
-/// A tile's sides at most: a stretch of A has 512 KiB in f32, one of B 528 KiB, and the tile's sums 1 MiB.
-constexpr std::size_t kMostRows = 512;
-constexpr std::size_t kMostColumns = 528;
 /// Tiles for each of several threads, so that they finish together, and the least side of such a tile.
 constexpr std::size_t kTilesPerThread = 4;
 constexpr std::size_t kLeastSide = 96;
@@ -38,8 +32,12 @@ GemmTile tile_of(const ConstTensor& c, const ConstTensor& a, std::size_t threads
   if (!Operands::kAnyTiles) threads = kUsualThreads;
   const std::size_t m = c.size(0);
   const std::size_t n = c.size(1);
-  GemmTile tile{
-      .rows = even(m, kMostRows, kRowGrain), .columns = even(n, kMostColumns, grain), .depth = std::min(kDepth, a.size(1))};
+  // Sums that need workspace of their own are kept few.
+  const GemmTile& most = c.dtype() == dtype_of<typename Operands::Sum>() ? Operands::kMost : kSmallTiles;
+  GemmTile tile{.rows = even(m, most.rows, kRowGrain),
+                .columns = even(n, most.columns, grain),
+                .block = 0,
+                .depth = std::min(most.depth, a.size(1))};
   const auto tiles = [&] { return pieces(m, tile.rows) * pieces(n, tile.columns); };
   while (threads > 1 && tiles() < kTilesPerThread * threads && std::max(tile.rows, tile.columns) >= 2 * kLeastSide) {
     if (tile.rows >= tile.columns) {
@@ -48,6 +46,7 @@ GemmTile tile_of(const ConstTensor& c, const ConstTensor& a, std::size_t threads
       tile.columns = even(n, tile.columns / 2, grain);
     }
   }
+  tile.block = even(tile.rows, most.block, kRowGrain);
   return tile;
 }
 
@@ -65,22 +64,23 @@ struct Scratch {
 
 /// Computes a tile `out` of C from A's rows and B's columns.
 template <class Operands>
-void multiply_tile(const Tensor& out, const ConstTensor& a, const ConstTensor& b, Write write, Scratch<Operands>& scratch,
-                   const Tick& tick) {
+void multiply_tile(const GemmTile& tile, const Tensor& out, const ConstTensor& a, const ConstTensor& b, Write write,
+                   Scratch<Operands>& scratch, const Tick& tick) {
   using Sum = typename Operands::Sum;
   Sum* c = scratch.c != nullptr ? scratch.c : out.as<Sum>();
   const std::size_t c_step = scratch.c != nullptr ? out.size(1) : out.stride(0);
   bool add_to_c = write == Write::add && scratch.c == nullptr;
+  const std::size_t rows = a.size(0);
   const std::size_t depth = a.size(1);
-  std::size_t at = 0;
-  do {
-    const std::size_t summands = std::min(kDepth, depth - at);
-    scratch.operands.take(a.slice(1, at, summands), b.slice(0, at, summands));
-    scratch.operands.multiply(c, c_step, add_to_c);
-    add_to_c = true;
-    at += summands;
-    if (at < depth) tick();
-  } while (at < depth);
+  for (std::size_t at = 0; at < depth; at += tile.depth, add_to_c = true) {
+    const std::size_t summands = std::min(tile.depth, depth - at);
+    scratch.operands.take_b(b.slice(0, at, summands));
+    for (std::size_t row = 0; row < rows; row += tile.block) {
+      if (at + row > 0) tick();
+      scratch.operands.take_a(a.slice(0, row, std::min(tile.block, rows - row)).slice(1, at, summands));
+      scratch.operands.multiply(c + row * c_step, c_step, add_to_c);
+    }
+  }
   if (scratch.c == nullptr) return;
   const ConstTensor sum(reinterpret_cast<const std::byte*>(c), dtype_of<Sum>(), {out.size(0), out.size(1)});
   if (write == Write::add) {
@@ -103,8 +103,8 @@ void run(const Compute& on, const Tensor& c, const ConstTensor& a, const ConstTe
     const std::size_t column = task % across * tile.columns;
     const std::size_t rows = std::min(tile.rows, c.size(0) - row);
     const std::size_t columns = std::min(tile.columns, c.size(1) - column);
-    multiply_tile(c.slice(0, row, rows).slice(1, column, columns), a.slice(0, row, rows), b.slice(1, column, columns), write,
-                  scratch, thread == 0 ? on.tick : Tick());
+    multiply_tile(tile, c.slice(0, row, rows).slice(1, column, columns), a.slice(0, row, rows), b.slice(1, column, columns),
+                  write, scratch, thread == 0 ? on.tick : Tick());
   });
 }
 

@@ -21,12 +21,15 @@
 
 namespace tsprun::detail::kernels {
 
-/// Sides of a tile of C, and the most summands of a stretch.
+/// Sides of a tile of C, rows of it for which A is packed at once, and summands of a stretch; or the most of each.
 struct GemmTile {
   std::size_t rows;
   std::size_t columns;
+  std::size_t block;
   std::size_t depth;
 };
+/// Tiles whose sums have 1 MiB in f32, and a stretch of A and of B 0.5 MiB each.
+inline constexpr GemmTile kSmallTiles{.rows = 512, .columns = 528, .block = 512, .depth = 256};
 
 /// Returns `view` itself if it is of type T, otherwise a copy of that type at `to`, dense along the same dim.
 template <class T>
@@ -48,24 +51,31 @@ class WideOperands {
   static constexpr std::size_t kGrain = flash::kMostTileWidth<T>;
   /// Any tiles give the same bits.
   static constexpr bool kAnyTiles = true;
+  /// C is read and written once for each stretch, so stretches are long. A block of A has at most 0.25 MiB in f32, which lies in
+  /// the second cache, and one of B 1 MiB, which is packed once for many rows.
+  static constexpr GemmTile kMost{.rows = 2048, .columns = 528, .block = 128, .depth = 512};
 
   /// Takes workspace for tiles of these views, which may be the whole matrices.
   WideOperands(Carver& carver, const GemmTile& tile, const ConstTensor& a, const ConstTensor& /* b */)
-      : a_(!dense_rows(a)               ? carver.take<T>(round_up(tile.rows, kGrain) * tile.depth)
-           : a.dtype() != dtype_of<T>() ? carver.take<T>(tile.rows * tile.depth)
+      : a_(!dense_rows(a)               ? carver.take<T>(round_up(tile.block, kGrain) * tile.depth)
+           : a.dtype() != dtype_of<T>() ? carver.take<T>(tile.block * tile.depth)
                                         : nullptr),
         b_(carver.take<T>(round_up(tile.columns, kGrain) * tile.depth)) {}
 
-  /// Takes the parts A [rows, depth], which must stay where it is, and B [depth, columns].
-  void take(const ConstTensor& a, const ConstTensor& b) {
-    rows_ = a.size(0);
-    depth_ = a.size(1);
+  /// Takes the part B [depth, columns].
+  void take_b(const ConstTensor& b) {
+    depth_ = b.size(0);
     columns_ = b.size(1);
     if (dense_rows(b)) {
       flash::pack_panels(b_, width_, b);
     } else {
       flash::pack_transposed(b_, width_, b.transposed(0, 1));
     }
+  }
+
+  /// Takes the part A [rows, depth], which must stay where it is.
+  void take_a(const ConstTensor& a) {
+    rows_ = a.size(0);
     turned_ = !dense_rows(a);
     if (turned_) {
       flash::pack_panels(a_, width_, a.transposed(0, 1));
@@ -122,6 +132,8 @@ class PairOperands {
   using Sum = float;
   static constexpr std::size_t kGrain = pairs::kPairColumns;
   static constexpr bool kAnyTiles = true;
+  static constexpr GemmTile kMost = kSmallTiles;
+  static_assert(kMost.depth % pairs::kTileDepth == 0, "the groups of summands that AMX adds up must not depend on stretches");
 
   PairOperands(Carver& carver, const GemmTile& tile, const ConstTensor& a, const ConstTensor& b)
       : a_(carver.take<bf16>(round_up(tile.rows, pairs::kPairRows) * step_of(tile.depth))),
@@ -130,11 +142,14 @@ class PairOperands {
                                    : b.dtype() == DType::f32 ? tile.columns * tile.depth
                                                              : 0)) {}
 
-  void take(const ConstTensor& a, const ConstTensor& b) {
-    rows_ = a.size(0);
-    depth_ = a.size(1);
+  void take_b(const ConstTensor& b) {
+    depth_ = b.size(0);
     columns_ = b.size(1);
     pairs::pack(b_, pairs::kPairColumns, as_type<bf16>(b, rounded_));
+  }
+
+  void take_a(const ConstTensor& a) {
+    rows_ = a.size(0);
     const ConstTensor rows = as_type<bf16>(a, rounded_);
     turned_ = !dense_rows(a) && !pairs::in_tiles();
     from_ = a_;
@@ -191,6 +206,7 @@ class OpenBlasOperands {
   static constexpr std::size_t kGrain = 64;
   /// Tiles must follow from the shapes alone.
   static constexpr bool kAnyTiles = false;
+  static constexpr GemmTile kMost = kSmallTiles;
 
   /// Takes workspace that isn't used: it stands for OpenBLAS' buffers of this thread, into which OpenBLAS packs both operands, so
   /// that the heap's counts and budget hold for them.
@@ -198,12 +214,15 @@ class OpenBlasOperands {
     carver.take<T>((round_up(tile.rows, kGrain) + round_up(tile.columns, kGrain)) * tile.depth);
   }
 
-  void take(const ConstTensor& a, const ConstTensor& b) {
-    product_.m = a.size(0);
+  void take_b(const ConstTensor& b) {
+    product_.k = b.size(0);
     product_.n = b.size(1);
-    product_.k = a.size(1);
-    take(a, product_.a, product_.a_step, product_.a_transposed);
     take(b, product_.b, product_.b_step, product_.b_transposed);
+  }
+
+  void take_a(const ConstTensor& a) {
+    product_.m = a.size(0);
+    take(a, product_.a, product_.a_step, product_.a_transposed);
   }
 
   void multiply(T* c, std::size_t c_step, bool add) {

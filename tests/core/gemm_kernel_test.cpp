@@ -88,6 +88,8 @@ TEST(Gemm, EqualsTripleLoopsWhereThereAreManyTiles) {
   check({33, 700, 1000, true, false, DType::bf16, DType::bf16, DType::bf16}, 2);
   check({530, 541, 600, true, true, DType::f32, DType::f32, DType::f32});
   check({100, 1060, 300, true, false, DType::f64, DType::f64, DType::f64}, 2);
+  check({300, 1600, 530, true, false, DType::f32, DType::f32, DType::f32});
+  check({2100, 20, 530, false, true, DType::f32, DType::f32, DType::f32});
 }
 
 TEST(Gemm, EqualsTripleLoopsAtEveryLevel) {

@@ -249,7 +249,7 @@ TEST(GemmPairs, NeedsTheSameWorkspaceAtEveryLevel) {
 }
 
 TEST(GemmPairs, TicksBetweenStretches) {
-  const Product product{64, 64, 2000, false, false};
+  const Product product{64, 64, 3000, false, false};
   Array c(DType::f32, {64, 64});
   Bench bench;
   kernels::Compute on = bench.on();
