@@ -21,6 +21,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -38,7 +39,7 @@ struct Options {
   int rounds = 7;
   double dropout = 0;
   bool products = false;
-  std::size_t most_hidden = 4096;
+  tsprun::bench::ProductOptions of_products;
   std::string json;
 };
 
@@ -232,8 +233,7 @@ int write(const Options& options, const nlohmann::json& json) {
 }
 
 int run(const Options& options) {
-  if (options.products)
-    return write(options, tsprun::bench::compare_products({.most_hidden = options.most_hidden, .rounds = options.rounds}));
+  if (options.products) return write(options, tsprun::bench::compare_products(options.of_products, options.rounds));
   kernels::set_gemm_library(kernels::GemmLibrary::openblas);
   const std::string openblas = kernels::load_gemm_library();
   kernels::set_gemm_library(kernels::GemmLibrary::tsprun);
@@ -282,9 +282,21 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(0.0, 0.99));
   app.add_flag("--products", options.products, "matrix products of real blocks by tsprun's kernels and by OpenBLAS, in turns");
-  app.add_option("--most-hidden", options.most_hidden, "leave out products of wider blocks")
+  app.add_option("--hidden", options.of_products.hidden, "widths of the blocks whose products are measured")
+      ->delimiter(',')
       ->capture_default_str()
-      ->check(CLI::Range(1024, 4096));
+      ->check(CLI::PositiveNumber);
+  app.add_option("--threads", options.of_products.threads, "threads for products")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  const auto hold_level = [](const std::string& text) {
+    const std::optional<kernels::Level> level = kernels::level_from_name(text);
+    if (!level || *level > kernels::best_level()) throw CLI::ValidationError(text + " isn't a level of this machine");
+    kernels::set_level(*level);
+  };
+  app.add_option_function<std::string>("--kernels", hold_level, "level of kernels, which also chooses OpenBLAS'")
+      ->envname("TSP_KERNELS");
   app.add_option("--json", options.json, "write the table here");
   CLI11_PARSE(app, argc, argv);
   return run(options);

@@ -9,8 +9,8 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdint>
+#include <ctime>
 #include <random>
 #include <string>
 #include <vector>
@@ -47,16 +47,23 @@ std::vector<Shape> shapes(const ProductOptions& options) {
     all.push_back({"dy·W " + weight, dtype, tokens, in, out, false, false});
     all.push_back({"dyᵀ·x " + weight, dtype, out, in, tokens, true, false});
   };
-  for (const std::size_t hidden : {1024U, 2048U, 4096U}) {
-    if (hidden > options.most_hidden) continue;
-    for (const std::size_t tokens : {1U, 4U, 8U, 64U, 256U, 1024U, 4096U}) add(DType::f32, tokens, hidden, hidden);
-  }
-  for (const std::size_t tokens : {64U, 1024U}) {
-    add(DType::f32, tokens, 2816, 1024);
-    add(DType::f32, tokens, 1024, 2816);
-    add(DType::f64, tokens, 1024, 1024);
+  for (const std::size_t hidden : options.hidden) {
+    for (const std::size_t tokens : {1U, 4U, 8U, 16U, 64U, 256U, 1024U, 4096U}) add(DType::f32, tokens, hidden, hidden);
+    for (const std::size_t tokens : {64U, 1024U}) {
+      add(DType::f64, tokens, hidden, hidden);
+      if (hidden != 1024) continue;
+      add(DType::f32, tokens, 2816, 1024);
+      add(DType::f32, tokens, 1024, 2816);
+    }
   }
   return all;
+}
+
+/// Returns a clock's time. One thread's is that of the processor, which other programs change less.
+double seconds_now(std::size_t threads) {
+  timespec now{};
+  ::clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 /// Random memory for the largest of the shapes, which all use.
@@ -81,13 +88,13 @@ class Matrices {
     const ConstTensor a = operand(a_, shape.dtype, shape.m, shape.k, shape.a_transposed);
     const ConstTensor b = operand(b_, shape.dtype, shape.k, shape.n, shape.b_transposed);
     kernels::set_gemm_library(way == Way::tsprun ? GemmLibrary::tsprun : GemmLibrary::openblas);
-    const auto start = std::chrono::steady_clock::now();
+    const double start = seconds_now(on.threads());
     for (int i = 0; i < repeats; ++i) {
       if (way != Way::bare) kernels::gemm(on, c, a, b);
       else if (shape.dtype == DType::f64) multiply_bare<double>(shape);
       else multiply_bare<float>(shape);
     }
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / repeats;
+    return (seconds_now(on.threads()) - start) / repeats;
   }
 
  private:
@@ -125,22 +132,22 @@ int repeats_of(double flops) { return std::max(1, static_cast<int>(2e9 / flops))
 
 }  // namespace
 
-nlohmann::json compare_products(const ProductOptions& options) {
+nlohmann::json compare_products(const ProductOptions& options, int rounds) {
   kernels::set_gemm_library(GemmLibrary::openblas);
   const std::string openblas = kernels::load_gemm_library();
   const std::vector<Shape> all = shapes(options);
   Matrices matrices(all);
   std::vector<std::byte> workspace(std::size_t{32} << 20);
   nlohmann::json rows = nlohmann::json::array();
-  fmt::print("kernels {}, {}, {} rounds, GFLOP/s\n", name(kernels::level()), openblas, options.rounds);
+  fmt::print("kernels {}, {}, {} rounds, GFLOP/s\n", name(kernels::level()), openblas, rounds);
   fmt::print("{:<28} {:>5} {:>7} {:>8} {:>8} {:>8} {:>7}\n", "", "dtype", "threads", "tsprun", "openblas", "bare", "ratio");
-  for (const std::size_t threads : {1U, 2U}) {
+  for (const std::size_t threads : options.threads) {
     kernels::Pool pool(threads);
     const kernels::Compute on{.pool = &pool, .workspace = workspace, .tick = {}};
     for (const Shape& shape : all) {
       const double flops = 2 * static_cast<double>(shape.m) * static_cast<double>(shape.n) * static_cast<double>(shape.k);
       std::array<std::vector<double>, kWays> seconds;
-      for (int round = -1; round < options.rounds; ++round) {
+      for (int round = -1; round < rounds; ++round) {
         for (std::size_t turn = 0; turn < kWays; ++turn) {
           const std::size_t way = (turn + static_cast<std::size_t>(round + 1)) % kWays;
           const double taken = matrices.seconds(shape, static_cast<Way>(way), on, round < 0 ? 1 : repeats_of(flops));
