@@ -64,7 +64,7 @@ TEST_F(SaveFolder, IsRefusedToASecondRunByNameAndRestartsGoOnFromTheirOwn) {
   Process first(fresh({"--steps", "8", "--save", path("mix"), "--save-every", "2", "--max-restarts", "1", "--timeout", "60",
                        "--json", path("first.json"), "--fault", "stall:rank=1,step=5,seconds=50"}));
   ASSERT_TRUE(first.wait_for_output("step-000004")) << first.err();
-  const Finished second = run(fresh({"--seed", "2", "--steps", "8", "--save", path("mix")}));
+  const Finished second = run(fresh({"--seed", "2", "--steps", "8", "--save", path("mix"), "--overwrite"}));
   EXPECT_EQ(second.end.code, 2) << second.describe();
   EXPECT_TRUE(holds(second.err, "the folder is leased by run")) << second.err;
   EXPECT_TRUE(holds(second.err, fmt::format("process {}", first.pid()))) << second.err;
@@ -202,7 +202,7 @@ TEST_F(SaveFolder, IsNotWaitedForLongerThanAllowedNorAfterASecondSignal) {
     EXPECT_TRUE(holds(job.err(), "step-000002 holds the run after 2 of")) << job.err();
     EXPECT_FALSE(holds(job.err(), "restart 1")) << job.err();
   }
-  Process job(stalled);
+  Process job(joined(stalled, {"--overwrite"}));
   ASSERT_TRUE(job.wait_for_output("step-000002")) << job.err();
   ::usleep(200'000);
   job.signal(SIGINT);
