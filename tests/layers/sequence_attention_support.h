@@ -157,7 +157,7 @@ inline AttentionRun run_attention(const AttentionCase& of) {
       const OwnedTensor d_o = filled(queries, of.query_heads, data.d_o);
       const OwnedTensor o = room(queries, of.dtype);
       const SavedSizes sizes = attention->sizes(tokens);
-      const OwnedTensor lse = rank.tensor(Category::workspace, sums, sizes.lse, "test log-sum-exp");
+      const LogSumExps lse(rank, Category::workspace, sums, sizes.lse, "test log-sum-exp");
       AttentionHeads visit;
       visit.q = q;
       visit.k = k;
@@ -186,8 +186,7 @@ inline AttentionRun run_attention(const AttentionCase& of) {
         run.results["o"][whole] = element(buffer_of(ConstTensor(o.view())), local);
       });
       if (of.recompute == Recompute::full) {
-        for (const OwnedTensor* lost : {&o, &lse})
-          std::fill_n(lost->view().data(), lost->view().bytes(), std::byte{0xff});  // NaN
+        for (const Tensor& lost : {o.view(), lse.view()}) std::fill_n(lost.data(), lost.bytes(), std::byte{0xff});  // NaN
       }
       const OwnedTensor dq = room(queries, sums);
       const OwnedTensor dk = room(kv, sums);
