@@ -177,7 +177,10 @@ std::string misleading_words(const std::vector<const CLI::App*>& apps, const std
       // CLI11 would take the next word for the value.
       if (equals != std::string::npos && equals + 1 == word.size()) return refusal_of_empty(*option);
       if (equals != std::string::npos) continue;
-      if (i + 1 == words.size()) return fmt::format("{}: its value is missing; write {}", word, usage_of(*option));
+      if (i + 1 == words.size()) {
+        if (option->get_items_expected_min() == 0) continue;
+        return fmt::format("{}: its value is missing; write {}", word, usage_of(*option));
+      }
       if (const CLI::Option* next = named_by(apps, words[++i]); next != nullptr && words[i].starts_with("--")) {
         return fmt::format("{}: its value is missing; write {} (or {}={}, if that is the value)", word, usage_of(*option), word,
                            words[i]);

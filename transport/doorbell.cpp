@@ -29,6 +29,7 @@ void Doorbell::sleep(std::uint64_t nanoseconds) {
 }
 
 void Doorbell::wake() {
+  if (!claim()) return;
   if (bell == 0) {
     futex(&armed, FUTEX_WAKE, 1, nullptr);
     return;

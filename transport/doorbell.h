@@ -50,12 +50,13 @@ struct alignas(128) Doorbell : BasicBell<SystemAtomics> {
   /// Wakes the owner if it is armed. Call it after a seq_cst store of what the owner is to see. Any process of the node may
   /// call it.
   void ring() {
-    if (claim()) wake();
+    if (is_armed()) wake();
   }
   /// Returns the owner's eventfd, -1 if it has none.
   int bell_descriptor() const { return static_cast<int>(bell) - 1; }
 
  private:
+  /// Wakes the owner, unless another caller does.
   void wake();
 };
 static_assert(sizeof(Doorbell) == 128);

@@ -24,7 +24,8 @@ Collective::Collective(const Call& call, Start* start, const Arguments* argument
       counted_(engine_->options().counted),
       sent_(envelope_of(call.info)),
       blocking_(call.blocking),
-      task_(goes_in_rounds(*this, *arguments_) ? in_rounds(*this, *arguments_) : start(*this, *arguments_)) {
+      task_(may_go_in_rounds(*arguments_) && goes_in_rounds(*this, *arguments_) ? in_rounds(*this, *arguments_)
+                                                                                : start(*this, *arguments_)) {
   if (group_->channel != nullptr) set_turns(group_->channel->turns());
   task_.poll();  // as far as its turn()
 }

@@ -71,9 +71,7 @@ Arguments arguments_of(const Collective& me, const Arguments& call, const RoundC
 }  // namespace
 
 bool goes_in_rounds(const Collective& me, const Arguments& call) {
-  // Whatever the group, fewer elements fit into one round. (Most calls end here.)
-  constexpr std::size_t kFewElements = kRoundPartBytes / 8;
-  if (std::max({call.chunks.largest(), call.send.count, call.recv.count}) <= kFewElements) return false;
+  if (!may_go_in_rounds(call)) return false;
   if (me.engine().options().counted != nullptr) return false;  // virtual ranks' buffers lie where their GPUs can read them
   const Start* const start = me.algorithm();
   const bool is_even = start == direct_all_to_all && call.chunks == Chunks::uniform(me.size(), call.chunks.largest());
