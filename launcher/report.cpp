@@ -159,8 +159,8 @@ std::string Report::write() {
   return store(whole);
 }
 
-/// Replaces the file's content by what `contents` hands on. Returns why that failed; empty: it succeeded. The old content is cut off
-/// last, so that the file is never empty.
+/// Replaces the file's content by what `contents` hands on. Returns why that failed; empty: it succeeded. The old content is cut
+/// off last, so that the file is never empty.
 std::string Report::store(const std::function<void(const Take&)>& contents) {
   if (regular_) ::lseek(file_.get(), 0, SEEK_SET);
   constexpr std::size_t kPiece = std::size_t{64} << 10;

@@ -94,8 +94,8 @@ inline constexpr std::uint64_t kReceivedBytes = 8 * 1024;
 /// reduced or forwarded chunk is passed on. Small enough for the cache of a core.
 inline constexpr std::uint64_t kSegmentBytes = 1024 * 1024;
 /// Largest buffer, in bytes, that a direct algorithm moves at once: a larger one goes in rounds (rounds.h), so that a rank whose
-/// buffers don't lie in the heap copies no more than that at a time. The same for all buffers, as a rank doesn't know where others'
-/// lie. A large part of a round's time is still spent on memory, not on the ranks' meeting.
+/// buffers don't lie in the heap copies no more than that at a time. The same for all buffers, as a rank doesn't know where
+/// others' lie. A large part of a round's time is still spent on memory, not on the ranks' meeting.
 inline constexpr std::uint64_t kRoundBytes = 32 * 1024 * 1024;
 /// Smallest part of a round for one rank, in bytes, however many ranks there are.
 inline constexpr std::uint64_t kRoundPartBytes = 64 * 1024;

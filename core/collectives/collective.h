@@ -133,9 +133,7 @@ class Collective final : public Operation {
   void widen(DType dtype, const std::byte* term, std::byte* out, std::size_t count) const;
 
   /// Returns the size, in bytes, of the pieces in which a message travels. (Virtual ranks' messages travel whole.)
-  std::size_t message_piece() const {
-    return counted_ == nullptr ? kMessagePieceBytes : std::numeric_limits<std::size_t>::max();
-  }
+  std::size_t message_piece() const { return counted_ == nullptr ? kMessagePieceBytes : std::numeric_limits<std::size_t>::max(); }
 
   /// Returns true if a member has left the job or ended.
   bool has_left(int group_rank) const { return engine_->has_left(group_->member(group_rank).world); }

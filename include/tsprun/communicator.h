@@ -3,8 +3,8 @@
 // Conventions
 //   · Ranks in arguments and results are ranks *of the group*, 0 … size()-1. Reports and errors of the job name world ranks.
 //   · All ranks of the group call the same operations in the same order on a given stream, with the same counts, dtype, root,
-//     reduction and options. If they don't, the job ends with Error(mismatch) that names both sides: at the latest when ranks leave
-//     (Context::leave()), where each was content with its own call, as in small broadcasts with unlike roots.
+//     reduction and options. If they don't, the job ends with Error(mismatch) that names both sides: at the latest when ranks
+//     leave (Context::leave()), where each was content with its own call, as in small broadcasts with unlike roots.
 //   · Every operation has a blocking form and a `post_` form that returns a Work at once. Until the Work is complete, the caller
 //     must neither write the operation's buffers nor read its results. The blocking form is post + wait.
 //   · Buffers may lie in any memory. Payloads in the rank's heap (Context::allocate()) move with one copy, straight from heap

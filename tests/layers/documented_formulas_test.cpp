@@ -216,8 +216,7 @@ TEST(DocumentedFormulas, AreWhatRanksReceiveAtUnevenCuts) {
     expect_as_printed({"TSP attention weights; dW to owners", "TSP K/V; dK/dV", "TSP MLP weights; dW"}, of, Layout::tsp(8));
     expect_as_printed({"TP×SP"}, of, Layout::parse("tp=4,sp=2"));
     expect_as_printed({"TP×SP"}, of, Layout::parse("tp=4,sp=2").with(SequenceExchange::ring));
-    expect_as_printed({"TP×SP with sequence parallelism over T"}, of,
-                      Layout::parse("tp=4,sp=2").with(TensorExchange::sequence));
+    expect_as_printed({"TP×SP with sequence parallelism over T"}, of, Layout::parse("tp=4,sp=2").with(TensorExchange::sequence));
     ModelCase full = of;
     full.recompute = Recompute::full;
     expect_as_printed({"SP ring, full recomputation"}, full, Layout::parse("sp=4").with(SequenceExchange::ring));
