@@ -44,6 +44,14 @@ const CLI::Option* named_by(const std::vector<const CLI::App*>& apps, const std:
   return nullptr;
 }
 
+/// Returns true if an option that the word names, of any command, needs no value.
+bool may_stand_alone(const std::vector<const CLI::App*>& apps, const std::string& word) {
+  return std::ranges::any_of(apps, [&](const CLI::App* app) {
+    const CLI::Option* option = app->get_option_no_throw(word);
+    return option != nullptr && option->get_items_expected_min() == 0;
+  });
+}
+
 std::vector<std::string> command_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* each : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(each->get_name());
@@ -178,7 +186,7 @@ std::string misleading_words(const std::vector<const CLI::App*>& apps, const std
       if (equals != std::string::npos && equals + 1 == word.size()) return refusal_of_empty(*option);
       if (equals != std::string::npos) continue;
       if (i + 1 == words.size()) {
-        if (option->get_items_expected_min() == 0) continue;
+        if (may_stand_alone(apps, word)) continue;
         return fmt::format("{}: its value is missing; write {}", word, usage_of(*option));
       }
       if (const CLI::Option* next = named_by(apps, words[++i]); next != nullptr && words[i].starts_with("--")) {

@@ -10,7 +10,7 @@
 namespace tsprun::detail {
 
 /// Returns true for algorithms that move a whole buffer instead of chunks of it.
-static bool moves_whole(const Start* start) { return start == direct_broadcast || start == direct_reduce; }
+static bool moves_whole(Start* start) { return start == direct_broadcast || start == direct_reduce; }
 
 /// How the buffer of an operation is cut.
 struct RoundCut {
@@ -60,7 +60,7 @@ B stretch(const RoundCut& cut, std::size_t round, const B& buffer) {
 
 Arguments arguments_of(const Collective& me, const Arguments& call, const RoundCut& cut, std::size_t round) {
   Arguments part = call;
-  const Start* const start = me.algorithm();
+  Start* const start = me.algorithm();
   if (!moves_whole(start)) part.chunks = stretches(cut, round, cut.chunks, me.size());
   if (start == direct_all_to_all) part.send_chunks = stretches(cut, round, call.send_chunks, me.size());
   if (moves_whole(start) || start == direct_all_gather || start == direct_gather) part.send = stretch(cut, round, call.send);
@@ -73,7 +73,7 @@ Arguments arguments_of(const Collective& me, const Arguments& call, const RoundC
 bool goes_in_rounds(const Collective& me, const Arguments& call) {
   if (!may_go_in_rounds(call)) return false;
   if (me.engine().options().counted != nullptr) return false;  // virtual ranks' buffers lie where their GPUs can read them
-  const Start* const start = me.algorithm();
+  Start* const start = me.algorithm();
   const bool is_even = start == direct_all_to_all && call.chunks == Chunks::uniform(me.size(), call.chunks.largest());
   const bool can = is_even || moves_whole(start) || start == direct_all_reduce || start == direct_all_gather ||
                    start == direct_reduce_scatter || start == direct_gather || start == direct_scatter;
