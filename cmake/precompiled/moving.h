@@ -41,7 +41,7 @@
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
-#if FMT_VERSION < 100000
+#if FMT_VERSION < 100000 && !defined(__clang__)  // which gives it another name
 // What stands behind every text is compiled in libfmt; its headers don't say so, and each source would compile it again.
 extern template void fmt::detail::vformat_to<char>(buffer<char>&, basic_string_view<char>,
                                                    basic_format_args<FMT_BUFFER_CONTEXT(char)>, locale_ref);

@@ -88,8 +88,8 @@ class UnderOpenMpi : public testing::Test {
     ProcessOptions options;
     options.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}, {"TSP_TIMEOUT", timeout}};
     // Daemons on one machine would disturb each other's copy of its topology.
-    return run_program(Words{"mpirun.openmpi", "--mca", "rtc", "^hwloc", "--mca", "plm_rsh_agent", folder_.path("agent"), "-host",
-                             hosts, "-n", "4"} +
+    return run_program(Words{"mpirun.openmpi", "--mca", "rtc", "^hwloc", "--mca", "orte_tmpdir_base", folder_.path("mpi"),
+                             "--mca", "plm_rsh_agent", folder_.path("agent"), "-host", hosts, "-n", "4"} +
                            command,
                        options);
   }
