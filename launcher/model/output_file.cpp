@@ -16,12 +16,12 @@ namespace tsprun::detail::launcher {
 OutputFile::OutputFile(Session& session, const std::string& path, const std::vector<safetensors::PlannedTensor>& tensors,
                        int unnamed)
     : session_(session), plan_(tensors) {
-  posix::UniqueFd inherited(unnamed < 0 ? -1 : ::fcntl(unnamed, F_DUPFD_CLOEXEC, 0));
+  const auto inherited = [unnamed] { return posix::UniqueFd(unnamed < 0 ? -1 : ::fcntl(unnamed, F_DUPFD_CLOEXEC, 0)); };
   if (session.speaks())
     writer_.emplace(safetensors::Writer::create(
-        path, plan_, [&] { session.rank().tick(); }, std::move(inherited)));
+        path, plan_, [&] { session.rank().tick(); }, inherited()));
   session.world().barrier();
-  if (!session.speaks()) writer_.emplace(safetensors::Writer::join(path, plan_, std::move(inherited)));
+  if (!session.speaks()) writer_.emplace(safetensors::Writer::join(path, plan_, inherited()));
 }
 
 posix::UniqueFd unnamed_output(const GlobalOptions& global, const std::string& path) {
