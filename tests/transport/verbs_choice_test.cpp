@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <arpa/inet.h>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -69,10 +70,10 @@ TEST(VerbsChoice, LocalRanksTakeTheActivePortsInTurn) {
   EXPECT_EQ(choose_port({ports, {}}, DeviceChoice::parse("d:1:0"), 0).gid.index, 0);
 }
 
-ibv_port_attr reported(ibv_port_state state, int mtu, std::uint32_t max_bytes) {
+ibv_port_attr reported(ibv_port_state state, std::uint32_t mtu, std::uint32_t max_bytes) {
   ibv_port_attr port{};
   port.state = state;
-  port.active_mtu = static_cast<ibv_mtu>(mtu);
+  std::memcpy(&port.active_mtu, &mtu, sizeof mtu);  // a device may report what is no ibv_mtu
   port.max_msg_sz = max_bytes;
   return port;
 }

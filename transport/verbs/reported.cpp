@@ -5,7 +5,22 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 namespace tsprun::detail::verbs {
+
+namespace {
+
+/// Returns the bits of an enumerator, which may be none that the header names.
+template <class Enum>
+std::uint32_t number_of(const Enum& reported) {
+  std::uint32_t number = 0;
+  static_assert(sizeof number == sizeof reported);
+  std::memcpy(&number, &reported, sizeof number);
+  return number;
+}
+
+}  // namespace
 
 std::string device_defect(const std::string& device, ibv_transport_type transport) {
   switch (transport) {
@@ -21,16 +36,15 @@ std::string device_defect(const std::string& device, ibv_transport_type transpor
 
 std::string port_defect(const ibv_port_attr& reported) {
   if (reported.state != IBV_PORT_ACTIVE) return {};
-  if (mtu_bytes_of(reported) == 0)
-    return fmt::format("its MTU is of the unknown number {}", static_cast<int>(reported.active_mtu));
+  if (mtu_bytes_of(reported) == 0) return fmt::format("its MTU is of the unknown number {}", number_of(reported.active_mtu));
   if (reported.max_msg_sz < kEntryBytes)
     return fmt::format("its messages have at most {} bytes, of {} that are needed", reported.max_msg_sz, kEntryBytes);
   return {};
 }
 
 int mtu_bytes_of(const ibv_port_attr& reported) {
-  const bool known = reported.active_mtu >= IBV_MTU_256 && reported.active_mtu <= IBV_MTU_4096;
-  return known ? 128 << reported.active_mtu : 0;
+  const std::uint32_t mtu = number_of(reported.active_mtu);
+  return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096 ? 128 << mtu : 0;
 }
 
 }  // namespace tsprun::detail::verbs
