@@ -25,6 +25,7 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
+constexpr std::uint64_t kMoment_ns = 5'000'000;
 constexpr std::uint64_t kKillDeadline_ns = 1'000'000'000;
 
 std::string why_no_program(const std::string& path) {
@@ -86,17 +87,32 @@ bool runs_tsprun(pid_t pid) {
   const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
   return !error && std::filesystem::read_symlink(fmt::format("/proc/{}/exe", pid), error) == own;
 }
+
+/// How a process takes a signal.
+struct Handling {
+  bool caught = false;
+  bool blocked = false;
+};
+Handling handling(pid_t pid, int signal) {
+  Handling found;
+  std::ifstream file(fmt::format("/proc/{}/status", pid));
+  for (std::string line; std::getline(file, line);) {
+    const bool blocked = line.starts_with("SigBlk:");
+    if (!blocked && !line.starts_with("SigCgt:")) continue;
+    const std::uint64_t set = std::strtoull(line.c_str() + sizeof "SigBlk:" - 1, nullptr, 16);
+    (blocked ? found.blocked : found.caught) = (set >> (signal - 1) & 1) != 0;
+  }
+  return found;
+}
 }  // namespace
 
 bool handles(pid_t pid, int signal) {
   if (runs_tsprun(pid)) return false;  // it blocks what its program won't
-  std::ifstream file(fmt::format("/proc/{}/status", pid));
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("SigBlk:") && !line.starts_with("SigCgt:")) continue;
-    const std::uint64_t set = std::strtoull(line.c_str() + sizeof "SigBlk:" - 1, nullptr, 16);
-    if ((set >> (signal - 1) & 1) != 0) return true;
-  }
-  return false;
+  const Handling first = handling(pid, signal);
+  if (first.caught || !first.blocked) return first.caught;
+  // A program that waits for signals blocks them for good; a shell that forks or waits does for a moment.
+  posix::sleep_ns(kMoment_ns);
+  return handling(pid, signal).blocked;
 }
 
 int why_no_waitid(const posix::UniqueFd& no_child) {
