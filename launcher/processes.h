@@ -31,8 +31,8 @@ int why_no_waitid(const posix::UniqueFd& no_child);
 /// that has ended and isn't reaped yet, too. 0 if the kernel doesn't tell (/proc/PID/schedstat).
 std::uint64_t waited_for_core_ns(pid_t pid);
 
-/// Returns true if a process handles a signal: it has a handler, or blocks it to read it in another way. False if /proc doesn't
-/// tell, and of a process that still runs tsprun's own program, before exec().
+/// Returns true if a process handles a signal: it has a handler, or blocks it for more than a moment, to read it in
+/// another way. False if /proc doesn't tell, and of a process that still runs tsprun's own program, before exec().
 bool handles(pid_t pid, int signal);
 
 /// Returns a signal's name: "SIGKILL", or "signal 77" if it has none.

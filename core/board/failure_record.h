@@ -16,7 +16,7 @@ namespace tsprun::detail {
 /// The record: `kNumbers` numbers and a text of `kTextWords` words. All zeros at first.
 template <class Atomics, std::size_t kNumbers, std::size_t kTextWords>
 struct BasicRecord {
-  /// What it says.
+  /// The record's content.
   struct Words {
     std::array<std::uint32_t, kNumbers> numbers;
     std::array<std::uint64_t, kTextWords> text;

@@ -13,7 +13,7 @@ class JsonObject;
 
 namespace tsprun::detail::text {
 
-/// What takes a piece of text that isn't empty. `from_start`: it begins where the whole text does.
+/// Receiver of a piece of text that isn't empty. `from_start`: it begins where the whole text does.
 using TakePiece = FunctionRef<void(std::string_view piece, bool from_start)>;
 
 /// One way of cutting. Threads may share it.
