@@ -43,7 +43,7 @@ inline constexpr std::array<EnvironmentVariable, 13> kEnvironment = {{
     {"TSP_LOG_LEVEL", ObeyedBy::programs, "trace, debug, info, warn, error, critical, off", "info",
      "how much the library says on stderr", "--log-level"},
     {"TSP_TIMEOUT", ObeyedBy::programs, "seconds, 0.001 to 1000000", "30",
-     "deadline of waits, for programs that no tsprun started", "--timeout"},
+     "deadline of waits, that of a rank that leaves for the others among them; for programs that no tsprun started", "--timeout"},
     {"TSP_NODE", ObeyedBy::programs, "any text", "the machine itself",
      "name of the node that a rank is on, for programs that no tsprun started: ranks of one machine that have unlike names share "
      "no "
