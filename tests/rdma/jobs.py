@@ -46,7 +46,9 @@ job() {
   echo "$name: exit code $code after $((end - begin)) ms"
 }
 at_fault() {
-  ( until [ -e "$SHARE/$1.strike" ]; do sleep 0.1; done; uptime_ms >"$SHARE/$1.$NODE.fault" ) &
+  # renamed when it is whole: a machine may be stopped between making a file and writing it
+  ( until [ -e "$SHARE/$1.strike" ]; do sleep 0.1; done
+    uptime_ms >"$SHARE/$1.$NODE.noted"; mv "$SHARE/$1.$NODE.noted" "$SHARE/$1.$NODE.fault" ) &
 }
 # after_step NAME STEP COMMAND…: once node 0 has printed that step, the fault strikes.
 after_step() {
