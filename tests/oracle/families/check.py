@@ -218,14 +218,36 @@ def longrope_takes_its_list_by_the_whole_length():
 
 
 @check
-def yarn_as_published_for_qwen():
-    """By hand: dim 8, theta 100, factor 4, original 16: a dim turns r times at d(r) = 8 ln(16 / (2 pi r)) / (2 ln 100)."""
-    low = max(math.floor(8 * math.log(16 / (2 * math.pi * 32)) / (2 * math.log(100))), 0)
-    high = math.ceil(8 * math.log(16 / (2 * math.pi)) / (2 * math.log(100)))
-    assert (low, high) == (0, 1)
-    cos, _ = angles(SCALED[4], torch.ones(1))
-    plain = [100 ** (-2 * pair / 8) for pair in range(4)]
-    expected = [math.cos(f if pair == 0 else f / 4) * (0.1 * math.log(4) + 1) for pair, f in enumerate(plain)]
+def yarn_by_hand():
+    """A dim turns r times over the original length at d(r) = dim ln(original / (2 pi r)) / (2 ln theta); pairs before d(beta_fast) keep
+    their frequency, those behind d(beta_slow) have a quarter, a line lies between. The ends are rounded outwards, or not."""
+    p = dict(PLAIN, rope_type="yarn", factor=4.0, beta_fast=4, beta_slow=1, original_max_position_embeddings=64)
+    ends = [16 * math.log(64 / (2 * math.pi * turns)) / (2 * math.log(100)) for turns in (4, 1)]
+    assert 1.6 < ends[0] < 1.7 and 4.0 < ends[1] < 4.1
+    for truncate, (low, high) in ((True, (1, 5)), (False, ends)):
+        cos, _ = blocks.rotary_angles(dict(p, truncate=truncate), 16, torch.ones(1), 256, 11, torch.float64)
+        expected = []
+        for pair in range(8):
+            share = min(max((pair - low) / (high - low), 0), 1)
+            frequency = 100 ** (-pair / 8)
+            expected.append((0.1 * math.log(4) + 1) * math.cos(share * frequency / 4 + (1 - share) * frequency))
+        same(cos[0], torch.tensor(expected, dtype=torch.float64))
+
+
+@check
+def llama3_by_hand():
+    """Waves shorter than original / high keep their frequency, those longer than original / low have a quarter, and between them the
+    share is (original / wave - low) / (high - low)."""
+    p = dict(PLAIN, rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+    cos, _ = blocks.rotary_angles(p, 16, torch.ones(1), 256, 11, torch.float64)
+    kinds, expected = set(), []
+    for pair in range(8):
+        frequency = 100 ** (-pair / 8)
+        wave = 2 * math.pi / frequency
+        share = 1 if wave < 16 else 0 if wave > 64 else (64 / wave - 1) / 3
+        kinds.add(share if share in (0, 1) else "between")
+        expected.append(math.cos(share * frequency + (1 - share) * frequency / 4))
+    assert len(kinds) == 3
     same(cos[0], torch.tensor(expected, dtype=torch.float64))
 
 
@@ -307,7 +329,10 @@ def multipliers_of_1_are_neutral():
     neutral = dict(rope_type="yarn", rope_theta=10000.0, factor=1.0, original_max_position_embeddings=4, llama_4_scaling_beta=0.0)
     sizes = dict(hidden_size=32, head_dim=8, rms_norm_eps=1e-6)
     same(logits_with("ministral3", weights, rope_parameters=neutral, **sizes), expected)
-    differs(logits_with("ministral3", weights, rope_parameters=dict(neutral, llama_4_scaling_beta=1.0), **sizes), expected)
+    warm = dict(neutral, llama_4_scaling_beta=1.0)
+    differs(logits_with("ministral3", weights, rope_parameters=warm, **sizes), expected)
+    # Within the original length there is no temperature.
+    same(logits_with("ministral3", weights, rope_parameters=dict(warm, original_max_position_embeddings=11), **sizes), expected)
 
 
 @check
@@ -486,6 +511,8 @@ def names_of_other_folders_are_understood():
                      {name.removeprefix("model."): tensor for name, tensor in kept.items()}):
             tensor_files.write_tensors(folder / "model.safetensors", form)
             same(families.load(folder)[0].logits(families.load(folder)[1], IDS).detach(), expected, 0.0)
+        assert set(families.hub_names({"language_model.lm_head.weight": 1, "language_model.model.norm.weight": 1}, 2)) == {
+            "lm_head.weight", "model.norm.weight"}
         tensor_files.write_tensors(folder / "model.safetensors", {**kept, "lm_head.weight": 2 * extra["lm_head.weight"]})
         refused(lambda: families.load(folder), "lm_head.weight")
 
