@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks that includes go only along the allowed arrows: transport → core → layers → launcher, and those between the parts of layers.
-All may include the public headers in include/, which include each other and the standard library alone.
+All may include the public headers in include/, which include each other and the standard library alone. Oracles, by which tests judge
+layers, include nothing that they judge, by whatever way.
 
 Usage: includes.py ROOT. Prints each include that runs against an arrow, and exits with 1 if there is one.
 """
@@ -26,6 +27,10 @@ ALLOWED = {
     "launcher": ["layers/io", "layers/layout", "layers/parameters", "layers/checkpoints", "layers/schedules", "layers/model",
                  "layers/theory", "layers/text", "core", "transport"],
 }
+
+# Files and folders of tests that say what must come out, and what they must not stand on.
+ORACLES = ["tests/layers/closed_formulas.h", "tests/layers/decoding_formulas.h", "tests/reference", "tests/oracle"]
+JUDGED = ["layers/theory", "layers/schedules", "layers/model"]
 
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 SYSTEM_INCLUDE = re.compile(r"^#include <([^>]+)>", re.MULTILINE)
@@ -62,12 +67,35 @@ def wrong_arrows(root):
     return wrong
 
 
+def files_of(path):
+    """The sources and headers below a folder, or the file itself."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sorted(file for file in files if file.suffix in (".h", ".cpp"))
+
+
+def judged_by_themselves(root):
+    """Includes by which an oracle reaches what it judges, as 'oracle includes …, which includes other'."""
+    wrong = []
+    for file in [file for oracle in ORACLES for file in files_of(root / oracle)]:
+        ways = [[str(file.relative_to(root))]]
+        seen = set()
+        while ways:
+            way = ways.pop(0)
+            for included in INCLUDE.findall((root / way[-1]).read_text()):
+                if any(included.startswith(part + "/") for part in JUDGED):
+                    wrong.append(f"{', which includes '.join([*way, included]).replace(', which', '', 1)}: an oracle stands on its own")
+                elif included not in seen and (root / included).is_file():
+                    seen.add(included)
+                    ways.append([*way, included])
+    return wrong
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
-    missing = [room for room in ALLOWED if not (root / room).is_dir()]
+    missing = [place for place in [*ALLOWED, *ORACLES, *JUDGED] if not (root / place).exists()]
     if missing:
-        sys.exit(f"includes.py: {root} has no folder {missing[0]}")
-    wrong = wrong_arrows(root)
+        sys.exit(f"includes.py: {root} has no {missing[0]}")
+    wrong = wrong_arrows(root) + judged_by_themselves(root)
     print("\n".join(wrong) or "all includes follow the arrows")
     sys.exit(1 if wrong else 0)
 

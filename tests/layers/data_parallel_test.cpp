@@ -46,7 +46,7 @@ TEST(DataParallel, SumsMoveAsManyBytesAsTheFormula) {
   const ModelCase of{.config = small_config(24, 3, 8, 2, 4, 21, 41), .batch = 4, .sequence = 13, .dtype = DType::f32};
   for (const int data : {2, 4}) {
     const ModelRun run = run_model(of, mesh(data, 1));
-    const theory::Traffic theory = theory::dp_block(of.setting(), data) * of.config.layers;
+    const formulas::Traffic table = formulas::dp_block(of.setting(), data) * of.config.layers;
     std::uint64_t gradients = 0;
     std::uint64_t vocabulary = 0;
     std::uint64_t forward = 0;
@@ -58,7 +58,7 @@ TEST(DataParallel, SumsMoveAsManyBytesAsTheFormula) {
         if (static_cast<Purpose>(i) != Purpose::other) forward += run.forward[rank].received[i];
       }
     }
-    EXPECT_EQ(gradients, theory.backward[Purpose::gradients]) << data;
+    EXPECT_EQ(gradients, table.backward[Purpose::gradients]) << data;
     EXPECT_EQ(vocabulary, 2 * 2 * of.config.vocabulary * of.config.hidden * sizeof(float) * static_cast<std::uint64_t>(data - 1));
     EXPECT_EQ(forward, 0U);
   }

@@ -186,19 +186,20 @@ TEST(Decoder, ReceivesWhatTheFormulasSayForEachPurpose) {
         const std::uint64_t summed = (ranks - 1) * config.hidden * of.setting().bytes.accumulated * (one_shot ? ranks : 2);
         const std::vector<Token> prompt = some_ids(length, config.vocabulary);
         const Decoded decoded = decode(of, layout, prompt, 5);
-        const theory::MeshSetting setting = mesh_setting(of, layout);
-        theory::PurposeBytes all;
+        formulas::PurposeBytes all;
         for (int p = 0; p < kPurposes; ++p) {
           const auto purpose = static_cast<Purpose>(p);
           const std::string where =
               std::string(name(purpose)) + ", " + config.name + ", " + layout.label() + ", prompt of " + std::to_string(length);
-          EXPECT_EQ(decoded.for_prompt[purpose], theory::prompt_traffic(setting, prompt, summed)[purpose]) << where;
+          EXPECT_EQ(decoded.for_prompt[purpose], formulas::prompt_traffic(of.setting(), layout, prompt, summed)[purpose])
+              << where;
           for (std::size_t i = 0; i < 5; ++i) {
-            EXPECT_EQ(decoded.for_tokens[i][purpose], theory::token_traffic(setting, length + i, summed)[purpose]) << where;
+            EXPECT_EQ(decoded.for_tokens[i][purpose], formulas::token_traffic(of.setting(), layout, length + i, summed)[purpose])
+                << where;
             all[purpose] += decoded.for_tokens[i][purpose];
           }
         }
-        EXPECT_EQ(all, theory::tokens_traffic(setting, length, 5, summed));
+        EXPECT_EQ(all, formulas::tokens_traffic(of.setting(), layout, length, 5, summed));
       }
     }
   }
@@ -306,10 +307,10 @@ TEST(Decoder, TextsDecodedTogetherReceiveWhatEachReceivesAlone) {
     for (const Layout& layout : layouts()) {
       const auto hops = static_cast<std::uint64_t>(layout.ranks() - 1);
       const std::uint64_t summed = hops * config.hidden * of.setting().bytes.accumulated * 2;
-      theory::PurposeBytes alone;
+      formulas::PurposeBytes alone;
       for (const std::vector<Token>& prompt : prompts)
-        alone += theory::tokens_traffic(mesh_setting(of, layout), prompt.size(), 4, summed);
-      theory::PurposeBytes together;
+        alone += formulas::tokens_traffic(of.setting(), layout, prompt.size(), 4, summed);
+      formulas::PurposeBytes together;
       for (const theory::PurposeBytes& of_rank : decode_together(of, layout, prompts, 4).received) together += of_rank;
       EXPECT_EQ(together, alone) << config.name << ", " << layout.label();
     }

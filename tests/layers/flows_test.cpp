@@ -5,6 +5,7 @@
 #include "layers/theory/flops.h"
 #include "layers/theory/layouts.h"
 #include "layers/theory/peaks.h"
+#include "layers/theory/search.h"
 #include "layers/theory/traffic.h"
 #include "tests/layers/closed_formulas.h"
 
@@ -16,6 +17,21 @@
 
 namespace tsprun::detail::theory::flows_test {
 namespace {
+
+using formulas::PurposeBytes;
+using formulas::sp_gather_block;
+using formulas::sp_ring_block;
+using formulas::sp_ulysses_block;
+using formulas::tp_block;
+using formulas::tp_sequence_block;
+using formulas::tp_sp_block;
+using formulas::Traffic;
+using formulas::tsp_block;
+using formulas::tsp_step;
+using formulas::zero3_block;
+
+/// What the flows of a step add up to: all but the smallest of `other`.
+Traffic step_traffic(const Setting& setting, const Layout& layout) { return sum(step_flows(setting, layout)); }
 
 Layout layout(std::vector<Axis> axes, TensorExchange tensor = TensorExchange::plain,
               SequenceExchange sequence = SequenceExchange::gather) {
@@ -89,6 +105,42 @@ TEST(Flows, OfAWholeTspStepAreThoseOfTheStep) {
       const Traffic expected = tsp_step(s, D, s.tokens() - s.tokens() / static_cast<std::uint64_t>(D));
       const Traffic actual = step_traffic(s, layout({{AxisKind::tsp, D}}));
       expect_equal(actual, expected, "D " + std::to_string(D));
+    }
+  }
+}
+
+TEST(Flows, OfAWholeStepAreThoseOfTheFormulasUnderEveryLayout) {
+  std::size_t checked = 0;
+  for (const int ranks : {1, 2, 4, 6, 8, 12}) {
+    for (const Layout& each : all_layouts(ranks)) {
+      for (Setting s : settings()) {
+        s.batch = 12;
+        if (!why_impossible(s, each).empty()) continue;
+        Traffic actual = step_traffic(s, each);
+        actual.forward[Purpose::other] = actual.backward[Purpose::other] = 0;
+        expect_equal(actual, formulas::step(s, each, formulas::even_remote_rows(s, each)),
+                     each.label() + ", n_kv " + std::to_string(s.model.kv_heads));
+        ++checked;
+      }
+    }
+  }
+  EXPECT_GT(checked, 500U);
+}
+
+TEST(Holdings, AndSavedActivationsAreThoseOfTheFormulasUnderEveryLayout) {
+  for (const int ranks : {1, 2, 4, 6, 8, 12}) {
+    for (const Layout& each : all_layouts(ranks)) {
+      for (Setting s : settings()) {
+        s.batch = 12;
+        if (!why_impossible(s, each).empty()) continue;
+        for (int rank = 0; rank < each.replica(); ++rank) {
+          const MeshSetting mesh{s, each};
+          const MeshPlace place = place_of(each, rank);
+          EXPECT_EQ(held(mesh, place).total(), formulas::held_elements(s, each, place.tensor, place.sequence)) << each.label();
+          EXPECT_EQ(activation_bytes(mesh, place, 12), formulas::activation_bytes(s, each, place.tensor, place.sequence, 12))
+              << each.label();
+        }
+      }
     }
   }
 }
@@ -243,7 +295,7 @@ TEST(Persistent, UnderTspIsWhatTheScheduleBooks) {
     for (const int D : {1, 2, 4, 8}) {
       for (int p = 0; p < D; ++p) {
         const CategoryBytes bytes = certain(MeshSetting{s, layout({{AxisKind::tsp, D}})}, {0, p}, 12);
-        EXPECT_EQ(bytes[Category::activations], activation_bytes(s, Zigzag(s.sequence, D).tokens(p), 12));
+        EXPECT_EQ(bytes[Category::activations], formulas::activation_bytes(s, Zigzag(s.sequence, D).tokens(p), 12));
       }
     }
   }

@@ -79,7 +79,7 @@ std::string describe(const Setting& setting, const Layout& layout) {
          ", recompute " + std::to_string(static_cast<int>(setting.recompute));
 }
 
-void expect_equal(const theory::Traffic& one, const theory::Traffic& other, const std::vector<Purpose>& but,
+void expect_equal(const formulas::Traffic& one, const formulas::Traffic& other, const std::vector<Purpose>& but,
                   const std::string& where) {
   for (int i = 0; i < kPurposes; ++i) {
     const auto purpose = static_cast<Purpose>(i);
@@ -101,7 +101,9 @@ TEST(Forecasts, AreWhatTheScheduleCountsUnderEveryLayout) {
         expect_equal(counts.traffic, all.traffic, {}, where);
         EXPECT_NEAR(counts.flops.total(), all.most_flops, 1e-12 * all.most_flops) << where;
         // Small sums, for which ranks choose an algorithm, aren't in the formulas.
-        expect_equal(theory::step_traffic(setting, layout), all.traffic, {Purpose::other}, where);
+        const formulas::Traffic table = formulas::step(setting, layout, formulas::even_remote_rows(setting, layout));
+        expect_equal(table, all.traffic, {Purpose::other}, where);
+        expect_equal(theory::sum(theory::step_flows(setting, layout)), table, {Purpose::other}, where);
         ++counted;
       }
     }

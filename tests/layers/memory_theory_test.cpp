@@ -42,7 +42,12 @@ TEST(TspParameters, SumToTheModelsForAnyCut) {
       for (const int ranks : {1, 2, 3, 4, 6, 8}) {
         const std::uint64_t held_by_all = model.replicated_parameters();
         std::uint64_t sum = held_by_all;
-        for (int rank = 0; rank < ranks; ++rank) sum += held_by_tsp(model, ranks, rank).total() - held_by_all;
+        EXPECT_EQ(held_by_all, formulas::replicated_elements({.model = model}));
+        for (int rank = 0; rank < ranks; ++rank) {
+          const std::uint64_t held = held_by_tsp(model, ranks, rank).total();
+          EXPECT_EQ(held, formulas::held_elements({.model = model}, Layout::tsp(ranks), 0, rank));
+          sum += held - held_by_all;
+        }
         EXPECT_EQ(sum, elements(model)) << "n_kv " << kv_heads << ", D " << ranks;
       }
     }
@@ -65,13 +70,25 @@ TEST(SavedActivations, AreThoseOfAppendixC) {
   EXPECT_EQ(saved_bytes_per_token(appendix_c(Recompute::full)), 16'384U);
 }
 
+TEST(SavedActivations, AreThoseOfTheFormula) {
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+    Setting s = appendix_c(recompute);
+    EXPECT_EQ(saved_bytes_per_token(s), formulas::saved_bytes_per_token(s));
+    s.model = find_config("nano-gpt2").config;
+    EXPECT_EQ(saved_bytes_per_token(s), formulas::saved_bytes_per_token(s));
+  }
+}
+
 TEST(SavedActivations, AddUpOverTheRanks) {
   Setting s = appendix_c(Recompute::none);
   s.batch = 3;
   s.sequence = 37;
   const Zigzag zigzag(s.sequence, 8);
   std::uint64_t sum = 0;
-  for (int rank = 0; rank < 8; ++rank) sum += activation_bytes(s, zigzag.tokens(rank), 8);
+  for (int rank = 0; rank < 8; ++rank) {
+    EXPECT_EQ(formulas::tokens_of(s.sequence, 8, rank), zigzag.tokens(rank));
+    sum += formulas::activation_bytes(s, zigzag.tokens(rank), 8);
+  }
   // L rows, the final residual, the head's log-sum-exp, two 4-byte ids, for each of 3·37 tokens.
   EXPECT_EQ(sum, 3U * 37 * (32 * 114'816 + 4096 * 2 + 4 + 8));
 }

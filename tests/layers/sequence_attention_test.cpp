@@ -149,7 +149,7 @@ TEST(SequenceAttention, InSinglePrecisionAndWithBf16Storage) {
 }
 
 // The table's rows, without the gradients of weights.
-theory::Traffic table(const AttentionCase& of) {
+formulas::Traffic table(const AttentionCase& of) {
   ModelConfig config = small_config(1, 1, of.query_heads, of.kv_heads, of.head_dim, 1, 1);
   const Setting setting{.model = config,
                         .batch = of.batch,
@@ -157,9 +157,9 @@ theory::Traffic table(const AttentionCase& of) {
                         .bytes = ElementBytes::of(of.dtype),
                         .recompute = of.recompute};
   switch (of.exchange) {
-    case SequenceExchange::gather: return theory::sp_gather_block(setting, of.ranks);
-    case SequenceExchange::ring: return theory::sp_ring_block(setting, of.ranks);
-    case SequenceExchange::ulysses: return theory::sp_ulysses_block(setting, of.ranks);
+    case SequenceExchange::gather: return formulas::sp_gather_block(setting, of.ranks);
+    case SequenceExchange::ring: return formulas::sp_ring_block(setting, of.ranks);
+    case SequenceExchange::ulysses: return formulas::sp_ulysses_block(setting, of.ranks);
   }
   return {};
 }
@@ -174,7 +174,7 @@ TEST(SequenceAttention, ReceivedBytesEqualTheTable) {
           of.dtype = dtype;
           of.recompute = recompute;
           const AttentionRun run = run_attention(of);
-          const theory::Traffic expected = table(of);
+          const formulas::Traffic expected = table(of);
           for (const Purpose purpose : {Purpose::kv, Purpose::activations}) {
             EXPECT_EQ(run.forward[purpose], expected.forward[purpose]) << name(purpose) << " forward, " << of.describe();
             EXPECT_EQ(run.backward[purpose], expected.backward[purpose]) << name(purpose) << " backward, " << of.describe();

@@ -15,6 +15,21 @@
 namespace tsprun::detail::theory::traffic_test {
 namespace {
 
+using formulas::dp_block;
+using formulas::embedding;
+using formulas::norm_gain;
+using formulas::owner_of;
+using formulas::sp_gather_block;
+using formulas::sp_ring_block;
+using formulas::sp_ulysses_block;
+using formulas::tp_block;
+using formulas::tp_sequence_block;
+using formulas::tp_sp_block;
+using formulas::Traffic;
+using formulas::tsp_block;
+using formulas::tsp_step;
+using formulas::zero3_block;
+
 Setting setting(std::size_t query_heads, std::size_t kv_heads, std::size_t batch, std::size_t sequence,
                 DType dtype = DType::bf16) {
   Setting s;
@@ -115,7 +130,7 @@ TEST(TspTraffic, IsWhatFollowingEachShardAndTokenCounts) {
         }
         for (std::size_t p = 0; p < n; ++p) {
           for (std::size_t position = 0; position < s.sequence; ++position) {
-            if (owner_of(zigzag, position) == static_cast<int>(p)) continue;
+            if (owner_of(s.sequence, ranks, position) == static_cast<int>(p)) continue;
             const std::uint64_t bytes = s.batch * 2 * s.model.kv_heads * d * s.bytes.element;
             expected[p].forward[Purpose::kv] += bytes;
             expected[p].backward[Purpose::kv] += bytes;
@@ -152,7 +167,7 @@ TEST(UlyssesTraffic, IsWhatFollowingEachTokensHeadsCounts) {
       bool shared = false;
       for (std::size_t position = 0; position < s.sequence; ++position) {
         for (int rank = 0; rank < ranks; ++rank) {
-          if (owner_of(zigzag, position) == rank) continue;
+          if (owner_of(s.sequence, ranks, position) == rank) continue;
           q += s.batch * s.model.head_dim * heads.query_heads(rank).count;
           k += s.batch * s.model.head_dim * heads.kv_heads_read(rank).count;
         }
@@ -240,6 +255,11 @@ TEST(TrafficTable, HoldsRowByRow) {
       near(mean(head(s, ranks, HeadPlan::gather_activations).forward.total()), B * S * (h * beta + 2 * beta_l) * rho);
       near(mean(head(s, ranks, HeadPlan::gather_activations).backward.total()), BSh * beta_a * rho);
       near(mean(head(s, ranks, HeadPlan::gather_activations, false).backward.total()), BSh * (beta + beta_a) * rho);
+      EXPECT_EQ(formulas::head_rotated(s, ranks), head(s, ranks, HeadPlan::rotate_weights));
+      EXPECT_EQ(formulas::head_gathered(s, ranks), head(s, ranks, HeadPlan::gather_activations));
+      EXPECT_EQ(formulas::head_gathered(s, ranks, false), head(s, ranks, HeadPlan::gather_activations, false));
+      EXPECT_EQ(formulas::tp_embedding(s, ranks), tp_embedding(s, ranks));
+      EXPECT_EQ(formulas::tp_head(s, ranks), tp_head(s, ranks));
       near(mean(tp_embedding(s, ranks).total()), 2 * BSh * beta * rho);
       near(mean(tp_head(s, ranks).forward.total()), 2 * B * S * beta_l * rho);
       near(mean(tp_head(s, ranks).backward.total()), 2 * BSh * beta * rho);
@@ -287,6 +307,7 @@ TEST(HeadPlan, TakesWhatMovesLess) {
   for (const std::size_t tokens : {1U, 50U, 96U, 97U, 200U}) {
     const Setting s = setting(24, 8, 1, tokens);
     const bool gather = tokens * 200 < 101 * 192;
+    EXPECT_EQ(formulas::head_gathers(s), gather) << tokens;
     EXPECT_EQ(head_plan(s), gather ? HeadPlan::gather_activations : HeadPlan::rotate_weights) << tokens;
     const Traffic rotated = head(s, 4, HeadPlan::rotate_weights);
     const Traffic gathered = head(s, 4, HeadPlan::gather_activations, false);
@@ -301,7 +322,7 @@ TEST(TspStep, IsTheSumOfItsParts) {
   EXPECT_EQ(step.backward[Purpose::gradients], 3 * tsp_block(s, 4).backward[Purpose::gradients]);
   EXPECT_EQ(step.backward[Purpose::other], 7U * 2 * 24 * 4 * 3);  // 2L+1 gains, 2·h elements, β_a, D−1
   EXPECT_EQ(step.forward[Purpose::embedding], 50U * 24 * 2);
-  EXPECT_EQ(step.forward[Purpose::head], head(s, 4, head_plan(s)).forward[Purpose::head]);
+  EXPECT_EQ(step.forward[Purpose::head], formulas::head(s, 4).forward[Purpose::head]);
   EXPECT_EQ(step.forward[Purpose::activations] + step.backward[Purpose::activations], 0U);
   EXPECT_EQ(tsp_step(s, 1, 0).total(), 0U);
 }

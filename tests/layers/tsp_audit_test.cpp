@@ -9,8 +9,8 @@
 namespace tsprun::detail::test::tsp_audit_test {
 namespace {
 
-theory::PurposeBytes received(const std::vector<TrafficCounters>& ranks) {
-  theory::PurposeBytes sum;
+formulas::PurposeBytes received(const std::vector<TrafficCounters>& ranks) {
+  formulas::PurposeBytes sum;
   for (const TrafficCounters& rank : ranks) {
     for (int i = 0; i < kPurposes; ++i) sum[static_cast<Purpose>(i)] += rank.received[i];
   }
@@ -43,15 +43,15 @@ TEST(TspAudit, ReceivedBytesEqualTheFormulasByPurpose) {
       const std::string where = of.describe() + ", D " + std::to_string(ranks);
       const ModelRun run = run_model(of, ranks);
       expect_counted(run, where);
-      const std::uint64_t rows = theory::remote_rows(BatchData(of).ids, of.setting(), Layout::tsp(ranks));
-      const theory::Traffic theory = theory::tsp_step(of.setting(), ranks, rows);
-      const theory::PurposeBytes forward = received(run.forward);
-      const theory::PurposeBytes backward = received(run.backward);
+      const std::uint64_t rows = formulas::remote_rows(BatchData(of).ids, of.setting(), Layout::tsp(ranks));
+      const formulas::Traffic table = formulas::tsp_step(of.setting(), ranks, rows);
+      const formulas::PurposeBytes forward = received(run.forward);
+      const formulas::PurposeBytes backward = received(run.backward);
       for (int i = 0; i < kPurposes; ++i) {
         const auto purpose = static_cast<Purpose>(i);
         if (purpose == Purpose::other) continue;
-        EXPECT_EQ(forward[purpose], theory.forward[purpose]) << name(purpose) << " forward, " << where;
-        EXPECT_EQ(backward[purpose], theory.backward[purpose]) << name(purpose) << " backward, " << where;
+        EXPECT_EQ(forward[purpose], table.forward[purpose]) << name(purpose) << " forward, " << where;
+        EXPECT_EQ(backward[purpose], table.backward[purpose]) << name(purpose) << " backward, " << where;
       }
     }
   }
@@ -70,7 +70,7 @@ TEST(TspAudit, MemoryOfParametersGradientsOptimizerAndActivationsIsExact) {
         EXPECT_EQ(peak[Category::parameters], elements * bytes.element) << where;
         EXPECT_EQ(peak[Category::gradients], elements * bytes.accumulated) << where;
         EXPECT_EQ(peak[Category::optimizer], elements * bytes.accumulated * (of.dtype == DType::bf16 ? 3U : 2U)) << where;
-        EXPECT_EQ(peak[Category::activations], theory::activation_bytes(of.setting(), cut.tokens(rank), kTokenBytes)) << where;
+        EXPECT_EQ(peak[Category::activations], formulas::activation_bytes(of.setting(), cut.tokens(rank), kTokenBytes)) << where;
       }
     }
   }

@@ -76,7 +76,7 @@ TEST(Zero3, ReceivedBytesEqualTheTable) {
       of.recompute = recompute;
       of.dtype = ranks == 3 ? DType::bf16 : DType::f32;
       const ModelRun run = run_model(of, zero3(ranks));
-      const theory::Traffic table = theory::zero3_block(of.setting(), ranks) * of.config.layers;
+      const formulas::Traffic table = formulas::zero3_block(of.setting(), ranks) * of.config.layers;
       for (const Purpose purpose : {Purpose::weights, Purpose::kv, Purpose::activations, Purpose::gradients}) {
         std::uint64_t forward = 0;
         std::uint64_t backward = 0;
@@ -111,7 +111,7 @@ TEST(Zero3, RanksHoldTheirRowsAndTheirTokens) {
         EXPECT_EQ(peak[Category::gradients], elements * bytes.accumulated) << where;
         EXPECT_EQ(peak[Category::optimizer], elements * bytes.accumulated * (dtype == DType::bf16 ? 3U : 2U)) << where;
         EXPECT_EQ(peak[Category::activations],
-                  theory::activation_bytes(of.setting(), Zigzag(of.sequence, ranks).tokens(rank), kTokenBytes))
+                  formulas::activation_bytes(of.setting(), Zigzag(of.sequence, ranks).tokens(rank), kTokenBytes))
             << where;
       }
     }
