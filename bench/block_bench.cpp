@@ -133,7 +133,8 @@ int main(int argc, char** argv) {
   packs.push_back(norms);
   ParameterStore store(rank, dtype, packs, true);
   store.fill_fresh(config.layers, 1);
-  const TokenLayout tokens(rank, config, dtype, options.batch, options.sequence, mesh.sequence().rank(), mesh.sequence().size());
+  const TokenLayout tokens(rank, config, dtype, options.batch, options.sequence, mesh.place(mesh.layout().token_axis()),
+                           mesh.layout().sequence());
   const auto vectors = [&](std::size_t layer) {
     const auto norm = [&](std::size_t part) {
       const std::size_t pack = 2 * config.layers;
@@ -160,8 +161,8 @@ int main(int argc, char** argv) {
     OwnedTensor x = rank.tensor(Category::activations, dtype, {options.batch, tokens.local(), config.hidden}, "input");
     OwnedTensor d = rank.tensor(Category::workspace, dtype == DType::f64 ? DType::f64 : DType::f32,
                                 {options.batch, tokens.local(), config.hidden}, "gradient");
-    fill_normal(x, 1, static_cast<unsigned>(mesh.sequence().rank()));
-    fill_normal(d, 1, static_cast<unsigned>(mesh.sequence().rank() + 100));
+    fill_normal(x, 1, static_cast<unsigned>(mesh.place(mesh.layout().token_axis())));
+    fill_normal(d, 1, static_cast<unsigned>(mesh.place(mesh.layout().token_axis()) + 100));
     std::vector<BlockSaved> saved(config.layers);
     const TrafficCounters before = context.traffic();
     world.barrier();

@@ -34,6 +34,11 @@ struct CommunicatorState : std::enable_shared_from_this<CommunicatorState> {
   /// Makes a communicator with such a state.
   static Communicator make(Engine& engine, Heap& heap, Staging& staging, const ChoiceTable& table, std::vector<int> members,
                            Channel kind = Channel::streams);
+  /// Gives a communicator's group a name for this rank's errors and trace.
+  static void give_name(const Communicator& communicator, std::string name) {
+    const Group& group = communicator.state_->group;
+    group.engine->name_group(group.id, std::move(name));
+  }
   /// Returns the state of a communicator.
   static const CommunicatorState& of(const Communicator& communicator) { return *communicator.state_; }
 

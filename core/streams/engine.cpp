@@ -421,6 +421,11 @@ std::uint64_t Engine::new_group(std::span<const int> members) {
   return group;
 }
 
+std::string_view Engine::name_of(std::uint64_t group) const {
+  const auto at = group_names_.find(group);
+  return at == group_names_.end() ? std::string_view() : at->second;
+}
+
 std::span<const int> Engine::members_of(std::uint64_t group) const {
   const auto at = members_of_.find(group);
   return at == members_of_.end() ? std::span<const int>() : std::span<const int>(*at->second);

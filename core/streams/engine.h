@@ -321,6 +321,10 @@ class Engine {
   std::uint64_t new_group(std::span<const int> members);
   /// Returns the world ranks of a group that new_group() numbered, in group order; empty if the group isn't known.
   std::span<const int> members_of(std::uint64_t group) const;
+  /// Gives a group a name for this rank's errors and trace: "tp". Without one it has none.
+  void name_group(std::uint64_t group, std::string name) { group_names_[group] = std::move(name); }
+  /// Returns the group's name, valid until another is given; empty if it has none.
+  std::string_view name_of(std::uint64_t group) const;
   /// Throws an error that blames rank `culprit`, see blamed(). To be called within step(): the engine catches it there, marks the
   /// job as failed (an earlier failure stays), and throws the first failure of the job.
   [[noreturn]] void fail(Cause cause, int culprit, const std::string& detail);
@@ -379,6 +383,7 @@ class Engine {
   void sleep(WaitState& state);
   void look_around(WaitState& state);
   void check_peer(WaitState& state, std::uint64_t now);
+  std::string named(std::uint64_t group) const;
   void check_pending(std::uint64_t now);
   void watch_peers();
   bool may_end_badly(int peer) const;
@@ -414,6 +419,7 @@ class Engine {
   };
   std::map<std::uint64_t, Alike> groups_;                        // by hash of their members
   std::map<std::uint64_t, const std::vector<int>*> members_of_;  // by group
+  std::map<std::uint64_t, std::string> group_names_;             // likewise, of those that have one
   OperationObserver* observer_ = nullptr;
   Recorder* recorder_ = nullptr;
   const Operation* stepped_ = nullptr;                  // whose step() is on the stack

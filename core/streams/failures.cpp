@@ -27,6 +27,12 @@ std::string difference(const OperationInfo& mine, const std::optional<Activity>&
 
 }  // namespace
 
+/// Returns " (tp)" for a group that has this name, else nothing.
+std::string Engine::named(std::uint64_t group) const {
+  const std::string_view name = name_of(group);
+  return name.empty() ? std::string() : fmt::format(" ({})", name);
+}
+
 void Engine::break_down(const Error& error) {
   broken_ = true;
   Failure failure = failure_of(error);
@@ -113,9 +119,10 @@ void Engine::fail_receive(Outcome outcome, int world_peer, LaneId lane, Transpor
   }
   throw Error(
       Cause::mismatch,
-      fmt::format("{}, group operation {}; rank {} {}. All ranks of a group must call the same operations in the same order with "
-                  "the same arguments",
-                  me, mine.group_sequence, world_peer, they),
+      fmt::format(
+          "{}, group operation {}{}; rank {} {}. All ranks of a group must call the same operations in the same order with "
+          "the same arguments",
+          me, mine.group_sequence, named(mine.group), world_peer, they),
       world_rank_, std::string(name(mine.op)), line(lane.stream).sequence.load(relaxed));
 }
 

@@ -43,8 +43,9 @@ void Engine::check_arguments(const WaitState& state) {
       differ += " in what isn't listed: another rank's count, or the algorithm (TSP_ALGORITHMS, CallOptions::algorithm)";
     }
     throw Error(Cause::mismatch,
-                fmt::format("rank {} is in {}, rank {} is in {}: both are operation {} of their group, but {}", world_rank_,
-                            here ? here->describe(0) : name(mine.op), rank, theirs->describe(0), mine.group_sequence, differ),
+                fmt::format("rank {} is in {}, rank {} is in {}: both are operation {} of their group{}, but {}", world_rank_,
+                            here ? here->describe(0) : name(mine.op), rank, theirs->describe(0), mine.group_sequence,
+                            named(mine.group), differ),
                 world_rank_, std::string(name(mine.op)), line(stream).sequence.load(relaxed));
   }
 }

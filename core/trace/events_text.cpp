@@ -44,8 +44,7 @@ std::string peers_text(std::span<const int> members, int rank) {
   return text;
 }
 
-void print_slice(TraceText& text, const TraceEvent& event, std::span<const int> members, int rank, int row,
-                 std::uint64_t zero_ns) {
+void print_slice(TraceText& text, const TraceEvent& event, const TracedGroup& group, int rank, int row, std::uint64_t zero_ns) {
   const std::string number = event.number < 0 ? "" : fmt::format(" {}", event.number);
   text.print(",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":\"{}{}\",\"ts\":{:.3f},\"dur\":{:.3f},\"args\":{{", rank, row,
              event.name, number, micro(event.begin_ns, zero_ns), static_cast<double>(event.end_ns - event.begin_ns) * 1e-3);
@@ -53,7 +52,8 @@ void print_slice(TraceText& text, const TraceEvent& event, std::span<const int> 
     text.print("\"bytes\":{},\"purpose\":\"{}\",\"sequence\":{}", event.bytes, name(event.purpose), event.sequence);
     if (event.peer >= 0) text.print(",\"peer\":{}", event.peer);
     if (event.source >= 0) text.print(",\"from\":{}", event.source);
-    if (is_collective(*event.op)) text.print(",\"peers\":\"{}\"", peers_text(members, rank));
+    if (is_collective(*event.op)) text.print(",\"peers\":\"{}\"", peers_text(group.members, rank));
+    if (!group.name.empty()) text.print(",\"group\":\"{}\"", group.name);
   } else if (event.waited_for >= 0) {
     text.print("\"for_rank\":{},\"op\":\"{}\",\"sequence\":{}", event.waited_for, name(event.waited_op), event.sequence);
   } else if (event.flops > 0 || event.bytes > 0) {
@@ -181,8 +181,7 @@ void print_head(TraceText& text, int rank, bool is_first) {
 }
 
 std::uint64_t print_events(TraceText& text, std::span<const TraceEvent> events, int rank, std::uint64_t zero_ns, TraceFlows flows,
-                           const std::function<std::span<const int>(std::uint64_t)>& members,
-                           const std::function<void()>& pause) {
+                           const std::function<TracedGroup(std::uint64_t)>& groups, const std::function<void()>& pause) {
   ArrowNames names;
   TaggedRows tagged;
   std::uint64_t end_ns = zero_ns;
@@ -190,9 +189,9 @@ std::uint64_t print_events(TraceText& text, std::span<const TraceEvent> events, 
     end_ns = std::max(end_ns, event->end_ns);
     const bool has_tag = event->row == 1 + static_cast<int>(kTagged);
     const int row = has_tag ? tagged.of(*event, rank, text) : event->row;
-    const std::span<const int> of_group = event->op ? members(event->group) : std::span<const int>();
-    print_slice(text, *event, of_group, rank, row, zero_ns);
-    if (event->op) print_arrows(text, *event, of_group, rank, row, zero_ns, names, flows);
+    const TracedGroup group = event->op ? groups(event->group) : TracedGroup();
+    print_slice(text, *event, group, rank, row, zero_ns);
+    if (event->op) print_arrows(text, *event, group.members, rank, row, zero_ns, names, flows);
     if (!text.full()) continue;
     text.flush();
     pause();
@@ -220,7 +219,9 @@ void print_rank(TraceText& text, const TraceRecorder& trace, const Engine& engin
                 const std::function<void()>& pause) {
   const int rank = engine.world_rank();
   const std::uint64_t end_ns = print_events(
-      text, trace.events(), rank, zero_ns, flows, [&](std::uint64_t group) { return engine.members_of(group); }, pause);
+      text, trace.events(), rank, zero_ns, flows,
+      [&](std::uint64_t group) { return TracedGroup{.members = engine.members_of(group), .name = engine.name_of(group)}; },
+      pause);
   print_memory(text, trace.memory(), rank, zero_ns);
   print_left_out(text, trace.left_out(), rank, end_ns, zero_ns);
 }

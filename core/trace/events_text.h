@@ -11,6 +11,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace tsprun::detail {
 
@@ -28,10 +29,16 @@ double micro(std::uint64_t ns, std::uint64_t zero_ns);
 void print_process(TraceText& text, int process, const std::string& name);
 /// Prints the names of a rank's process and rows; before those of the file's first rank also the beginning of the file.
 void print_head(TraceText& text, int rank, bool is_first);
-/// Prints a rank's events by their beginning, with their arrows. `members` gives a group's ranks by its number, `pause` is called
-/// now and then. Returns the time at which the last event ended.
+/// A group of an operation, as a trace shows it.
+struct TracedGroup {
+  std::span<const int> members = {};
+  std::string_view name = {};  ///< empty: it has none
+};
+
+/// Prints a rank's events by their beginning, with their arrows. `groups` gives a group by its number, `pause` is called now and
+/// then. Returns the time at which the last event ended.
 std::uint64_t print_events(TraceText& text, std::span<const TraceEvent> events, int rank, std::uint64_t zero_ns, TraceFlows flows,
-                           const std::function<std::span<const int>(std::uint64_t)>& members, const std::function<void()>& pause);
+                           const std::function<TracedGroup(std::uint64_t)>& groups, const std::function<void()>& pause);
 /// Prints a real rank's events, memory, and how many events are missing.
 void print_rank(TraceText& text, const TraceRecorder& trace, const Engine& engine, std::uint64_t zero_ns, TraceFlows flows,
                 const std::function<void()>& pause);

@@ -192,7 +192,7 @@ void BlockCommand::compute(Context& context, ReportSink& sink, const GlobalOptio
   load_weights(session, store, block_.weights);
   const TokenLayout& tokens = block.tokens();
   // Otherwise several ranks hold the same tokens, and one of them writes.
-  const bool writes_tokens = mesh.layout().slices_tokens() || mesh.tensor().rank() == 0;
+  const bool writes_tokens = mesh.layout().slices_tokens() || mesh.place(mesh.layout().tensor_axis()) == 0;
   const safetensors::File input(block_.input);
   OutputFile output(session, block_.output, output_tensors(model, backward), unnamed);
   OwnedTensor x = read_tokens(rank, input, "x", tokens, h, model.dtype, block.kept());

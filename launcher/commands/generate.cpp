@@ -74,9 +74,10 @@ struct OwnTexts {
   std::vector<std::vector<Token>> added;
 
   OwnTexts(Mesh& mesh, std::span<const Prompt> all) {
-    const Chunks cut = Chunks::balanced(mesh.data().size(), all.size());
-    first = cut.offset(mesh.data().rank());
-    for (const Prompt& prompt : all.subspan(first, cut.count(mesh.data().rank()))) prompts.push_back(prompt.ids);
+    const Chunks cut = Chunks::balanced(mesh.layout().data(), all.size());
+    const int replica = mesh.place(mesh.layout().data_axis());
+    first = cut.offset(replica);
+    for (const Prompt& prompt : all.subspan(first, cut.count(replica))) prompts.push_back(prompt.ids);
     added.resize(prompts.size());
   }
   std::size_t count() const { return prompts.size(); }
@@ -94,11 +95,14 @@ struct OwnTexts {
   }
 };
 
+/// Returns the ranks that decode the same texts.
+Communicator& replica_of(Mesh& mesh) { return mesh.group(mesh.layout().axes_of_replica()); }
+
 /// Returns the tokens added to the texts of all replicas, `tokens` each, in order, on every rank. Collective.
 std::vector<std::vector<Token>> added_to_all(Session& session, const OwnTexts& own, std::size_t count, std::size_t tokens) {
   if (own.count() == count) return own.added;
   std::vector<Token> ids(count * tokens);
-  if (session.mesh().replica().rank() == 0) {
+  if (replica_of(session.mesh()).rank() == 0) {
     for (std::size_t text = 0; text < own.count(); ++text)
       std::ranges::copy(own.added[text], ids.begin() + static_cast<std::ptrdiff_t>((own.first + text) * tokens));
   }
@@ -136,7 +140,7 @@ void check_logits(Session& session, Model& model, Decoder& decoder, const ConstT
   for (std::size_t text = 0; text < texts.count(); ++text) {
     if (!kernels::first_not_finite(logits.select(0, text))) continue;
     const std::string of = prompts.size() == 1 ? "the text" : prompts[texts.first + text].name;
-    blame_not_finite(session.rank(), session.mesh().replica(), model.parameters(),
+    blame_not_finite(session.rank(), replica_of(session.mesh()), model.parameters(),
                      {.what = fmt::format("token {} of {}: its logits aren't finite", decoder.length(text), of),
                       .advice = "--dtype f64 shows whether numbers outgrew this type",
                       .run = [&] {

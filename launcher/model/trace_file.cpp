@@ -140,13 +140,13 @@ void write_played_trace(const theory::Simulated& played, const TraceTarget& targ
     const auto& groups = played.groups[static_cast<std::size_t>(rank)];
     // Arrows to ranks that weren't played would end nowhere.
     std::vector<int> here;
-    const auto members = [&](std::uint64_t group) -> std::span<const int> {
+    const auto here_of = [&](std::uint64_t group) {
       here = groups.at(group);
       std::erase_if(here, [&](int member) { return member >= ranks; });
-      return here;
+      return TracedGroup{.members = here};
     };
     print_head(file, rank, rank == 0);
-    const std::uint64_t end_ns = print_events(file, trace.events, rank, 0, target.flows, members, [] {});
+    const std::uint64_t end_ns = print_events(file, trace.events, rank, 0, target.flows, here_of, [] {});
     print_memory(file, trace.memory, rank, 0);
     print_left_out(file, trace.left_out, rank, end_ns, 0);
   }

@@ -95,6 +95,22 @@ AxisKind Layout::token_axis() const {
   return found;
 }
 
+std::vector<AxisKind> Layout::axes_of_tokens() const {
+  return slices_tokens() ? std::vector{token_axis(), tensor_axis()} : std::vector{token_axis()};
+}
+
+std::vector<AxisKind> Layout::axes_of_vocabulary() const {
+  return cuts_vocabulary_over_tensor() ? std::vector{tensor_axis()} : axes_of_tokens();
+}
+
+std::vector<AxisKind> Layout::axes_of_replica() const {
+  std::vector<AxisKind> kinds;
+  for (const Axis& axis : axes) {
+    if (row_of(axis.kind).cuts != Cut::batch) kinds.push_back(axis.kind);
+  }
+  return kinds;
+}
+
 bool Layout::slices_tokens() const { return exchanges_so(*this, &Variant::slices_tokens); }
 bool Layout::exchanges_heads() const { return exchanges_so(*this, &Variant::exchanges_heads); }
 

@@ -61,6 +61,13 @@ struct Layout {
   AxisKind tensor_axis() const { return axis_that_cuts(Cut::heads); }
   /// Returns the axis whose strategy computes the blocks: the one that cuts tokens, if any has several ranks.
   AxisKind token_axis() const;
+  /// Returns the axes over which the ranks of a replica have different tokens between sublayers: the one that cuts tokens, and
+  /// with slices_tokens() the one that cuts heads, in this order.
+  std::vector<AxisKind> axes_of_tokens() const;
+  /// Returns the axes over which the rows of the vocabulary are cut: those of tokens; under plain tp, tp.
+  std::vector<AxisKind> axes_of_vocabulary() const;
+  /// Returns the axes of the ranks with the same sequences, outermost first: all but those that cut the batch.
+  std::vector<AxisKind> axes_of_replica() const;
   int data() const { return degree(data_axis()); }      ///< replicas, with other sequences
   int tensor() const { return degree(tensor_axis()); }  ///< T: ranks with the same tokens and other heads and rows of weights
   /// Returns the number of ranks with different tokens of the same sequences: Σ or D in docs/algorithms.md.

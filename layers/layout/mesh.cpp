@@ -1,11 +1,13 @@
-// Makes a subgroup of the world for every slice of the mesh that has this rank.
+// Makes a subgroup of the world for every set of axes that is asked for.
 #include "layers/layout/mesh.h"
 
+#include "core/collectives/communicator_state.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,29 +26,29 @@ Layout checked(const Communicator& world, Layout layout) {
 
 }  // namespace
 
-Mesh::Mesh(Communicator& world, Layout layout)
-    : world_(world),
-      layout_(checked(world, std::move(layout))),
-      data_(group({layout_.data_axis()})),
-      tensor_(group({layout_.tensor_axis()})),
-      sequence_(group({layout_.token_axis()})) {
-  if (layout_.slices_tokens()) tokens_.emplace(group({layout_.token_axis(), layout_.tensor_axis()}));
-  if (layout_.data() > 1) replica_.emplace(group({layout_.tensor_axis(), layout_.token_axis()}));
-}
+Mesh::Mesh(Communicator& world, Layout layout) : world_(world), layout_(checked(world, std::move(layout))) {}
 
-/// Returns the group of the ranks that stand elsewhere than this one on these axes alone. Of two axes the last varies fastest.
-Communicator Mesh::group(std::initializer_list<AxisKind> axes) const {
-  int first = world_.rank();
-  for (const AxisKind axis : axes) first -= layout_.place(axis, world_.rank()) * layout_.stride(axis);
-  std::vector<int> members = {first};
+Communicator& Mesh::group(const std::vector<AxisKind>& axes) {
+  std::vector<AxisKind> several;
   for (const AxisKind axis : axes) {
+    if (layout_.degree(axis) > 1) several.push_back(axis);
+  }
+  if (const auto found = groups_.find(several); found != groups_.end()) return found->second;
+  int first = world_.rank();
+  for (const AxisKind axis : several) first -= place(axis) * layout_.stride(axis);
+  std::vector<int> members = {first};
+  for (const AxisKind axis : several) {
     std::vector<int> wider;
     for (const int member : members) {
       for (int place = 0; place < layout_.degree(axis); ++place) wider.push_back(member + place * layout_.stride(axis));
     }
     members = std::move(wider);
   }
-  return world_.subgroup(members);
+  Communicator made = world_.subgroup(members);
+  std::string name;
+  for (const AxisKind axis : several) name += fmt::format("{}{}", name.empty() ? "" : ",", detail::name(axis));
+  if (!name.empty()) CommunicatorState::give_name(made, std::move(name));
+  return groups_.emplace(std::move(several), std::move(made)).first->second;
 }
 
 }  // namespace tsprun::detail

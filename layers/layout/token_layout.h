@@ -36,10 +36,10 @@ class TokenLayout {
   TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence, int part, int parts,
               int slice = 0, int slices = 1);
   /// Describes a rank of a mesh, in the same way.
-  TokenLayout(Rank& rank, Mesh& mesh, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence)
-      : TokenLayout(rank, config, dtype, batch, sequence, mesh.sequence().rank(), mesh.sequence().size(),
-                    mesh.layout().slices_tokens() ? mesh.tensor().rank() : 0,
-                    mesh.layout().slices_tokens() ? mesh.tensor().size() : 1) {}
+  TokenLayout(Rank& rank, const Mesh& mesh, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence)
+      : TokenLayout(rank, config, dtype, batch, sequence, mesh.place(mesh.layout().token_axis()), mesh.layout().sequence(),
+                    mesh.layout().slices_tokens() ? mesh.place(mesh.layout().tensor_axis()) : 0,
+                    mesh.layout().slices_tokens() ? mesh.layout().tensor() : 1) {}
 
   std::size_t batch() const { return batch_; }              ///< B
   std::size_t sequence() const { return cut_.sequence(); }  ///< S

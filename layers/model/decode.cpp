@@ -68,11 +68,11 @@ View as_query(const View& heads) {
 Decoder::Decoder(Rank& rank, Model& model, std::vector<std::size_t> positions)
     : rank_(rank),
       model_(model),
-      sequence_(model.mesh().sequence()),
+      sequence_(model.mesh().group({model.mesh().layout().token_axis()})),
       config_(model.options().config),
       dtype_(model.options().dtype),
       sums_(kernels::summed_in(dtype_)),
-      slice_(BlockSlice::of(config_, model.mesh().tensor().rank(), model.mesh().tensor().size())),
+      slice_(BlockSlice::of(config_, model.mesh().place(model.mesh().layout().tensor_axis()), model.mesh().layout().tensor())),
       shares_(cut_heads<Share>(config_, slice_, sequence_.size())),
       positions_(std::move(positions)),
       lengths_(positions_.size(), 0),
@@ -152,7 +152,7 @@ std::string Decoder::where() const {
 /// Returns x [texts, h]. The ranks that have the tokens' rows give them to all.
 OwnedTensor Decoder::embed(std::span<const Token> tokens) {
   const Chunks& rows_of = model_.vocabulary_rows();
-  Communicator& holders = model_.mesh().vocabulary();
+  Communicator& holders = model_.vocabulary_ranks();
   std::vector<std::uint32_t> own;                   // rows of this rank
   std::vector<std::uint32_t> where(tokens.size());  // places of the tokens' rows among those of all ranks
   std::vector<std::size_t> counts;
@@ -206,7 +206,7 @@ void Decoder::rotate(const Tensor& x) {
 }
 
 void Decoder::sum_over_ranks(const Tensor& y) {
-  Communicator& replica = model_.mesh().replica();
+  Communicator& replica = model_.mesh().group(model_.mesh().layout().axes_of_replica());
   if (replica.size() == 1) return;
   rank_.wait(replica.post_all_reduce(buffer_of(ConstTensor(y)), buffer_of(y), Reduction::sum, kDecoded));
 }
@@ -341,7 +341,7 @@ OwnedTensor Decoder::mlp(std::size_t layer, const ConstTensor& x) {
 /// Fills logits_ with those of all ranks, of which `own` [texts, rows of this rank] has the own.
 void Decoder::gather_logits(const Tensor& own) {
   const Chunks& rows_of = model_.vocabulary_rows();
-  Communicator& holders = model_.mesh().vocabulary();
+  Communicator& holders = model_.vocabulary_ranks();
   const bool in_place = texts() == 1 || holders.size() == 1;
   OwnedTensor in;
   if (!in_place) in = rank_.tensor(Category::communication, sums_, {logits_->elements()}, "logits by rank");

@@ -30,12 +30,13 @@ Model::Model(Rank& rank, Mesh& mesh, const ModelOptions& options)
     : rank_(rank),
       mesh_(mesh),
       options_(options),
-      vocabulary_rows_(Chunks::balanced(mesh_.vocabulary().size(), options.config.vocabulary)),
+      vocabulary_ranks_(mesh.group(mesh.layout().axes_of_vocabulary())),
+      vocabulary_rows_(Chunks::balanced(vocabulary_ranks_.size(), options.config.vocabulary)),
       strategy_(make_strategy(rank, mesh,
                               {.config = options.config, .dtype = options.dtype, .kv_bucket_heads = options.kv_bucket_heads})),
       store_(rank, options.dtype, plan_packs(), options.training),
       block_(rank, *strategy_, options.config, options.dtype, options.recompute),
-      sums_(rank, mesh.data(), store_) {}
+      sums_(rank, mesh.group({mesh.layout().data_axis()}), store_) {}
 
 // --- parameters --------------------------------------------------------------------------------------------------------------
 
@@ -45,6 +46,7 @@ std::vector<PackPlan> Model::plan_packs() const {
     packs.push_back(strategy_->attention_pack(layer));
     packs.push_back(strategy_->mlp_pack(layer));
   }
+  const Layout& layout = mesh_.layout();
   PackPlan replicated;
   PackPlan positions;
   PackPlan embedding;
@@ -52,7 +54,7 @@ std::vector<PackPlan> Model::plan_packs() const {
   PackPlan biases;
   for (const Parameter& parameter : model_parameters(options_.config)) {
     PartPlan part = whole(parameter);
-    part.counted = mesh_.tensor().rank() == 0 && mesh_.sequence().rank() == 0;  // for replicated parameters
+    part.counted = mesh_.place(layout.tensor_axis()) == 0 && mesh_.place(layout.token_axis()) == 0;  // for replicated parameters
     switch (parameter.role) {
       case ParameterRole::attention_norm:
       case ParameterRole::attention_norm_bias:
@@ -70,9 +72,9 @@ std::vector<PackPlan> Model::plan_packs() const {
         break;
       case ParameterRole::embedding:
       case ParameterRole::head:
-        part.block.first_row = vocabulary_rows_.offset(mesh_.vocabulary().rank());
-        part.block.rows = vocabulary_rows_.count(mesh_.vocabulary().rank());
-        part.counted = !mesh_.layout().cuts_vocabulary_over_tensor() || mesh_.sequence().rank() == 0;
+        part.block.first_row = vocabulary_rows_.offset(vocabulary_ranks_.rank());
+        part.block.rows = vocabulary_rows_.count(vocabulary_ranks_.rank());
+        part.counted = !layout.cuts_vocabulary_over_tensor() || mesh_.place(layout.token_axis()) == 0;
         (parameter.role == ParameterRole::head ? head : embedding).parts.push_back(std::move(part));
         break;
       default: break;
@@ -83,7 +85,7 @@ std::vector<PackPlan> Model::plan_packs() const {
   packs.push_back(std::move(embedding));
   if (!options_.config.tied_embeddings) packs.push_back(std::move(head));
   if (options_.config.projection_biases() > 0) packs.push_back(std::move(biases));
-  if (mesh_.data().rank() > 0) {
+  if (mesh_.place(layout.data_axis()) > 0) {
     for (PackPlan& pack : packs) {
       for (PartPlan& part : pack.parts) part.counted = false;
     }
@@ -92,7 +94,7 @@ std::vector<PackPlan> Model::plan_packs() const {
 }
 
 Token Model::first_own_id() const {
-  return static_cast<Token>(std::min(vocabulary_rows_.offset(mesh_.vocabulary().rank()), options_.config.vocabulary - 1));
+  return static_cast<Token>(std::min(vocabulary_rows_.offset(vocabulary_ranks_.rank()), options_.config.vocabulary - 1));
 }
 
 Vocabulary::Weights Model::vocabulary_weights() const {

@@ -72,8 +72,10 @@ class Model {
   const ParameterStore& parameters() const { return store_; }
   Mesh& mesh() const { return mesh_; }
   /// Returns which rows of the vocabulary each rank of the axis that cuts it has: the tensor axis under plain tp, where the ranks
-  /// of `sequence` have copies, else Mesh::tokens().
+  /// with other tokens have copies, else those with other tokens (Layout::axes_of_vocabulary()).
   const Chunks& vocabulary_rows() const { return vocabulary_rows_; }
+  /// Returns these ranks.
+  Communicator& vocabulary_ranks() const { return vocabulary_ranks_; }
   /// Returns the first token id of this rank's vocabulary rows, or the vocabulary's last id if this rank has none.
   Token first_own_id() const;
   /// Returns this rank's rows of embedding and head, each [V_p, h].
@@ -148,6 +150,7 @@ class Model {
   Rank& rank_;
   Mesh& mesh_;
   ModelOptions options_;
+  Communicator& vocabulary_ranks_;  // those over which its rows are cut
   Chunks vocabulary_rows_;
   std::unique_ptr<Strategy> strategy_;
   ParameterStore store_;

@@ -51,11 +51,11 @@ void Model::set_layout(std::size_t batch, std::size_t sequence) {
                         .bytes = ElementBytes::of(options_.dtype),
                         .recompute = options_.recompute};
   if (mesh_.layout().cuts_vocabulary_over_tensor()) {
-    vocabulary_ =
-        std::make_unique<TensorVocabulary>(rank_, mesh_.tensor(), mesh_.sequence(), vocabulary_rows_, vocabulary_weights());
+    vocabulary_ = std::make_unique<TensorVocabulary>(rank_, vocabulary_ranks_, mesh_.group({mesh_.layout().token_axis()}),
+                                                     vocabulary_rows_, vocabulary_weights());
   } else {
-    vocabulary_ =
-        std::make_unique<ExchangedVocabulary>(rank_, mesh_.tokens(), vocabulary_rows_, head_plan(setting), vocabulary_weights());
+    vocabulary_ = std::make_unique<ExchangedVocabulary>(rank_, vocabulary_ranks_, vocabulary_rows_, head_plan(setting),
+                                                        vocabulary_weights());
   }
 }
 
@@ -76,20 +76,22 @@ Loss Model::forward(const TokenBatch& tokens, const LogitsSink* logits, bool kee
   saved_.weight = loss.tokens == 0 ? 0 : 1 / static_cast<double>(loss.tokens);
 
   // The data axis cuts the batch into whole sequences.
-  const Chunks sequences = Chunks::balanced(mesh_.data().size(), tokens.batch);
-  if (keep && tokens.batch % static_cast<std::size_t>(mesh_.data().size()) != 0) {
-    throw Error(Cause::refused, fmt::format("a batch of {} sequences doesn't divide by the data axis' {} ranks", tokens.batch,
-                                            mesh_.data().size()));
+  const int replicas = mesh_.layout().data();
+  const int replica = mesh_.place(mesh_.layout().data_axis());
+  const Chunks sequences = Chunks::balanced(replicas, tokens.batch);
+  if (keep && tokens.batch % static_cast<std::size_t>(replicas) != 0) {
+    throw Error(Cause::refused,
+                fmt::format("a batch of {} sequences doesn't divide by the data axis' {} ranks", tokens.batch, replicas));
   }
-  const std::size_t first = sequences.offset(mesh_.data().rank()) * tokens.sequence;
-  const std::size_t count = sequences.count(mesh_.data().rank()) * tokens.sequence;
+  const std::size_t first = sequences.offset(replica) * tokens.sequence;
+  const std::size_t count = sequences.count(replica) * tokens.sequence;
   const LogitsSink shifted = [&](std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& tile) {
     std::vector<std::size_t> of_all(rows.begin(), rows.end());
     for (std::size_t& row : of_all) row += first;
     (*logits)(of_all, first_id, tile);
   };
   if (count > 0) {
-    loss.mean = forward_own({.batch = sequences.count(mesh_.data().rank()),
+    loss.mean = forward_own({.batch = sequences.count(replica),
                              .sequence = tokens.sequence,
                              .ids = tokens.ids.size() <= 1 ? tokens.ids : tokens.ids.subspan(first, count),
                              .labels = tokens.labels.empty() ? tokens.labels : tokens.labels.subspan(first, count),
@@ -246,12 +248,14 @@ void Model::sum_replicated_gradients() {
     const Buffer gradients = buffer_of(store_.gradients(pack));
     rank_.wait(ranks.post_all_reduce(gradients, gradients, Reduction::sum, other));
   };
-  sum(mesh_.tokens(), replicated_pack());
+  const Layout& layout = mesh_.layout();
+  Communicator& with_other_tokens = mesh_.group(layout.axes_of_tokens());
+  sum(with_other_tokens, replicated_pack());
   sums_.post(replicated_pack(), Purpose::other);
   if (options_.config.projection_biases() == 0) return;
   const std::size_t biases = bias_pack_number(store_);
-  sum(mesh_.tokens(), biases);
-  if (!mesh_.layout().slices_tokens()) sum(mesh_.tensor(), biases);
+  sum(with_other_tokens, biases);
+  if (!layout.slices_tokens()) sum(mesh_.group({layout.tensor_axis()}), biases);
   sums_.post(biases, Purpose::other);
 }
 

@@ -38,13 +38,14 @@ SingleBlock::SingleBlock(Rank& rank, Mesh& mesh, const ModelOptions& options, st
       block_(rank, *strategy_, options_.config, options.dtype, options.recompute) {}
 
 std::vector<PackPlan> SingleBlock::packs() const {
+  const Layout& layout = mesh_.layout();
   PackPlan norms;
   for (const Parameter& parameter : block_parameters(options_.config, 0)) {
     if (parameter.is_matrix()) continue;
     norms.parts.push_back({.parameter = parameter,
                            .block = {.first_row = 0, .rows = 1, .first_column = 0, .columns = parameter.columns()},
                            .transposed = false,
-                           .counted = mesh_.tensor().rank() == 0 && mesh_.sequence().rank() == 0});
+                           .counted = mesh_.place(layout.tensor_axis()) == 0 && mesh_.place(layout.token_axis()) == 0});
   }
   return {strategy_->attention_pack(0), strategy_->mlp_pack(0), norms};
 }
@@ -74,8 +75,9 @@ void SingleBlock::backward(const Tensor& d) {
   strategy_->begin_backward();
   block_.backward(0, d, vectors(), saved_);
   const Buffer both = buffer_of(norm_gradients);
+  Communicator& with_other_tokens = mesh_.group(mesh_.layout().axes_of_tokens());
   rank_.wait(
-      mesh_.tokens().post_all_reduce(both, both, Reduction::sum, {.stream = Stream::gradients, .purpose = Purpose::other}));
+      with_other_tokens.post_all_reduce(both, both, Reduction::sum, {.stream = Stream::gradients, .purpose = Purpose::other}));
   strategy_->end();
 }
 

@@ -32,18 +32,19 @@ struct AxisStrategy {
 
 std::unique_ptr<Strategy> make_tp(const MakerArguments& of, std::unique_ptr<Strategy> inner) {
   const auto exchange = static_cast<TensorExchange>(of.layout().variant(of.layout().tensor_axis()));
-  return std::make_unique<TensorParallel>(of.rank, of.mesh.tensor(), exchange, of.options, std::move(inner));
+  return std::make_unique<TensorParallel>(of.rank, of.mesh.group({of.layout().tensor_axis()}), exchange, of.options,
+                                          std::move(inner));
 }
 std::unique_ptr<Strategy> make_sp(const MakerArguments& of, std::unique_ptr<Strategy> /*inner*/) {
   const auto exchange = static_cast<SequenceExchange>(of.layout().variant(of.layout().token_axis()));
-  Communicator& axis = of.mesh.sequence();
+  Communicator& axis = of.mesh.group({of.layout().token_axis()});
   return std::make_unique<Dense>(of.rank, axis, of.options, of.slice, exchange, std::make_unique<CopiedWeights>(of.rank, axis));
 }
 std::unique_ptr<Strategy> make_tsp(const MakerArguments& of, std::unique_ptr<Strategy> /*inner*/) {
-  return std::make_unique<Tsp>(of.rank, of.mesh.sequence(), of.options, of.slice);
+  return std::make_unique<Tsp>(of.rank, of.mesh.group({of.layout().token_axis()}), of.options, of.slice);
 }
 std::unique_ptr<Strategy> make_zero3(const MakerArguments& of, std::unique_ptr<Strategy> /*inner*/) {
-  Communicator& axis = of.mesh.sequence();
+  Communicator& axis = of.mesh.group({of.layout().token_axis()});
   return std::make_unique<Dense>(of.rank, axis, of.options, of.slice, SequenceExchange::gather,
                                  std::make_unique<GatheredWeights>(of.rank, axis, of.options.config));
 }
@@ -58,7 +59,7 @@ static_assert(is_by_axis(kStrategies, &AxisStrategy::axis), "each axis has a row
 std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOptions& options) {
   const Layout& layout = mesh.layout();
   check_layout(options.config, layout);
-  const BlockSlice slice = BlockSlice::of(options.config, mesh.tensor().rank(), layout.tensor());
+  const BlockSlice slice = BlockSlice::of(options.config, mesh.place(layout.tensor_axis()), layout.tensor());
   const MakerArguments of{rank, mesh, options, slice};
   std::unique_ptr<Strategy> inner = kStrategies[index_of(layout.token_axis())].make(of, nullptr);
   if (layout.tensor() == 1) return inner;

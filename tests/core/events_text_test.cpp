@@ -36,7 +36,7 @@ TEST(EventsText, PutsMessagesThatOverlapIntoRowsOfTheirOwn) {
   print_head(file, 0, true);
   const std::vector<int> members = {0, 1};
   const std::uint64_t end_ns = print_events(
-      file, events, 0, 0, TraceFlows::all, [&](std::uint64_t) -> std::span<const int> { return members; }, [] {});
+      file, events, 0, 0, TraceFlows::all, [&](std::uint64_t) { return TracedGroup{.members = members}; }, [] {});
   file.print("]}}");
   file.flush();
   EXPECT_EQ(end_ns, 120'000U);
@@ -67,7 +67,8 @@ nlohmann::json arguments_of(const TraceEvent& event) {
   print_head(file, 1, true);
   const std::vector<int> members = {7, 0, 1, 2, 3, 9};
   print_events(
-      file, std::vector{event}, 1, 0, TraceFlows::none, [&](std::uint64_t) -> std::span<const int> { return members; }, [] {});
+      file, std::vector{event}, 1, 0, TraceFlows::none,
+      [&](std::uint64_t) { return TracedGroup{.members = members, .name = "tp"}; }, [] {});
   file.print("]}}");
   file.flush();
   const nlohmann::json trace = nlohmann::json::parse(file.text);
@@ -80,6 +81,7 @@ TEST(EventsText, SaysBytesAndPeersOfEveryOperationAndWhatAKernelDoes) {
   const nlohmann::json sum = arguments_of({.name = "all_reduce", .bytes = 40, .sequence = 3, .op = Op::all_reduce});
   EXPECT_EQ(sum.at("bytes"), 40);
   EXPECT_EQ(sum.at("peers"), "0,2-3,7,9");
+  EXPECT_EQ(sum.at("group"), "tp");
   EXPECT_FALSE(sum.contains("peer"));
   const nlohmann::json root = arguments_of({.name = "broadcast", .bytes = 40, .peer = 7, .op = Op::broadcast});
   EXPECT_EQ(root.at("peer"), 7);

@@ -252,7 +252,7 @@ Together decode_together(const ModelCase& of, const Layout& layout, const std::v
               std::vector<std::vector<Token>> own;
               std::vector<std::size_t> numbers;
               std::vector<std::size_t> positions;
-              for (auto n = static_cast<std::size_t>(mesh.data().rank()); n < prompts.size();
+              for (auto n = static_cast<std::size_t>(mesh.place(mesh.layout().data_axis())); n < prompts.size();
                    n += static_cast<std::size_t>(layout.data())) {
                 own.push_back(prompts[n]);
                 numbers.push_back(n);
@@ -265,7 +265,7 @@ Together decode_together(const ModelCase& of, const Layout& layout, const std::v
                 std::vector<Token> next;
                 for (std::size_t text = 0; text < own.size(); ++text) {
                   next.push_back(sample(logits.select(0, text), {.temperature = 0}, i));
-                  if (mesh.replica().rank() == 0) result.texts[numbers[text]].push_back(next.back());
+                  if (mesh.group(layout.axes_of_replica()).rank() == 0) result.texts[numbers[text]].push_back(next.back());
                 }
                 logits = decoder.step(next);
               }
