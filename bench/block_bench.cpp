@@ -173,7 +173,7 @@ int main(int argc, char** argv) {
       x = block.forward(layer, std::move(x), tokens, vectors(layer), Keep::backward, saved[layer]);
     }
     const auto half = std::chrono::steady_clock::now();
-    strategy.begin_backward();
+    strategy.begin_backward({});
     for (std::size_t layer = config.layers; layer-- > 0;) block.backward(layer, d, vectors(layer), saved[layer]);
     strategy.end();
     const auto end = std::chrono::steady_clock::now();

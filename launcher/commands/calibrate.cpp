@@ -99,7 +99,7 @@ void CalibrateCommand::validate(const GlobalOptions& global) {
     refuse(fmt::format("--nodes {}: calibrate measures the cores of one node; leave it out", global.nodes));
   if (!within_node(global.intra).views)
     refuse(fmt::format("--intra {}: calibrate measures what ranks cost that share memory; leave it out", global.intra.text));
-  check_recompute(model_, options_.forward);
+  check_training_options(model_, options_.forward);
   if (options_.like.empty() == options_.layouts.empty())
     refuse("calibrate needs what to time: either --layouts and a model, or --like FILE, a report of compare");
   if (!options_.like.empty()) {

@@ -28,8 +28,8 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::int64_t kMostStepsOfAPoint = 1'000'000;
-constexpr ModelOptionUse kCompareUse{.audit = false};
-constexpr ModelOptionUse kSizes{.ranks = false};
+constexpr ModelOptionUse kCompareUse{.micro_batches = true, .audit = false};
+constexpr ModelOptionUse kSizes{.micro_batches = true, .ranks = false};
 
 /// Turns a point's texts into values. Throws Error(refused) with the message of a model command that can't run it.
 void validate_point(ComparePoint& point, bool forward_only) {
@@ -37,7 +37,7 @@ void validate_point(ComparePoint& point, bool forward_only) {
   // The model's sizes first: a layout that can't run still has a row.
   validate_model(point.model, point.global, kSizes);
   validate_model(point.model, point.global, kCompareUse);
-  check_batch(point.global, point.model.batch);
+  check_batch(point.global, point.model.batch, point.model.micro_batches);
   validate_data(point.model, true);
   validate_memory(point.model, point.global, forward_only ? ModelUse::inference : ModelUse::training);
 }
@@ -138,7 +138,7 @@ void CompareCommand::validate(const GlobalOptions& global) {
   if (global.several_machines || !global.nnodes.empty())
     refuse(fmt::format("--nnodes {}: compare runs on one machine; --nodes K pretends that there are several", global.nnodes));
   if (!options_.csv.empty() && options_.csv != "-") check_writable("--csv", options_.csv);
-  check_recompute(model_, options_.forward_only);
+  check_training_options(model_, options_.forward_only);
   points_ = compare_points(options_, model_, global);
   if (std::all_of(points_.begin(), points_.end(), [](const ComparePoint& point) { return !point.why.empty(); }))
     refuse(points_.front().why);

@@ -127,6 +127,7 @@ ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bo
                             : ordered_json(nullptr);
   row["seq"] = point.model.sequence.value;
   row["batch"] = point.model.batch.value;
+  row["micro_batches"] = point.model.micro_batches.value;
   row["forward_only"] = forward_only;
   row["threads"] = point.global.threads.value;
   if (point.global.link_gbps.given()) row["link_gbps"] = point.global.link_gbps.value;

@@ -27,7 +27,7 @@ namespace tsprun::detail::launcher {
 namespace {
 
 constexpr std::int64_t kMostGpus = kMostRanksOnPaper;
-constexpr ModelOptionUse kPlanUse{.files = false, .seed = false, .ranks = false, .beyond = true};
+constexpr ModelOptionUse kPlanUse{.files = false, .seed = false, .micro_batches = true, .ranks = false, .beyond = true};
 
 /// The options of `plan`, each with its default.
 struct PlanOptions {
@@ -122,6 +122,7 @@ void PlanCommand::refuse_ignored(const GlobalOptions& global) const {
     no_place_for("--mem-per-rank", global.mem_per_rank.given(), global.mem_per_rank.text);
     no_place_for("TSP_ALGORITHMS", !global.algorithms.empty(), global.algorithms);
     no_place_for("--recompute", model_.recompute.given(), model_.recompute.text);
+    no_place_for("--micro-batches", model_.micro_batches.given(), model_.micro_batches.text);
     for (const AxisRow& row : kAxes)
       no_place_for(fmt::format("--{}", row.name), global.variant(row.kind).given(), global.variant(row.kind).text);
   }

@@ -29,7 +29,7 @@ namespace tsprun::detail::launcher {
 namespace {
 
 constexpr ModelOptionUse kSimulateUse{
-    .model_folder = false, .files = false, .seed = false, .swept = true, .ranks = false, .beyond = true};
+    .model_folder = false, .files = false, .seed = false, .micro_batches = true, .swept = true, .ranks = false, .beyond = true};
 constexpr std::int64_t kMostSimulatedSteps = 1000;
 constexpr double kMostFactor = 1e6;
 
@@ -188,11 +188,12 @@ void SimulateCommand::take_measured(const GlobalOptions& global) {
   }
   if (global.layout.given() || global.ranks.given()) alone(ranks_as_typed(global));
   if (options_.gpus.given()) alone("--gpus " + options_.gpus.text);
-  for (const auto& [option, text] : {std::pair("--layouts", &options_.layouts), std::pair("--seqs", &options_.sequences),
-                                     std::pair("--batches", &options_.batches), std::pair("--configs", &options_.configs),
-                                     std::pair("--config", &model_.config), std::pair("--seq", &model_.sequence.text),
-                                     std::pair("--batch", &model_.batch.text), std::pair("--dtype", &model_.dtype.text),
-                                     std::pair("--recompute", &model_.recompute.text)}) {
+  for (const auto& [option, text] :
+       {std::pair("--layouts", &options_.layouts), std::pair("--seqs", &options_.sequences),
+        std::pair("--batches", &options_.batches), std::pair("--configs", &options_.configs),
+        std::pair("--config", &model_.config), std::pair("--seq", &model_.sequence.text),
+        std::pair("--batch", &model_.batch.text), std::pair("--dtype", &model_.dtype.text),
+        std::pair("--recompute", &model_.recompute.text), std::pair("--micro-batches", &model_.micro_batches.text)}) {
     if (!text->empty()) alone(std::string(option) + " " + *text);
   }
   if (options_.forward) alone("--forward");
@@ -277,7 +278,7 @@ void SimulateCommand::refuse_ignored(const GlobalOptions& global) const {
   if (!options_.layouts.empty() && (global.layout.given() || global.ranks.given())) {
     refuse(fmt::format("--layouts {} and {}: give one of them", options_.layouts, ranks_as_typed(global)));
   }
-  check_recompute(model_, options_.forward);
+  check_training_options(model_, options_.forward);
 }
 
 /// Plays a point.

@@ -42,6 +42,7 @@ ordered_json simulate_json(const SimulatePoint& point, const theory::Machine& ma
                       {"config", point.model.shape.name.empty() ? point.model.config : point.model.shape.name},
                       {"seq", point.model.sequence.value},
                       {"batch", point.model.batch.value},
+                      {"micro_batches", point.model.micro_batches.value},
                       {"why", point.why}};
   if (played == nullptr) return row;
   const Setting setting = point.model.setting();

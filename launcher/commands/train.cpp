@@ -64,15 +64,15 @@ std::string why_hopeless(const nlohmann::ordered_json& failure, const std::vecto
 }  // namespace
 
 void TrainCommand::declare(OptionTable& table) {
-  model_.declare(table);
+  model_.declare(table, kTrainUse);
   train_.declare(table);
 }
 
 void TrainCommand::validate(const GlobalOptions& global) {
   find_resumed(train_, model_);
   validate_train(train_, model_.dtype);
-  validate_model(model_, global);
-  check_batch(global, model_.batch);
+  validate_model(model_, global, kTrainUse);
+  check_batch(global, model_.batch, model_.micro_batches);
   validate_data(model_, true);
   validate_memory(model_, global, ModelUse::training);
   check_training_need(model_, global, train_.resumed ? train_.resumed->state.step : 0, train_.steps, !train_.save.empty());
@@ -179,6 +179,7 @@ bool TrainCommand::may_restart(const Report& report, const std::vector<fault::Sp
 int TrainCommand::run(const GlobalOptions& global, Report& report) {
   using nlohmann::ordered_json;
   report_model(report, model_);
+  report.root()["micro_batches"] = model_.micro_batches.value;
   report.begin_steps();
   if (!train_.skipped.empty()) report.root()["skipped_checkpoints"] = train_.skipped;
   if (folder_) {

@@ -49,7 +49,7 @@ std::string own_folder(const std::filesystem::path& resumed, const std::filesyst
 /// Returns the rows of all options that a checkpoint may keep.
 OptionTable table_of(TrainOptions& options, ModelCommandOptions& model) {
   OptionTable table;
-  model.declare(table);
+  model.declare(table, kTrainUse);
   options.declare(table);
   return table;
 }

@@ -67,8 +67,9 @@ theory::RankCounts forecast_of_all(std::span<const RankAudit> audits) {
 ordered_json paper_json(const theory::MeshSetting& of) {
   const Setting& setting = of.setting;
   const Layout& layout = of.layout;
-  // The equations are those of a gated MLP.
-  const std::optional<paper::Scheme> scheme = setting.model.gated_mlp() ? theory::paper_scheme(layout) : std::nullopt;
+  // The equations are those of a gated MLP, and of a batch that is computed at once.
+  const bool of_paper = setting.model.gated_mlp() && setting.micro_batches == 1;
+  const std::optional<paper::Scheme> scheme = of_paper ? theory::paper_scheme(layout) : std::nullopt;
   if (!scheme) return nullptr;
   paper::Symbols symbols = paper_symbols(setting, layout);
   symbols.T = layout.tensor();

@@ -39,9 +39,12 @@ void check_heads(const GlobalOptions& global, const ModelConfig& config) {
   }
 }
 
-void check_batch(const GlobalOptions& global, std::size_t batch) {
+void check_batch(const GlobalOptions& global, std::size_t batch, std::size_t micro_batches) {
   const auto data = static_cast<std::size_t>(global.layout->data());
-  if (batch % data == 0) return;
+  if (batch % data == 0) {
+    if (const std::string why = why_no_micro_batches(batch, micro_batches, global.layout); !why.empty()) refuse(why);
+    return;
+  }
   const std::size_t above = (batch / data + 1) * data;
   const std::string below = batch > data ? fmt::format("{} or ", batch / data * data) : "";
   refuse(fmt::format("--layout {}: --batch {} doesn't divide by {}={}; try --batch {}{}", global.layout->print(), batch,

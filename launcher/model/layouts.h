@@ -22,8 +22,8 @@ std::size_t chosen_variant(const GlobalOptions& global, const AxisRow& row);
 
 /// Throws Error(refused) unless the model's heads can be divided as the layout says.
 void check_heads(const GlobalOptions& global, const ModelConfig& config);
-/// Throws Error(refused) unless --batch is a multiple of dp's degree.
-void check_batch(const GlobalOptions& global, std::size_t batch);
+/// Throws Error(refused) unless --batch is a multiple of dp's degree times --micro-batches.
+void check_batch(const GlobalOptions& global, std::size_t batch, std::size_t micro_batches);
 /// Throws Error(refused) for a layout with dp of more than 1 rank. `why`: the reason that the message gives.
 void refuse_data_axis(const GlobalOptions& global, const std::string& why);
 

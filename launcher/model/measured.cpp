@@ -24,7 +24,8 @@ constexpr double kLongestStep = 1e6;
 constexpr double kSlowestLink = 1e-9;  // in 10⁹ bytes a second
 constexpr double kFastestLink = 1e6;
 constexpr int kMost = 1 << 30;
-constexpr ModelOptionUse kMeasuredUse{.model_folder = false, .files = false, .seed = false, .ranks = false};
+constexpr ModelOptionUse kMeasuredUse{
+    .model_folder = false, .files = false, .seed = false, .micro_batches = true, .ranks = false};
 
 /// Returns the layout of a row's label: "tp=2 (sequence)".
 Layout layout_of_label(const std::string& label) {
@@ -69,6 +70,7 @@ std::vector<MeasuredPoint> read_measured(const std::string& option, const std::s
     point.model.config = row.text("config");
     point.model.sequence.text = std::to_string(row.integer("seq", 1, kMost));
     point.model.batch.text = std::to_string(row.integer("batch", 1, kMost));
+    point.model.micro_batches.text = std::to_string(row.integer("micro_batches", 1, kMost, 1));
     point.model.dtype.text = all.text("dtype");
     point.model.recompute.text = all.text("recompute");
     point.forward = row.flag("forward_only", false);

@@ -163,6 +163,7 @@ Setting ModelCommandOptions::setting() const {
   setting.sequence = sequence;
   setting.bytes = ElementBytes::of(dtype);
   setting.recompute = recompute;
+  setting.micro_batches = micro_batches;
   return setting;
 }
 
@@ -191,6 +192,13 @@ void ModelCommandOptions::declare(OptionTable& table, const ModelOptionUse& use)
   if (use.recompute) {
     table.add("--recompute MODE", recompute, "what the backward pass makes again: {}", recompute_modes());
   }
+  if (use.micro_batches) {
+    table
+        .add("--micro-batches M", micro_batches,
+             "parts of each data rank's sequences, computed one after another; gradients add up, activations are one part's",
+             Whole{1, kLargestBatch})
+        .saved(&CheckpointState::micro_batches);
+  }
   if (use.audit && use.ranks) {
     table.add("--audit MODE", strict_audit,
               "{}: whether a byte that isn't as forecast only shows in the audit, or makes the exit code 1, too", audit_modes());
@@ -200,10 +208,18 @@ void ModelCommandOptions::declare(OptionTable& table, const ModelOptionUse& use)
   }
 }
 
-void check_recompute(const ModelCommandOptions& options, bool forward) {
-  if (!forward || !options.recompute.given()) return;
-  refuse(fmt::format("--recompute {}: a forward pass keeps nothing that could be made again; leave --forward out",
-                     options.recompute.text));
+void check_training_options(const ModelCommandOptions& options, bool forward) {
+  if (!forward) return;
+  if (options.recompute.given()) {
+    refuse(fmt::format("--recompute {}: a forward pass keeps nothing that could be made again; leave --forward out",
+                       options.recompute.text));
+  }
+  if (options.micro_batches.given()) {
+    refuse(
+        fmt::format("--micro-batches {}: they are a training step's, and a forward pass takes its batch as it is; leave "
+                    "--forward out",
+                    options.micro_batches.text));
+  }
 }
 
 void validate_model(ModelCommandOptions& options, const GlobalOptions& global, const ModelOptionUse& use) {

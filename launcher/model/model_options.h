@@ -28,6 +28,7 @@ struct ModelOptionUse {
   bool files = true;         ///< --data; without it --batch and --seq remain
   bool seed = true;
   bool recompute = true;
+  bool micro_batches = false;
   bool swept = false;   ///< --configs may stand for --config
   bool ranks = true;    ///< ranks will compute the model, so --layout must suit it
   bool audit = true;    ///< --audit; `ranks` must be true
@@ -44,6 +45,7 @@ struct ModelCommandOptions {
   Given<std::size_t> sequence{1};  ///< S, tokens per sequence
   Given<DType> dtype{DType::f32};
   Given<Recompute> recompute{Recompute::none};
+  Given<std::size_t> micro_batches{1};  ///< M, parts of a data rank's sequences in training
   Given<std::uint64_t> seed{0};
   Given<bool> strict_audit{false};  ///< --audit strict: a figure that isn't as forecast fails the job
 
@@ -61,6 +63,9 @@ struct ModelCommandOptions {
   Setting setting() const;
 };
 
+/// Options of `train`'s model.
+inline constexpr ModelOptionUse kTrainUse{.micro_batches = true};
+
 /// Purpose for which ranks hold the model, for the check of memory: inference needs parameters alone.
 enum class ModelUse : std::uint8_t { training, inference };
 
@@ -70,8 +75,8 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
 /// Opens the data and counts its tokens. `sequence_needed`: it must hold at least one training sequence. Throws Error(refused),
 /// also for token ids outside the vocabulary.
 void validate_data(ModelCommandOptions& options, bool sequence_needed);
-/// Throws Error(refused) if --recompute is given for a forward pass.
-void check_recompute(const ModelCommandOptions& options, bool forward);
+/// Throws Error(refused) if --recompute or --micro-batches is given for a forward pass.
+void check_training_options(const ModelCommandOptions& options, bool forward);
 /// Throws Error(refused) if what a rank holds in any case (parameters and, in training, gradients, optimizer states and saved
 /// activations) exceeds --mem-per-rank, or if all ranks together exceed the machine's memory. The message says by how much and
 /// for what.

@@ -76,7 +76,11 @@ void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptio
     if (passes.saved) run.save();
     mine.forecast.memory = run.peaks();
     const std::vector<std::int64_t> labels(measured.size());
-    run.pass({.batch = of.setting.batch, .sequence = of.setting.sequence, .ids = measured, .labels = labels});
+    run.pass({.batch = of.setting.batch,
+              .sequence = of.setting.sequence,
+              .ids = measured,
+              .labels = labels,
+              .micro_batches = of.setting.micro_batches});
     mine.forecast.traffic = run.traffic();
   }
   finish_with(session, gather_audits(session.rank(), mine), options.strict_audit, paper_json(of));

@@ -40,7 +40,7 @@ struct PassesOfRun {
 
   /// Records that the model has just made pass `number`.
   void note(std::uint64_t number, const TokenBatch& batch, const Model& model, Rank& rank) {
-    decisive.note(number, batch.batch, batch.sequence, model.rows_given(), rank.context().memory_use().total);
+    decisive.note(number, batch, model.rows_given(), rank.context().memory_use().total);
   }
 };
 

@@ -19,7 +19,13 @@ TokenBatch TrainingBatch::of_step(std::uint64_t step) {
       labels_[b * S + s] = window_[s + 1];
     }
   }
-  return {.batch = options_.batch, .sequence = S, .ids = ids_, .labels = labels_, .seed = options_.seed, .step = step};
+  return {.batch = options_.batch,
+          .sequence = S,
+          .ids = ids_,
+          .labels = labels_,
+          .seed = options_.seed,
+          .step = step,
+          .micro_batches = options_.micro_batches};
 }
 
 }  // namespace tsprun::detail::launcher

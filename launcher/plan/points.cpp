@@ -220,6 +220,7 @@ ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point) {
   json["parameters"] = theory::held({.setting = question.setting, .layout = {}}, {}).total();
   json["seq"] = question.setting.sequence;
   json["batch"] = question.setting.batch;
+  json["micro_batches"] = question.setting.micro_batches;
   json["memory_peak_bytes"] = nullptr;
   json["traffic_bytes"] = nullptr;
   json["tokens_per_s"] = nullptr;
@@ -249,9 +250,11 @@ ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point) {
 std::string describe(const PlanQuestion& question) {
   const ModelConfig& model = question.setting.model;
   const std::string mode = question.modes.empty() ? recompute_name(question.setting.recompute) : "as suits each layout best";
-  return fmt::format("{}: h {}, L {}, n_h {}, n_kv {}, d {}, f {}, V {}; B {}, S {}, {}, recompute {}", model.name, model.hidden,
-                     model.layers, model.query_heads, model.kv_heads, model.head_dim, model.intermediate, model.vocabulary,
-                     question.setting.batch, question.setting.sequence, name(question.dtype), mode);
+  return fmt::format(
+      "{}: h {}, L {}, n_h {}, n_kv {}, d {}, f {}, V {}; B {}{}, S {}, {}, recompute {}", model.name, model.hidden, model.layers,
+      model.query_heads, model.kv_heads, model.head_dim, model.intermediate, model.vocabulary, question.setting.batch,
+      question.setting.micro_batches == 1 ? "" : fmt::format(" in {} micro-batches", question.setting.micro_batches),
+      question.setting.sequence, name(question.dtype), mode);
 }
 
 std::vector<std::string> plan_tables(const PlanQuestion& question, const std::vector<PlanPoint>& points) {

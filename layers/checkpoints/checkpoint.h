@@ -61,7 +61,8 @@ struct CheckpointState {
   double epsilon = 1e-8;
   double clip = 1.0;
 
-  // The world. With other values a run continues the same loss curve, but only within rounding.
+  // With other values of what follows a run continues the same loss curve, but only within rounding.
+  std::size_t micro_batches = 1;  ///< parts of each data rank's sequences, whose gradients add up
   Layout layout = Layout::tsp(1);
   std::string kernels;  ///< "avx512"
 

@@ -70,6 +70,7 @@ CheckpointState read_state(JsonObject& top) {
 
   JsonObject data = top.inside("data");
   state.batch = data.integer("batch", 1, kMostCounted);
+  if (data.find("micro_batches") != nullptr) state.micro_batches = data.integer("micro_batches", 1, kMostCounted);
   state.sequence = data.integer("sequence", 1, kMostCounted);
   state.data_tokens = data.integer("tokens", 0, kMaxCount);
   data.done();
@@ -140,6 +141,8 @@ std::string manifest_json(const Manifest& manifest) {
   object["run"] = state.run;
   object["state"] = {{"step", state.step}, {"seed", state.seed}, {"dtype", name(state.dtype)}};
   object["data"] = {{"batch", state.batch}, {"sequence", state.sequence}, {"tokens", state.data_tokens}};
+  // Earlier versions know no micro-batches, and read checkpoints of runs that had none.
+  if (state.micro_batches != 1) object["data"]["micro_batches"] = state.micro_batches;
   object["update"] = {{"learning_rate", state.learning_rate},
                       {"warmup", state.warmup},
                       {"weight_decay", state.weight_decay},

@@ -58,12 +58,26 @@ void check_layout(const ModelConfig& config, const Layout& layout) {
   }
 }
 
+std::string why_no_micro_batches(std::size_t batch, std::size_t micro_batches, const Layout& layout) {
+  const auto data = static_cast<std::size_t>(layout.data());
+  const std::size_t own = batch / data;
+  if (own % micro_batches == 0) return {};
+  std::size_t fewer = std::min(micro_batches, own);
+  while (own % fewer != 0) --fewer;
+  const std::string what = data == 1 ? fmt::format("--batch {}", batch)
+                                     : fmt::format("the {} sequences of --batch {} that each rank of {}={} has", own, batch,
+                                                   name(layout.data_axis()), data);
+  return fmt::format("--micro-batches {} doesn't divide {}; try --micro-batches {} or --batch {}", micro_batches, what, fewer,
+                     (own / micro_batches + 1) * micro_batches * data);
+}
+
 std::string why_impossible(const Setting& setting, const Layout& layout) {
   const auto data = static_cast<std::size_t>(layout.data());
   if (setting.batch % data != 0) {
     return fmt::format("{}={} doesn't divide --batch {}; try --batch {}", name(layout.data_axis()), data, setting.batch,
                        (setting.batch / data + 1) * data);
   }
+  if (std::string why = why_no_micro_batches(setting.batch, setting.micro_batches, layout); !why.empty()) return why;
   try {
     check_layout(setting.model, layout);
   } catch (const Error& error) {

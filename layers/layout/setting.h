@@ -46,6 +46,7 @@ struct Setting {
   std::size_t sequence = 1;  ///< S
   ElementBytes bytes = ElementBytes::of(DType::f32);
   Recompute recompute = Recompute::none;
+  std::size_t micro_batches = 1;  ///< M: parts of each replica's batch that a training step computes one after another
 
   std::uint64_t tokens() const { return batch * sequence; }                      ///< BS
   std::uint64_t hidden_elements() const { return tokens() * model.hidden; }      ///< BSh

@@ -11,9 +11,12 @@
 #include "layers/model/block.h"
 #include "layers/parameters/parameter_store.h"
 #include "layers/schedules/gradient_sums.h"
+#include "layers/schedules/micro_batch.h"
 #include "layers/schedules/strategies.h"
 #include "layers/schedules/vocabulary.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -41,6 +44,10 @@ struct TokenBatch {
   std::span<const std::int64_t> labels;  ///< [B, S] token ids to predict; kernels::kNoLabel where nothing is predicted
   std::uint64_t seed = 0;                ///< seed and step determine dropout, in training passes of models that have it
   std::uint64_t step = 0;
+  /// M: training computes the sequences of each data rank in so many equal parts, one after another, and adds up their gradients
+  /// (micro_batch.h). Part m of data rank r begins with sequence (r·M + m)·B/(dp·M). Dropout draws by sequence in the whole
+  /// batch, so M changes no draw. Evaluations ignore it.
+  std::size_t micro_batches = 1;
 };
 
 /// Mean cross-entropy in nats over the predicted tokens of all ranks, and the number of those tokens.
@@ -97,8 +104,9 @@ class Model {
   /// Returns the loss of a batch and keeps nothing for a backward pass. `logits` (may be null) is called for tiles of the logits,
   /// on the rank that computes them. The data axis need not divide the batch. Throws Error(refused).
   Loss evaluate(const TokenBatch& tokens, const LogitsSink* logits = nullptr);
-  /// Returns the loss of a batch and computes the gradients of all parameters, replacing those of the last pass. Throws
-  /// Error(refused) if the model wasn't made for training or the data axis doesn't divide the batch.
+  /// Returns the loss of a batch and computes the gradients of all parameters, replacing those of the last call. The activations
+  /// of one micro-batch are in memory at a time. Throws Error(refused) if the model wasn't made for training, or the data axis
+  /// times the number of micro-batches doesn't divide the batch.
   Loss forward_backward(const TokenBatch& tokens);
   /// Returns the 2-norm of all gradients of the model, each parameter counted once. If `wish` isn't null, the same message also
   /// combines the ranks' flags: afterwards `*wish` is true on every rank if it was true on any.
@@ -106,10 +114,20 @@ class Model {
   /// Applies one AdamW update with the gradients scaled by the clip factor for `norm`, the result of gradient_norm().
   void update(const UpdateOptions& options, double norm);
 
-  /// Returns Vocabulary::rows_given() of the last pass; 0 before the first.
-  std::size_t rows_given() const { return vocabulary_ ? vocabulary_->rows_given() : 0; }
+  /// Numbers of tokens that have one of this rank's embedding rows (Vocabulary::rows_given()), on which the memory of a call
+  /// depends: those of its first micro-batch, and the largest of later ones, which hold gradients besides.
+  struct RowsGiven {
+    std::size_t first = 0;
+    std::size_t later = 0;
+    void note(const MicroBatch& of, std::size_t rows) {
+      if (of.first()) *this = {.first = rows};
+      else later = std::max(later, rows);
+    }
+  };
+  /// Returns those of the last call; zeros before the first.
+  const RowsGiven& rows_given() const { return rows_given_; }
 
-  /// Payload bytes that this rank sent and received in the last forward and backward pass, by purpose.
+  /// Payload bytes that this rank sent and received in the forward and backward passes of the last batch, by purpose.
   const TrafficCounters& forward_traffic() const { return forward_traffic_; }
   const TrafficCounters& backward_traffic() const { return backward_traffic_; }
 
@@ -138,9 +156,16 @@ class Model {
   void begin_dropout(const TokenBatch& own, std::size_t first_token, bool keep);
   void drop_embedding(const Tensor& x);
   void sum_replicated_gradients();
-  Loss forward(const TokenBatch& tokens, const LogitsSink* logits, bool keep);
-  double forward_own(const TokenBatch& own, std::size_t first_token, const LogitsSink* logits, bool keep);
-  void backward();
+  /// Sequences of a batch that this rank's data rank computes together: all of its own, or those of a micro-batch.
+  struct Part {
+    std::size_t first;  // number of the first in the whole batch
+    std::size_t count;
+  };
+  Part own_part(const TokenBatch& tokens) const;
+  Loss begin_batch(const TokenBatch& tokens);
+  void forward(const TokenBatch& tokens, const Part& part, const MicroBatch& of, const LogitsSink* logits, bool keep, Loss& loss);
+  double forward_own(const TokenBatch& own, std::size_t first_token, const MicroBatch& of, const LogitsSink* logits, bool keep);
+  void backward(const MicroBatch& of);
   void sum_over_world(std::span<double> values);
   void check_tokens(const TokenBatch& tokens) const;
   void check_positions(std::size_t sequence) const;
@@ -161,6 +186,7 @@ class Model {
   std::vector<std::uint32_t> positions_of_rows_;  // positions of this rank's residual rows; empty unless positions are learned
   std::optional<DropoutDraws> draws_;             // dropout of the current training pass
   Saved saved_;
+  RowsGiven rows_given_;
   TrafficCounters forward_traffic_;
   TrafficCounters backward_traffic_;
 };

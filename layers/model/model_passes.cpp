@@ -13,6 +13,17 @@
 
 namespace tsprun::detail {
 
+namespace {
+
+void add(TrafficCounters& sum, const TrafficCounters& part) {
+  for (int i = 0; i <= kPurposes; ++i) {
+    sum.sent[i] += part.sent[i];
+    sum.received[i] += part.received[i];
+  }
+}
+
+}  // namespace
+
 void Model::check_tokens(const TokenBatch& tokens) const {
   if (rank_.is_phantom() && tokens.ids.size() <= 1 && tokens.labels.empty()) return;
   if (tokens.sequence == 0 || tokens.batch == 0 || tokens.ids.size() != tokens.batch * tokens.sequence ||
@@ -66,43 +77,53 @@ OwnedTensor Model::final_norm(const Tensor& x) {
   return y;
 }
 
-Loss Model::forward(const TokenBatch& tokens, const LogitsSink* logits, bool keep) {
-  const TraceSpan span(rank_.trace(), "forward");
-  const TrafficCounters before = rank_.context().traffic();
+/// Checks a batch and counts its predicted tokens, by which the losses of all its parts are divided.
+Loss Model::begin_batch(const TokenBatch& tokens) {
   check_tokens(tokens);
   Loss loss;
   loss.tokens = static_cast<std::uint64_t>(std::ranges::count_if(tokens.labels, [](std::int64_t label) { return label >= 0; }));
   saved_ = {};
   saved_.weight = loss.tokens == 0 ? 0 : 1 / static_cast<double>(loss.tokens);
+  forward_traffic_ = backward_traffic_ = {};
+  return loss;
+}
 
-  // The data axis cuts the batch into whole sequences.
-  const int replicas = mesh_.layout().data();
-  const int replica = mesh_.place(mesh_.layout().data_axis());
-  const Chunks sequences = Chunks::balanced(replicas, tokens.batch);
-  if (keep && tokens.batch % static_cast<std::size_t>(replicas) != 0) {
-    throw Error(Cause::refused,
-                fmt::format("a batch of {} sequences doesn't divide by the data axis' {} ranks", tokens.batch, replicas));
-  }
-  const std::size_t first = sequences.offset(replica) * tokens.sequence;
-  const std::size_t count = sequences.count(replica) * tokens.sequence;
+/// Returns this data rank's sequences: the data axis cuts the batch into whole ones.
+Model::Part Model::own_part(const TokenBatch& tokens) const {
+  const Layout& layout = mesh_.layout();
+  const Chunks sequences = Chunks::balanced(layout.data(), tokens.batch);
+  const int replica = mesh_.place(layout.data_axis());
+  return {sequences.offset(replica), sequences.count(replica)};
+}
+
+/// Computes the forward pass of some of a batch's sequences, and adds their losses to `loss`; with the last micro-batch makes it
+/// the mean of all ranks' tokens.
+void Model::forward(const TokenBatch& tokens, const Part& part, const MicroBatch& of, const LogitsSink* logits, bool keep,
+                    Loss& loss) {
+  const TraceSpan span(rank_.trace(), "forward");
+  const TrafficCounters before = rank_.context().traffic();
+  const std::size_t first = part.first * tokens.sequence;
+  const std::size_t count = part.count * tokens.sequence;
   const LogitsSink shifted = [&](std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& tile) {
     std::vector<std::size_t> of_all(rows.begin(), rows.end());
     for (std::size_t& row : of_all) row += first;
     (*logits)(of_all, first_id, tile);
   };
   if (count > 0) {
-    loss.mean = forward_own({.batch = sequences.count(replica),
-                             .sequence = tokens.sequence,
-                             .ids = tokens.ids.size() <= 1 ? tokens.ids : tokens.ids.subspan(first, count),
-                             .labels = tokens.labels.empty() ? tokens.labels : tokens.labels.subspan(first, count),
-                             .seed = tokens.seed,
-                             .step = tokens.step},
-                            first, logits == nullptr || first == 0 ? logits : &shifted, keep);
+    loss.mean += forward_own({.batch = part.count,
+                              .sequence = tokens.sequence,
+                              .ids = tokens.ids.size() <= 1 ? tokens.ids : tokens.ids.subspan(first, count),
+                              .labels = tokens.labels.empty() ? tokens.labels : tokens.labels.subspan(first, count),
+                              .seed = tokens.seed,
+                              .step = tokens.step},
+                             first, of, logits == nullptr || first == 0 ? logits : &shifted, keep);
+    rows_given_.note(of, vocabulary_->rows_given());
   }
-  sum_over_world({&loss.mean, 1});
-  loss.mean *= saved_.weight;
-  forward_traffic_ = rank_.context().traffic() - before;
-  return loss;
+  if (of.last()) {
+    sum_over_world({&loss.mean, 1});
+    loss.mean *= saved_.weight;
+  }
+  add(forward_traffic_, rank_.context().traffic() - before);
 }
 
 void Model::sum_over_world(std::span<double> values) {
@@ -138,14 +159,15 @@ void Model::drop_embedding(const Tensor& x) {
 
 /// Computes the forward pass of this data rank's sequences. Returns this rank's part of the sum of losses; the sum of all ranks'
 /// parts is the whole.
-double Model::forward_own(const TokenBatch& own, std::size_t first_token, const LogitsSink* logits, bool keep) {
+double Model::forward_own(const TokenBatch& own, std::size_t first_token, const MicroBatch& of, const LogitsSink* logits,
+                          bool keep) {
   set_layout(own.batch, own.sequence);
   begin_dropout(own, first_token, keep);
   rank_.enter_stage(PassPart::embedding, false, [] { return std::string("embedding, forward"); });
   strategy_->begin_forward(store_, *layout_);
   const Category kept = keep ? Category::activations : Category::workspace;
   OwnedTensor x = layout_->residual(rank_, kept, options_.dtype, options_.config.hidden, "embedded tokens");
-  vocabulary_->embed(x->merged(0), *layout_, own.ids, kept);
+  vocabulary_->embed(x->merged(0), *layout_, own.ids, kept, of);
   add_positions(x->merged(0));
   drop_embedding(x->merged(0));
   rank_.look(Watched::result, x.view());
@@ -188,25 +210,45 @@ void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
   strategy_->end();
 }
 
-Loss Model::evaluate(const TokenBatch& tokens, const LogitsSink* logits) { return forward(tokens, logits, false); }
-
-Loss Model::forward_backward(const TokenBatch& tokens) {
-  if (!options_.training) throw Error(Cause::refused, "a model that wasn't made for training has no gradients");
-  const Loss loss = forward(tokens, nullptr, true);
-  backward();
+Loss Model::evaluate(const TokenBatch& tokens, const LogitsSink* logits) {
+  Loss loss = begin_batch(tokens);
+  forward(tokens, own_part(tokens), {}, logits, false, loss);
   return loss;
 }
 
-void Model::backward() {
+Loss Model::forward_backward(const TokenBatch& tokens) {
+  if (!options_.training) throw Error(Cause::refused, "a model that wasn't made for training has no gradients");
+  const std::size_t M = tokens.micro_batches;
+  const auto replicas = static_cast<std::size_t>(mesh_.layout().data());
+  if (M == 0 || tokens.batch % replicas != 0 || tokens.batch / replicas % M != 0) {
+    throw Error(Cause::refused, fmt::format("a batch of {} sequences doesn't divide by the data axis' {} ranks{}", tokens.batch,
+                                            replicas, M == 1 ? "" : fmt::format(" times {} micro-batches", M)));
+  }
+  Loss loss = begin_batch(tokens);
+  const Part own = own_part(tokens);
+  for (MicroBatch of{.number = 0, .count = M}; of.number < M; ++of.number) {
+    std::optional<TraceSpan> span;
+    if (M > 1) span.emplace(rank_.trace(), "micro-batch", static_cast<std::int64_t>(of.number));
+    const std::size_t count = own.count / M;
+    forward(tokens, {own.first + of.number * count, count}, of, nullptr, true, loss);
+    backward(of);
+  }
+  saved_ = {};
+  return loss;
+}
+
+void Model::backward(const MicroBatch& of) {
   const TraceSpan span(rank_.trace(), "backward");
   ComputeStream& compute = rank_.compute();
   const TrafficCounters before = rank_.context().traffic();
   rank_.enter_stage(PassPart::head, true, [] { return std::string("head, backward"); });
-  compute.fill_zero(store_.gradients(replicated_pack()));
-  if (options_.config.projection_biases() > 0) compute.fill_zero(store_.gradients(bias_pack_number(store_)));
+  if (of.first()) {
+    compute.fill_zero(store_.gradients(replicated_pack()));
+    if (options_.config.projection_biases() > 0) compute.fill_zero(store_.gradients(bias_pack_number(store_)));
+  }
 
   strategy_->on_gradients([this](std::size_t pack) { sums_.post(pack, Purpose::gradients); });
-  strategy_->begin_backward();
+  strategy_->begin_backward(of);
   const OwnedTensor d = layout_->residual(rank_, Category::workspace, kernels::summed_in(options_.dtype), options_.config.hidden,
                                           "gradient of the residual");
   {
@@ -214,7 +256,7 @@ void Model::backward() {
     norm_backward(compute, options_.config, d->merged(0), dx, saved_.x->merged(0), final_norm_weights(), kernels::Write::replace);
   }
   rank_.look(Watched::input_gradient, d.view());
-  if (!options_.config.tied_embeddings) sums_.post(head_pack(), Purpose::head);
+  if (of.last() && !options_.config.tied_embeddings) sums_.post(head_pack(), Purpose::head);
   saved_.x.reset();
   saved_.lse.reset();
   for (std::size_t layer = options_.config.layers; layer-- > 0;) {
@@ -224,20 +266,21 @@ void Model::backward() {
   rank_.enter_stage(PassPart::embedding, true, [] { return std::string("embedding, backward"); });
   drop_embedding(d->merged(0));
   vocabulary_->embed_backward(d->merged(0));
-  sums_.post(embedding_pack(), Purpose::embedding);
+  if (of.last()) sums_.post(embedding_pack(), Purpose::embedding);
   if (!options_.config.rotary_positions()) {
     const Tensor gradient = replicated(ParameterRole::positions, 0).second;
     compute.scatter_add_rows(gradient, d->merged(0), positions_of_rows_);
   }
-  sum_replicated_gradients();
+  if (of.last()) sum_replicated_gradients();
   strategy_->end();
-  for (std::size_t pack = 0; pack < replicated_pack(); ++pack) {
-    if (!sums_.posted(pack)) sums_.post(pack, Purpose::gradients);
+  if (of.last()) {
+    for (std::size_t pack = 0; pack < replicated_pack(); ++pack) {
+      if (!sums_.posted(pack)) sums_.post(pack, Purpose::gradients);
+    }
+    sums_.finish();
   }
-  sums_.finish();
-  saved_ = {};
-  backward_traffic_ = rank_.context().traffic() - before;
-  rank_.enter_stage(PassPart::update, true, [] { return std::string("update"); });
+  add(backward_traffic_, rank_.context().traffic() - before);
+  if (of.last()) rank_.enter_stage(PassPart::update, true, [] { return std::string("update"); });
 }
 
 /// Sums the gradients of replicated parameters over the ranks that have other tokens, and those of the projections' biases also

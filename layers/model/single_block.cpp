@@ -72,7 +72,7 @@ void SingleBlock::backward(const Tensor& d) {
   const TraceSpan span(rank_.trace(), "backward");
   const Tensor norm_gradients = store_.gradients(kNormPack, 0, 2);
   rank_.compute().fill_zero(norm_gradients);
-  strategy_->begin_backward();
+  strategy_->begin_backward({});
   block_.backward(0, d, vectors(), saved_);
   const Buffer both = buffer_of(norm_gradients);
   Communicator& with_other_tokens = mesh_.group(mesh_.layout().axes_of_tokens());

@@ -84,6 +84,11 @@ void Dense::begin_forward(const ParameterStore& store, const TokenLayout& tokens
   weights_->begin_forward(store);
 }
 
+void Dense::begin_backward(const MicroBatch& of) {
+  micro_batch_ = of;
+  weights_->begin_backward(of);
+}
+
 void Dense::begin_block_backward(std::size_t /*layer*/, const AttentionSaved& attention) {
   if (weights_->frees()) below_ = &attention;
   else begin_attention(attention);
@@ -94,13 +99,28 @@ void Dense::begin_attention(const AttentionSaved& saved) {
   if (saved.k.exists() && !attention_->exchanges()) attention_->begin(*tokens_, saved.k, saved.v);
 }
 
+/// Returns where the pack's gradients are to be written.
+Tensor Dense::gradients_of(std::size_t pack) {
+  const Tensor rows = weights_->gradients(pack);
+  tell_untold();
+  return rows;
+}
+
 void Dense::gradients_written(std::size_t pack) {
   weights_->written(pack);
-  tell_gradients(pack);
+  untold_ = pack;
+  if (weights_->complete_on_stream()) tell_untold();
+}
+
+/// Tells that the gradients written last are complete, unless those of further micro-batches are added to them.
+void Dense::tell_untold() {
+  if (untold_ && micro_batch_.last()) tell_gradients(*untold_);
+  untold_.reset();
 }
 
 void Dense::end() {
   weights_->end();
+  tell_untold();
   if (sequence_.size() == 1) return;
   // Streams are ordered, so after these barriers everything that the pass began is complete, also K and V that others read.
   for (const Stream stream : {Stream::weights, Stream::kv, Stream::gradients}) {
@@ -195,7 +215,7 @@ void Dense::attention_backward(std::size_t layer, const SublayerBackward& of, co
   const bool travels = sequence_.size() > 1;
   const auto queries_done = [&] {
     dO.reset();
-    packed = weights_->gradients(pack);
+    packed = gradients_of(pack);
     tokens_->rotate(compute(), dq, Rotation::inverse);
     compute().gemm(dX, matrix_of(dq.view()), W.Q);
     if (travels) gradients_of_queries();
@@ -244,7 +264,7 @@ void Dense::mlp_backward(std::size_t layer, const SublayerBackward& of, const Ml
   weights_->used(pack);
   // The MLP's weights have just been freed: in their memory the attention below can begin to gather its saved K and V.
   if (below_ != nullptr) begin_attention(*std::exchange(below_, nullptr));
-  columns.weight_gradients(MlpMatrices(weights_->gradients(pack), config_), bias, std::move(d), X, dY);
+  columns.weight_gradients(MlpMatrices(gradients_of(pack), config_), bias, std::move(d), X, dY);
   gradients_written(pack);
 }
 

@@ -14,7 +14,9 @@
 #include "layers/schedules/strategy.h"
 #include "layers/schedules/sublayer_weights.h"
 
+#include <cstddef>
 #include <memory>
+#include <optional>
 
 namespace tsprun::detail {
 
@@ -35,7 +37,7 @@ class Dense final : public Strategy {
   void begin_forward(const ParameterStore& store, const TokenLayout& tokens) override;
   void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
   void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
-  void begin_backward() override { weights_->begin_backward(); }
+  void begin_backward(const MicroBatch& of) override;
   void begin_block_backward(std::size_t layer, const AttentionSaved& attention) override;
   void mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) override;
   void attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) override;
@@ -48,7 +50,9 @@ class Dense final : public Strategy {
   }
   void begin_attention(const AttentionSaved& saved);
   void project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer);
+  Tensor gradients_of(std::size_t pack);
   void gradients_written(std::size_t pack);
+  void tell_untold();
   BlockBiases biases(std::size_t layer) const;
 
   Rank& rank_;
@@ -61,6 +65,8 @@ class Dense final : public Strategy {
   std::unique_ptr<SublayerWeights> weights_;
   const ParameterStore* store_ = nullptr;  // parameters of the current pass
   const TokenLayout* tokens_ = nullptr;
+  MicroBatch micro_batch_;                 // of the current backward pass
+  std::optional<std::size_t> untold_;      // a pack whose gradients were written and will be complete later
   const AttentionSaved* below_ = nullptr;  // what the current block's attention saved, in the MLP's backward pass
 };
 

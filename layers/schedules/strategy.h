@@ -3,12 +3,13 @@
 //
 // Shapes: x, dx, y and dy are residuals [B, S_p, h] of this rank's tokens (token_layout.h). x is the normed input of a sublayer,
 // in the model's dtype; y, dx and dy are in the type of sums (f32; f64 in f64 runs). A sublayer overwrites all of y or dx, and in
-// the backward pass the gradients of its pack in the store.
+// the backward pass the gradients of its pack in the store, to which those of later micro-batches are added (micro_batch.h).
 #pragma once
 
 #include "layers/layout/token_layout.h"
 #include "layers/parameters/parameter_store.h"
 #include "layers/schedules/log_sum_exps.h"
+#include "layers/schedules/micro_batch.h"
 
 #include <array>
 #include <cstddef>
@@ -90,9 +91,9 @@ class Strategy {
   /// Sets the dropout of attention probabilities for the following calls, forward and backward. Strategies derive the draws for
   /// their own heads and tokens with AttentionDropout::of(). Until the first call the probability is 0.
   virtual void drop_attention(const kernels::AttentionDropout& of) = 0;
-  /// Sets the function that is called in the following backward passes when everything that a pack's gradients need is done or
-  /// posted on Stream::gradients, with the pack's number, in the same order on all ranks. Gradients of packs for which it isn't
-  /// called are complete when end() returns.
+  /// Sets the function that is called in the following backward passes, if they are of a step's last micro-batch, when everything
+  /// that a pack's gradients need is done or posted on Stream::gradients, with the pack's number, in the same order on all ranks.
+  /// Gradients of packs for which it isn't called are complete when end() returns.
   void on_gradients(std::function<void(std::size_t pack)> call) { on_gradients_ = std::move(call); }
 
   /// Begins a pass. `store` and `tokens` are borrowed and must stay until the next pass begins. The strategy may begin to move
@@ -103,8 +104,8 @@ class Strategy {
   /// Computes y = MLP(x) without b_2, and fills those tensors of `saved` that exist.
   virtual void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) = 0;
 
-  /// Begins the backward pass of the same tokens.
-  virtual void begin_backward() = 0;
+  /// Begins the backward pass of the same tokens. `of` says which of the step's micro-batches they are.
+  virtual void begin_backward(const MicroBatch& of) = 0;
   /// Announces the backward pass of a block; `attention` is what its attention saved. The strategy may begin to move it while the
   /// MLP's backward pass is computed.
   virtual void begin_block_backward(std::size_t /*layer*/, const AttentionSaved& /*attention*/) {}

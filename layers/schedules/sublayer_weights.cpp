@@ -11,12 +11,13 @@ PackPlan CopiedWeights::stored(PackPlan whole) const {
 }
 
 void CopiedWeights::written(std::size_t pack) {
-  if (axis_.size() == 1) return;
+  add_own();
+  if (axis_.size() == 1 || !micro_batch().last()) return;
   summing_.push_back(post_sum(axis_, store().gradients(pack), {.stream = Stream::gradients, .purpose = Purpose::gradients}));
 }
 
 void CopiedWeights::end() {
-  for (const Work& work : summing_) rank_.wait(work);
+  for (const Work& work : summing_) rank().wait(work);
   summing_.clear();
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/rank/rank.h"
 #include "layers/parameters/parameter_store.h"
+#include "layers/schedules/micro_batch.h"
 
 #include <cstddef>
 #include <vector>
@@ -14,7 +15,8 @@ namespace tsprun::detail {
 /// begin_backward(); visit(), used(), gradients() and written() of each pack, the last first; end().
 class SublayerWeights {
  public:
-  SublayerWeights() = default;
+  /// Borrows `rank`.
+  explicit SublayerWeights(Rank& rank) : rank_(rank) {}
   SublayerWeights(const SublayerWeights&) = delete;
   SublayerWeights& operator=(const SublayerWeights&) = delete;
   virtual ~SublayerWeights() = default;
@@ -23,39 +25,52 @@ class SublayerWeights {
   virtual PackPlan stored(PackPlan whole) const = 0;
   /// Begins a pass over the packs of `store`, which is borrowed until the next pass begins.
   virtual void begin_forward(const ParameterStore& store) { store_ = &store; }
-  virtual void begin_backward() {}
+  virtual void begin_backward(const MicroBatch& of) { micro_batch_ = of; }
   /// Returns all rows of the pack as soon as they have arrived; valid until used().
   virtual Tensor visit(std::size_t pack) { return store_->values(pack); }
   /// Tells that the visit doesn't need the pack's weights any more.
   virtual void used(std::size_t /*pack*/) {}
   /// Returns whether used() frees memory, so that transfers that need memory had better begin after it.
   virtual bool frees() const { return false; }
-  /// Returns where this rank's gradients of all rows of the pack are to be written.
-  virtual Tensor gradients(std::size_t pack) { return store_->gradients(pack); }
-  /// Tells that the gradients were written: begins to sum them over the ranks that have other tokens.
+  /// Returns where this rank's gradients of all rows of the pack are to be written, in this micro-batch.
+  virtual Tensor gradients(std::size_t pack) {
+    own_ = {rank_, micro_batch_, store_->gradients(pack), Category::workspace, "weight gradients of a micro-batch"};
+    return own_.rows();
+  }
+  /// Tells that the gradients were written: adds them to those of earlier micro-batches, and begins to sum them over the ranks
+  /// that have other tokens, where these own shards; where they have copies, with the last micro-batch.
   virtual void written(std::size_t pack) = 0;
+  /// Returns whether gradients that were written are complete, or will be on Stream::gradients. Otherwise they are when the next
+  /// pack's gradients() or end() returns.
+  virtual bool complete_on_stream() const { return true; }
   /// Returns when all sums are complete.
   virtual void end() = 0;
 
  protected:
   const ParameterStore& store() const { return *store_; }
+  const MicroBatch& micro_batch() const { return micro_batch_; }
+  Rank& rank() const { return rank_; }
+  /// Adds what was written to gradients() to the store.
+  void add_own() { own_.add(); }
 
  private:
+  Rank& rank_;
   const ParameterStore* store_ = nullptr;
+  MicroBatch micro_batch_;  // of the current backward pass
+  MicroBatchGradient own_;
 };
 
 /// Every rank of the axis stores the same weights (dp, sp, tp): gradients are all-reduced, pack by pack.
 class CopiedWeights final : public SublayerWeights {
  public:
   /// Borrows both.
-  CopiedWeights(Rank& rank, Communicator& axis) : rank_(rank), axis_(axis) {}
+  CopiedWeights(Rank& rank, Communicator& axis) : SublayerWeights(rank), axis_(axis) {}
 
   PackPlan stored(PackPlan whole) const override;
   void written(std::size_t pack) override;
   void end() override;
 
  private:
-  Rank& rank_;
   Communicator& axis_;
   std::vector<Work> summing_;
 };

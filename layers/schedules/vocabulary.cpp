@@ -98,7 +98,9 @@ void ExchangedVocabulary::find_rows(const TokenLayout& tokens, std::span<const T
   }
 }
 
-void ExchangedVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
+void ExchangedVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept,
+                                const MicroBatch& of) {
+  micro_batch_ = of;
   plan_rows(tokens, ids, kept);
   const std::size_t h = hidden();
   const OwnedTensor out = rank_.tensor(Category::communication, x.dtype(), {rows_for_others_, h}, "embedding rows for others");
@@ -124,7 +126,7 @@ void ExchangedVocabulary::embed_backward(const ConstTensor& dx) {
   rank_.compute().gather_rows(out, dx, order_);
   rank_.wait(axis_.post_all_to_all_v(buffer_of(ConstTensor(out.view())), times(needed_, h), buffer_of(in.view()),
                                      elements_of(wanted_, h), {.stream = Stream::kv, .purpose = Purpose::embedding}));
-  if (!weights_.tied) rank_.compute().fill_zero(weights_.embedding_gradient);
+  if (!weights_.tied && micro_batch_.first()) rank_.compute().fill_zero(weights_.embedding_gradient);
   // In canonical order: the next rank's rows first, this rank's own last.
   for (int i = 1; i <= size(); ++i) {
     const auto q = static_cast<std::size_t>((me() + i) % size());
@@ -203,39 +205,41 @@ double HeadShard::merged_loss(Communicator& axis, const std::vector<std::size_t>
          compute.cross_entropy_loss(zeros, label_logit, labels);
 }
 
-double HeadShard::loss_and_gradients(const Tensor& dx, const Tensor& dW, const Tensor& lse, double weight) const {
+double HeadShard::loss_and_gradients(const Tensor& dx, const Tensor& dW, const Tensor& lse, double weight, Write into_dW) const {
   ComputeStream& compute = rank.compute();
   const auto vector = [&](std::string_view what) { return rank.tensor(Category::workspace, sums, {x.size(0)}, what); };
   const OwnedTensor maximum = vector("maxima of logits");
   const OwnedTensor sum = vector("sums of exponentials");
   const OwnedTensor label_logit = vector("labels' logits");
   compute.cross_entropy_begin(maximum, sum, label_logit);
-  if (x.size(0) == 0) compute.fill_zero(dW);
+  if (x.size(0) == 0 && into_dW == Write::replace) compute.fill_zero(dW);
   for_tiles(*this, [&](const Tensor& tile, std::size_t row, std::size_t count) {
     const Tensor maxima = maximum->slice(0, row, count);
     const Tensor exponentials = sum->slice(0, row, count);
     compute.cross_entropy_update(maxima, exponentials, label_logit->slice(0, row, count), tile, labels.subspan(row, count),
                                  static_cast<std::int64_t>(first_id));
     compute.cross_entropy_finish(lse.slice(0, row, count), maxima, exponentials);
-    add_gradients(tile, row, dx, dW, lse, weight, Write::replace);
+    add_gradients(tile, row, dx, dW, lse, weight, Write::replace, into_dW);
   });
   return compute.cross_entropy_loss(lse, label_logit, labels);
 }
 
 void HeadShard::add_gradients(const Tensor& tile, std::size_t row, const Tensor& dx, const Tensor& dW, const ConstTensor& lse,
-                              double weight, Write into_dx) const {
+                              double weight, Write into_dx, Write into_dW) const {
   ComputeStream& compute = rank.compute();
   const std::size_t count = tile.size(0);
   compute.cross_entropy_backward(tile, tile, lse.slice(0, row, count), labels.subspan(row, count),
                                  static_cast<std::int64_t>(first_id), weight);
   compute.gemm(dx.slice(0, row, count), tile, W, into_dx);
-  compute.gemm(dW, tile.transposed(0, 1), x.slice(0, row, count), row == 0 ? Write::replace : Write::add);
+  compute.gemm(dW, tile.transposed(0, 1), x.slice(0, row, count), row == 0 ? into_dW : Write::add);
 }
 
-void HeadShard::backward(const Tensor& dx, const Tensor& dW, const ConstTensor& lse, double weight, Write into_dx) const {
-  if (x.size(0) == 0) rank.compute().fill_zero(dW);
-  for_tiles(*this,
-            [&](const Tensor& tile, std::size_t row, std::size_t) { add_gradients(tile, row, dx, dW, lse, weight, into_dx); });
+void HeadShard::backward(const Tensor& dx, const Tensor& dW, const ConstTensor& lse, double weight, Write into_dx,
+                         Write into_dW) const {
+  if (x.size(0) == 0 && into_dW == Write::replace) rank.compute().fill_zero(dW);
+  for_tiles(*this, [&](const Tensor& tile, std::size_t row, std::size_t) {
+    add_gradients(tile, row, dx, dW, lse, weight, into_dx, into_dW);
+  });
 }
 
 double ExchangedVocabulary::head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens,
@@ -264,7 +268,8 @@ double ExchangedVocabulary::head(const ConstTensor& x, const Tensor& lse, const 
   }
   if (size() == 1 && weight) {
     head_dx_ = head_input_gradient(rank_, x, lse.dtype());
-    return shard_of(x, weights_.head, me(), lse.dtype()).loss_and_gradients(head_dx_, weights_.head_gradient, lse, *weight);
+    return shard_of(x, weights_.head, me(), lse.dtype())
+        .loss_and_gradients(head_dx_, weights_.head_gradient, lse, *weight, micro_batch_.write());
   }
   return all ? head_gathered(x, lse, tokens, logits, weight.has_value()) : head_rotated(x, lse, logits);
 }
@@ -309,16 +314,18 @@ double ExchangedVocabulary::head_rotated(const ConstTensor& x, const Tensor& lse
 OwnedTensor ExchangedVocabulary::head_backward_rotated(const ConstTensor& x, const ConstTensor& lse, double weight) {
   OwnedTensor dx = head_input_gradient(rank_, x, lse.dtype());
   RingShards ring = rotation();
+  MicroBatchGradient own(rank_, micro_batch_, weights_.head_gradient, Category::communication, "vocabulary gradient shard");
   RingSums sums(
-      rank_, axis_, weights_.head_gradient, [this](int r) { return rows_.count(r); },
+      rank_, axis_, own.rows(), [this](int r) { return rows_.count(r); },
       CallOptions{.stream = Stream::gradients, .purpose = Purpose::head}, "vocabulary gradient shard");
   const auto multiply = [&](std::size_t t) {
     shard_of(x, ring.at(t), shard_at(axis_, t), lse.dtype())
-        .backward(dx, sums.part(t), lse, weight, t == 0 ? Write::replace : Write::add);
+        .backward(dx, sums.part(t), lse, weight, t == 0 ? Write::replace : Write::add, Write::replace);
     sums.pass_on(t);
   };
   look_ahead(static_cast<std::size_t>(size()), {{1, [&](std::size_t t) { ring.fetch(t); }}, {0, multiply}});
   sums.settle();
+  own.add();
   return dx;
 }
 

@@ -13,6 +13,7 @@
 #include "layers/layout/token_layout.h"
 #include "layers/parameters/parameter_store.h"
 #include "layers/schedules/head_plan.h"
+#include "layers/schedules/micro_batch.h"
 #include "layers/schedules/ring.h"
 
 #include <cstdint>
@@ -50,10 +51,13 @@ class Vocabulary {
 
   /// Writes the embedding of this rank's tokens to x [rows, h]. `ids` [B, S] in natural order. On a phantom, without labels, no
   /// ids stand for ids that are equally frequent, and one for that id at every token. `kept`: memory category of what this rank
-  /// keeps of them. Throws Error(refused) for ids outside of the vocabulary.
-  virtual void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) = 0;
-  /// Sends the gradients dx [rows, h] of the embedding's rows to their owners. Replaces the embedding's gradient, or adds to it
-  /// if head and embedding are tied. Call it after embed() of the same tokens, and if tied after head_backward().
+  /// keeps of them. `of`: which of the step's micro-batches they are, if the gradients follow. Throws Error(refused) for ids
+  /// outside of the vocabulary.
+  virtual void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept,
+                     const MicroBatch& of = {}) = 0;
+  /// Sends the gradients dx [rows, h] of the embedding's rows to their owners. Replaces the embedding's gradient in the first
+  /// micro-batch, and adds to it in later ones, or if head and embedding are tied. Call it after embed() of the same tokens, and
+  /// if tied after head_backward().
   virtual void embed_backward(const ConstTensor& dx) = 0;
   /// Returns how many tokens of the last embed() have one of this rank's embedding rows. The memory of a pass depends on the ids
   /// through this number only.
@@ -62,10 +66,11 @@ class Vocabulary {
   /// Returns this rank's part of the sum over predicted tokens of (log-sum-exp − the label's logit); the sum of all ranks' parts
   /// is the whole. x [rows, h]; `labels` [B, S] in natural order; writes `lse` [rows] for head_backward(). `logits` may be null.
   /// `weight`: 1 / number of predicted tokens, if head_backward() follows, else none. With a weight there are no `logits`, and
-  /// the head's gradient may be replaced already.
+  /// the head's gradient may be complete already.
   virtual double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
                       const LogitsSink* logits, std::optional<double> weight) = 0;
-  /// Returns dx [rows, h] in the type of sums, which the caller owns, and replaces the head's gradient. Call it once after head()
+  /// Returns dx [rows, h] in the type of sums, which the caller owns, and replaces the head's gradient in the
+  /// first micro-batch, or adds to it. Call it once after head()
   /// of the same tokens with the same weight.
   virtual OwnedTensor head_backward(const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens, double weight) = 0;
 };
@@ -89,17 +94,18 @@ struct HeadShard {
   /// `numbers` as above.
   double merged_loss(Communicator& axis, const std::vector<std::size_t>& counts, const Tensor& lse, const LogitsSink* logits,
                      std::span<const std::size_t> numbers) const;
-  /// Returns the sum of the tokens' losses, writes lse [rows], and replaces dx and dW as backward() does. The shard must be the
-  /// whole vocabulary. Every logit is computed once.
-  double loss_and_gradients(const Tensor& dx, const Tensor& dW, const Tensor& lse, double weight) const;
-  /// Writes the shard's gradient to dW [ids, h], and its part of x's to dx [rows, h], which is replaced or added to. `weight`: as
-  /// in Vocabulary::head().
-  void backward(const Tensor& dx, const Tensor& dW, const ConstTensor& lse, double weight, kernels::Write into_dx) const;
+  /// Returns the sum of the tokens' losses, writes lse [rows], replaces dx, and writes dW as backward() does. The shard must be
+  /// the whole vocabulary. Every logit is computed once.
+  double loss_and_gradients(const Tensor& dx, const Tensor& dW, const Tensor& lse, double weight, kernels::Write into_dW) const;
+  /// Computes the shard's gradient dW [ids, h], and its part of x's, dx [rows, h]; each is replaced or added to. `weight`: as in
+  /// Vocabulary::head().
+  void backward(const Tensor& dx, const Tensor& dW, const ConstTensor& lse, double weight, kernels::Write into_dx,
+                kernels::Write into_dW) const;
 
  private:
   /// Does backward()'s work for the tile of logits that begins at `row`, and overwrites the tile.
   void add_gradients(const Tensor& tile, std::size_t row, const Tensor& dx, const Tensor& dW, const ConstTensor& lse,
-                     double weight, kernels::Write into_dx) const;
+                     double weight, kernels::Write into_dx, kernels::Write into_dW) const;
 };
 
 /// The vocabulary over ranks that have different tokens: rows of the embedding go to the ranks of their tokens, and either the
@@ -110,7 +116,8 @@ class ExchangedVocabulary final : public Vocabulary {
   /// rank and the axis are borrowed.
   ExchangedVocabulary(Rank& rank, Communicator& axis, const Chunks& rows, HeadPlan plan, const Weights& weights);
 
-  void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) override;
+  void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept,
+             const MicroBatch& of) override;
   void embed_backward(const ConstTensor& dx) override;
   std::size_t rows_given() const override { return rows_for_others_; }
   double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
@@ -139,6 +146,7 @@ class ExchangedVocabulary final : public Vocabulary {
   Chunks rows_;
   HeadPlan plan_;
   Weights weights_;
+  MicroBatch micro_batch_;  // that of embed()
 
   // The embedding's exchange, by rank of the axis: which of this rank's rows that rank needs, in the order of its tokens, and
   // how many of that rank's rows this rank needs.

@@ -46,7 +46,7 @@ OwnedTensor ExchangedVocabulary::head_backward_gathered(const ConstTensor& x, co
   OwnedTensor dx = head_input_gradient(rank_, x, sums);
   const OwnedTensor dx_all = rank_.tensor(Category::communication, sums, {all, hidden()}, "gradient of the head's input");
   shard_of(gathered_x_, weights_.head, me(), sums)
-      .backward(dx_all, weights_.head_gradient, gathered_lse_, weight, Write::replace);
+      .backward(dx_all, weights_.head_gradient, gathered_lse_, weight, Write::replace, micro_batch_.write());
   gathered_x_.reset();
   gathered_lse_.reset();
   rank_.wait(axis_.post_reduce_scatter_v(buffer_of(ConstTensor(dx_all.view())), buffer_of(dx.view()),

@@ -12,16 +12,20 @@ constexpr bool kBackward = true;
 constexpr bool kExposed = false;
 constexpr bool kHidden = true;
 
-/// Collects the flows of one replica and multiplies them by dp at the end.
+/// Collects the flows of one replica and one micro-batch, and multiplies them at the end.
 class Counter : BlockFlows {
  public:
-  Counter(const MeshSetting& of, const Setting& replica) : BlockFlows(replica, of.layout), of_(of) {}
+  Counter(const MeshSetting& of, const Setting& micro_batch) : BlockFlows(micro_batch, of.layout), of_(of) {}
 
   std::vector<Flow> step() {
     add_block_flows(*this);
     vocabulary();
     norm_gains();
-    for (Flow& flow : flows) flow.bytes *= static_cast<std::uint64_t>(layout.data());
+    for (Flow& flow : flows) {
+      const std::uint64_t times = flow.once ? 1 : of_.setting.micro_batches;
+      flow.bytes *= times * static_cast<std::uint64_t>(layout.data());
+      flow.messages *= times;
+    }
     if (layout.data() > 1) data_axis();
     std::erase_if(flows, [](const Flow& flow) { return flow.bytes == 0; });
     return std::move(flows);
@@ -34,9 +38,10 @@ class Counter : BlockFlows {
     AxisKind axis;
     bool with_tensors;
   };
-  void add(Among among, Purpose purpose, Pattern pattern, Phase phase, bool backward, bool hidden, std::uint64_t bytes,
-           std::uint64_t messages) {
+  Flow& add(Among among, Purpose purpose, Pattern pattern, Phase phase, bool backward, bool hidden, std::uint64_t bytes,
+            std::uint64_t messages) {
     flows.push_back({among.axis, among.with_tensors, purpose, pattern, phase, backward, hidden, bytes, messages});
+    return flows.back();
   }
   /// Returns the ranks over which tokens are cut between layers.
   Among token_cutters() const {
@@ -71,9 +76,9 @@ class Counter : BlockFlows {
     if (D == 1) return;
     const std::uint64_t gradients = 2 * V * model.hidden * a * (D - 1);
     // The embedding's gradient is complete only when the backward pass ends.
-    add(layout.token_axis(), Purpose::embedding, Pattern::collective, Phase::pass, kBackward, kExposed, gradients, 2);
+    add(layout.token_axis(), Purpose::embedding, Pattern::collective, Phase::pass, kBackward, kExposed, gradients, 2).once = true;
     if (!model.tied_embeddings)
-      add(layout.token_axis(), Purpose::head, Pattern::collective, Phase::pass, kBackward, kHidden, gradients, 2);
+      add(layout.token_axis(), Purpose::head, Pattern::collective, Phase::pass, kBackward, kHidden, gradients, 2).once = true;
   }
 
   void add_embedding(Among among, std::uint64_t rows) {
@@ -95,7 +100,8 @@ class Counter : BlockFlows {
     const auto all_reduced = [&](Among among, std::uint64_t elements, std::uint64_t ranks, std::uint64_t of_them) {
       if (ranks == 1 || elements == 0) return;
       add(among, Purpose::other, Pattern::collective, Phase::pass, kBackward, kExposed, 2 * elements * a * (ranks - 1) * of_them,
-          2);
+          2)
+          .once = true;
     };
     all_reduced(token_cutters(), gains, over, groups);
     // Under plain tp, the ranks of the tensor axis have the same tokens, but each computes its own slice of the projections'
@@ -118,7 +124,8 @@ class Counter : BlockFlows {
     }
     const auto all_reduced = [&](Purpose purpose, bool hidden, std::uint64_t elements, std::uint64_t messages) {
       add(layout.data_axis(), purpose, Pattern::collective, Phase::pass, kBackward, hidden,
-          2 * elements * a * static_cast<std::uint64_t>(layout.data() - 1), messages);
+          2 * elements * a * static_cast<std::uint64_t>(layout.data() - 1), messages)
+          .once = true;
     };
     all_reduced(Purpose::gradients, kHidden, all.attention + all.mlp, 2 * model.layers);
     const std::uint64_t tables = model.tied_embeddings ? 1 : 2;
@@ -135,8 +142,8 @@ class Counter : BlockFlows {
 
 std::vector<Flow> step_flows(const Setting& setting, const Layout& layout) {
   const MeshSetting of{setting, layout};
-  const Setting replica = of.replica();
-  return Counter(of, replica).step();
+  const Setting micro_batch = of.micro_batch();
+  return Counter(of, micro_batch).step();
 }
 
 Traffic sum(const std::vector<Flow>& flows) {

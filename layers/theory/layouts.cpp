@@ -26,6 +26,13 @@ Setting MeshSetting::replica() const {
   return replica;
 }
 
+Setting MeshSetting::micro_batch() const {
+  Setting part = replica();
+  part.batch /= part.micro_batches;
+  part.micro_batches = 1;
+  return part;
+}
+
 MeshPlace place_of(const Layout& layout, int rank) {
   return {.tensor = layout.place(layout.tensor_axis(), rank), .sequence = layout.place(layout.token_axis(), rank)};
 }
@@ -55,7 +62,7 @@ std::size_t kv_heads_read(const ModelConfig& model, const BlockSlice& slice, int
 // --- activations -------------------------------------------------------------------------------------------------------------
 
 std::uint64_t held_tokens(const MeshSetting& of, MeshPlace place) {
-  const Setting replica = of.replica();
+  const Setting replica = of.micro_batch();
   const std::size_t rows = replica.batch * Zigzag(replica.sequence, of.layout.sequence()).tokens(place.sequence);
   return of.layout.slices_tokens() ? Chunks::balanced(of.layout.tensor(), rows).count(place.tensor) : rows;
 }
@@ -75,7 +82,7 @@ std::uint64_t saved_bytes_per_token(const Setting& setting) {
 }
 
 std::uint64_t saved_bytes(const MeshSetting& of, MeshPlace place) {
-  const Setting replica = of.replica();
+  const Setting replica = of.micro_batch();
   const ModelConfig& model = replica.model;
   const BlockSlice slice = BlockSlice::of(model, place.tensor, of.layout.tensor());
   Setting part = replica;

@@ -17,13 +17,15 @@
 namespace tsprun::detail::theory {
 
 /// A model with its input, and the layout that it runs on, which must be possible (why_impossible()). `setting.batch` counts the
-/// sequences of the whole job; the data axis must divide it.
+/// sequences of the whole job; the data axis times the micro-batches must divide it.
 struct MeshSetting {
   Setting setting;
   Layout layout = {};
 
   /// Returns the setting of one replica: the same with the batch divided by the data axis.
   Setting replica() const;
+  /// Returns the setting of what a replica computes at a time: one micro-batch.
+  Setting micro_batch() const;
 };
 
 /// A rank's coordinates on the tensor and the sequence axis.
@@ -52,14 +54,15 @@ std::uint64_t optimizer_states(const ElementBytes& bytes);
 /// Returns how many K/V heads are read by part `part` of a slice's query heads, which are cut evenly into `parts`.
 std::size_t kv_heads_read(const ModelConfig& model, const BlockSlice& slice, int part, int parts);
 
-/// Returns the number of tokens in the rank's residual stream.
+/// Returns the number of tokens in the rank's residual stream, of a micro-batch.
 std::uint64_t held_tokens(const MeshSetting& of, MeshPlace place);
 /// Returns the bytes that a layer saves for each local token, by recomputation mode: none β(2h + 2a + 2k + 2f) + β_l·n_h (f
 /// instead of 2f if the MLP has no gate), selective β(2h + a) + β_l·n_h, full 2βh. Symbols as in docs/algorithms.md.
 std::uint64_t saved_bytes_per_token(const Setting& setting);
-/// Returns the bytes that a rank saves in one layer for the backward pass.
+/// Returns the bytes that a rank saves in one layer for the backward pass of a micro-batch.
 std::uint64_t saved_bytes(const MeshSetting& of, MeshPlace place);
-/// Returns the bytes of activations that a rank saves in a whole step. `id_bytes`: bytes of ids and labels per token.
+/// Returns the bytes of activations that a rank saves in a whole step: those of one micro-batch. `id_bytes`: bytes of ids and
+/// labels per token.
 std::uint64_t activation_bytes(const MeshSetting& of, MeshPlace place, std::uint64_t id_bytes);
 
 /// Returns the bytes that a rank certainly holds in a training step, exactly: parameters, gradients, optimizer states and saved

@@ -39,6 +39,12 @@ ModelOptions model_options(const MeshSetting& of, const PeakOptions& options) {
           .kv_bucket_heads = options.kv_bucket_heads};
 }
 
+/// Returns the batch of a setting.
+TokenBatch batch_of(const Setting& setting, std::span<const Token> ids = {}, std::span<const std::int64_t> labels = {}) {
+  return {
+      .batch = setting.batch, .sequence = setting.sequence, .ids = ids, .labels = labels, .micro_batches = setting.micro_batches};
+}
+
 /// Returns the tensor of a part that takes most scratch to read and write: its values, or the sums that training keeps of them.
 const Tensor& widest(const ParameterStore& store, const ParameterPart& part) { return store.training() ? part.m : part.value; }
 
@@ -118,9 +124,10 @@ void RunPeaks::pass(const TokenBatch& tokens) {
   });
 }
 
-void RunPeaks::pass_with_own_ids(std::size_t batch, std::size_t sequence) {
+void RunPeaks::pass_with_own_ids(TokenBatch tokens) {
   const Token id = parts_->model.first_own_id();
-  pass({.batch = batch, .sequence = sequence, .ids = {&id, 1}, .labels = {}});
+  tokens.ids = {&id, 1};
+  pass(tokens);
 }
 
 void RunPeaks::save() { write_files(parts_->phantom.rank, parts_->model.parameters()); }
@@ -140,9 +147,7 @@ RecordedStep record_step(const MeshSetting& of, int rank, PeakOptions options, i
   if (count_received) recorder.count_received();
   options.recorder = &recorder;
   RunPeaks run(of, rank, options);
-  TokenBatch tokens;
-  tokens.batch = of.setting.batch;
-  tokens.sequence = of.setting.sequence;
+  const TokenBatch tokens = batch_of(of.setting);
   for (int pass = 1; pass < passes; ++pass) run.pass(tokens);
   recorder.begin(run.use());
   run.pass(tokens);
@@ -152,21 +157,23 @@ RecordedStep record_step(const MeshSetting& of, int rank, PeakOptions options, i
   return step;
 }
 
-void DecisivePasses::note(std::uint64_t number, std::size_t batch, std::size_t sequence, std::size_t rows, std::uint64_t held) {
-  const auto surpasses = [&](const Pass& pass) { return pass.batch == batch && pass.sequence == sequence && pass.rows >= rows; };
+void DecisivePasses::note(std::uint64_t number, const TokenBatch& tokens, const Model::RowsGiven& rows, std::uint64_t held) {
+  const auto surpasses = [&](const Pass& pass) {
+    return pass.batch == tokens.batch && pass.sequence == tokens.sequence && pass.micro_batches == tokens.micro_batches &&
+           pass.rows.first >= rows.first && pass.rows.later >= rows.later;
+  };
   const bool changed = held != held_;
   if (!changed && std::ranges::any_of(alike_, surpasses)) return;
   numbers_.push_back(number);
   if (changed) alike_.clear();
-  else alike_.push_back({batch, sequence, rows});
+  else alike_.push_back({tokens.batch, tokens.sequence, tokens.micro_batches, rows});
   held_ = held;
 }
 
 CategoryBytes peaks(const MeshSetting& of, int rank, std::span<const std::int32_t> ids, const PeakOptions& options) {
   RunPeaks run(of, rank, options);
   const std::vector<std::int64_t> labels(ids.size(), 0);
-  for (std::size_t pass = 0; pass < std::min(options.passes, kTellingPasses); ++pass)
-    run.pass({.batch = of.setting.batch, .sequence = of.setting.sequence, .ids = ids, .labels = labels});
+  for (std::size_t pass = 0; pass < std::min(options.passes, kTellingPasses); ++pass) run.pass(batch_of(of.setting, ids, labels));
   return run.peaks();
 }
 
@@ -188,8 +195,7 @@ struct WorstTotals {
 };
 WorstTotals totals_for_any_ids(const MeshSetting& of, int rank, const PeakOptions& options) {
   RunPeaks run(of, rank, options);
-  for (std::size_t pass = 0; pass < std::min(options.passes, kTellingPasses); ++pass)
-    run.pass_with_own_ids(of.setting.batch, of.setting.sequence);
+  for (std::size_t pass = 0; pass < std::min(options.passes, kTellingPasses); ++pass) run.pass_with_own_ids(batch_of(of.setting));
   const std::uint64_t steps = run.peaks().total;
   if (options.training) run.save();
   return {steps, run.peaks().total};

@@ -42,13 +42,14 @@ struct RankCounts {
 /// Forecast of a run, pass by pass.
 class RunPeaks {
  public:
-  /// Prepares the forecast for `rank` of the mesh. Ignores options.passes. Throws Error(refused) for an impossible layout.
+  /// Prepares the forecast for `rank` of the mesh. Ignores options.passes, and batch, sequence and micro-batches of the setting.
+  /// Throws Error(refused) for an impossible layout.
   RunPeaks(const MeshSetting& of, int rank, const PeakOptions& options);
   ~RunPeaks();
   /// Runs one training step or evaluation. Without ids, as if all ids were equally frequent.
   void pass(const TokenBatch& tokens);
-  /// Runs one pass over [batch, sequence] tokens whose embedding rows all belong to this rank, the worst case.
-  void pass_with_own_ids(std::size_t batch, std::size_t sequence);
+  /// Runs one pass over tokens without ids as if all of their embedding rows belonged to this rank, the worst case.
+  void pass_with_own_ids(TokenBatch tokens);
   /// Books what saving a checkpoint takes now, between passes.
   void save();
   /// Returns the peaks over all passes so far.
@@ -75,12 +76,13 @@ struct RecordedStep {
 RecordedStep record_step(const MeshSetting& of, int rank, PeakOptions options, int passes, bool count_received);
 
 /// Finds the passes of a rank's run that decide its memory peaks. A pass isn't decisive if an earlier one had the same batch and
-/// sequence, at least as many embedding rows to give, and the same memory in use before it; a forecast can leave it out.
+/// sequence, as many micro-batches, at least as many embedding rows to give, and the same memory in use before it; a forecast can
+/// leave it out.
 class DecisivePasses {
  public:
-  /// Notes that pass `number` has ended. `rows`: what Model::rows_given() returns; `held`: bytes in use on the heap now, between
-  /// passes.
-  void note(std::uint64_t number, std::size_t batch, std::size_t sequence, std::size_t rows, std::uint64_t held);
+  /// Notes that pass `number` has ended. `rows`: what Model::rows_given() returns of it; `held`: bytes in use on the heap now,
+  /// between passes.
+  void note(std::uint64_t number, const TokenBatch& tokens, const Model::RowsGiven& rows, std::uint64_t held);
   /// Returns the numbers of the decisive passes, in order. They are few: their count grows as the logarithm of the run's length.
   const std::vector<std::uint64_t>& numbers() const { return numbers_; }
 
@@ -88,7 +90,8 @@ class DecisivePasses {
   struct Pass {
     std::size_t batch;
     std::size_t sequence;
-    std::size_t rows;
+    std::size_t micro_batches;
+    Model::RowsGiven rows;
   };
   std::vector<std::uint64_t> numbers_;
   std::vector<Pass> alike_;  // decisive passes since `held_` last changed

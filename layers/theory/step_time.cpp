@@ -126,8 +126,9 @@ StepTime step_time(const Setting& setting, const Layout& layout, const Machine& 
   const RankParameters parameters = held(mesh, place);
   const CategoryBytes bytes = certain(mesh, place, 0);
   const auto element = static_cast<double>(setting.bytes.element);
+  const auto M = static_cast<double>(setting.micro_batches);
   // A rank computes with all weights of its tensor rank, whichever rank holds them.
-  const double visits = tokens_way(layout).shares_weights ? layout.sequence() : 1;
+  const double visits = M * (tokens_way(layout).shares_weights ? layout.sequence() : 1);
   // Backward reads each weight for dX and writes its part of the gradient.
   const std::array<double, 2> touches = {element, element + static_cast<double>(setting.bytes.accumulated)};
   for (const bool backward : {false, true}) {
@@ -138,7 +139,7 @@ StepTime step_time(const Setting& setting, const Layout& layout, const Machine& 
     pass.stages[0].work[at(Resource::compute)] = attention;
     pass.stages[1].work[at(Resource::compute)] = of.mlp / gemm;
     pass.stages[2].work[at(Resource::compute)] = of.head / gemm;
-    const auto saved = static_cast<double>(bytes[Category::activations]);
+    const auto saved = M * static_cast<double>(bytes[Category::activations]);
     const auto reads = [&](std::uint64_t held_elements) {
       return static_cast<double>(held_elements) * visits * touches[backward ? 1 : 0];
     };

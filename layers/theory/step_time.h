@@ -5,7 +5,8 @@
 //   compute    GEMM FLOPs over peak × gemm_efficiency, plus flash attention's FLOPs over peak × attention_efficiency, on the rank
 //              that computes most. Counts causal pairs only, and every recomputation. Kernels count as large; launching them
 //              takes no time.
-//   memory     bytes that must at least pass through the GPU's memory: weights once a pass; saved activations once each way; all
+//   memory     bytes that must at least pass through the GPU's memory: weights once a micro-batch and pass; saved activations
+//   once each way; all
 //              parameters, gradients and optimizer states read and written once in the update. A phase takes the longer of
 //              compute and memory.
 //   links      the mean bytes that a rank receives in each flow (flows.h), on the links that the flow's axis uses.

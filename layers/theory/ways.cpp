@@ -40,15 +40,15 @@ const AxisWay& way_of(AxisKind axis) { return kWays[index_of(axis)]; }
 
 }  // namespace
 
-BlockFlows::BlockFlows(const Setting& replica, const Layout& of)
-    : setting(replica),
+BlockFlows::BlockFlows(const Setting& micro_batch, const Layout& of)
+    : setting(micro_batch),
       layout(of),
-      model(replica.model),
+      model(micro_batch.model),
       T(static_cast<std::uint64_t>(of.tensor())),
       D(static_cast<std::uint64_t>(of.sequence())),
       L(model.layers),
-      e(replica.bytes.element),
-      a(replica.bytes.accumulated),
+      e(micro_batch.bytes.element),
+      a(micro_batch.bytes.accumulated),
       kv_read(HeadCut(model.query_heads, model.kv_heads, of.tensor()).kv_heads_read_by_all()),
       copied(2 * model.hidden * model.head_dim * (kv_read - model.kv_heads)) {}
 

@@ -13,9 +13,9 @@
 
 namespace tsprun::detail::theory {
 
-/// The flows of all blocks of one replica, and the numbers that they follow from.
+/// The flows of all blocks of one replica's micro-batch, and the numbers that they follow from.
 struct BlockFlows {
-  const Setting& setting;  ///< of one replica
+  const Setting& setting;  ///< of one micro-batch
   const Layout& layout;
   const ModelConfig& model;
   std::uint64_t T;        ///< ranks of tp
@@ -27,13 +27,14 @@ struct BlockFlows {
   std::uint64_t copied;   ///< elements of W_K and W_V beyond the first copy
   std::vector<Flow> flows = {};
 
-  /// Borrows both; `replica` is the setting of one replica.
-  BlockFlows(const Setting& replica, const Layout& layout);
+  /// Borrows both.
+  BlockFlows(const Setting& micro_batch, const Layout& layout);
 
-  /// Adds a flow over an axis. `bytes` and `messages` are those of all layers.
-  void add(AxisKind axis, Purpose purpose, Pattern pattern, Phase phase, bool backward, bool hidden, std::uint64_t bytes,
-           std::uint64_t messages) {
+  /// Adds a flow over an axis and returns it. `bytes` and `messages` are those of all layers.
+  Flow& add(AxisKind axis, Purpose purpose, Pattern pattern, Phase phase, bool backward, bool hidden, std::uint64_t bytes,
+            std::uint64_t messages) {
     flows.push_back({axis, false, purpose, pattern, phase, backward, hidden, bytes, messages});
+    return flows.back();
   }
 };
 

@@ -49,6 +49,34 @@ Answer test_of_two_models() {
                                        "64", "--batch", "2"})};
 }
 
+TEST(SimulateCommand, PlaysMicroBatches) {
+  const auto step = [](const std::string& layout, const std::string& micro_batches) {
+    const Answer answer =
+        simulate({"--machine", "mi300x", "--layout", layout, "--batch", "8", "--seq", "512", "--micro-batches", micro_batches});
+    EXPECT_EQ(answer.code, 0) << answer.err;
+    return only_row(answer);
+  };
+  for (const char* layout : {"tsp=4", "dp=2,tp=2"}) {
+    const json one = step(layout, "1");
+    const json four = step(layout, "4");
+    EXPECT_EQ(four.at("micro_batches"), 4);
+    const auto moved = [](const json& row, const char* purpose) {
+      return row.at("traffic_bytes").at(purpose).get<std::uint64_t>();
+    };
+    // Weights travel with each micro-batch; activations are the same tokens'.
+    EXPECT_EQ(moved(four, "weights"), 4 * moved(one, "weights"));
+    EXPECT_EQ(moved(four, "activations"), moved(one, "activations"));
+    EXPECT_EQ(moved(four, "kv"), moved(one, "kv"));
+    EXPECT_GT(four.at("seconds").get<double>(), one.at("seconds").get<double>());
+    const auto held = [](const json& row) { return row.at("memory_peak_bytes").at("activations").get<std::uint64_t>(); };
+    EXPECT_EQ(4 * held(four), held(one));
+  }
+  EXPECT_THAT(simulate({"--machine", "mi300x", "--layout", "tsp=4", "--batch", "8", "--micro-batches", "3"}).err,
+              HasSubstr("--micro-batches 3 doesn't divide --batch 8; try --micro-batches 2 or --batch 9"));
+  EXPECT_THAT(simulate({"--machine", "mi300x", "--layout", "tsp=4", "--batch", "8", "--micro-batches", "2", "--forward"}).err,
+              HasSubstr("leave --forward out"));
+}
+
 TEST(SimulateCommand, ReportsAStep) {
   const Answer answer = simulate({"--machine", "mi300x", "--layout", "dp=2,tsp=8", "--batch", "4", "--seq", "512"});
   ASSERT_EQ(answer.code, 0) << answer.err;

@@ -34,6 +34,7 @@ struct Case {
   std::size_t sequence = 1;
   DType dtype = DType::f32;
   Recompute recompute = Recompute::none;
+  std::size_t micro_batches = 1;
 };
 
 std::vector<Case> cases() {
@@ -42,17 +43,19 @@ std::vector<Case> cases() {
            .sequence = 130,
            .dtype = DType::bf16,
            .recompute = Recompute::selective},
-          {.config = small_config(64, 1, 8, 8, 8, 200, 97), .sequence = 33, .dtype = DType::f64, .recompute = Recompute::full}};
+          {.config = small_config(64, 1, 8, 8, 8, 200, 97), .sequence = 33, .dtype = DType::f64, .recompute = Recompute::full},
+          {.config = small_config(64, 2, 8, 2, 8, 99, 256), .sequence = 40, .micro_batches = 3}};
 }
 
-constexpr std::size_t kBatch = 2;
+constexpr std::size_t kBatch = 6;
 
 theory::MeshSetting mesh_setting(const Case& of, const Layout& layout) {
   return {.setting = {.model = of.config,
                       .batch = kBatch,
                       .sequence = of.sequence,
                       .bytes = ElementBytes::of(of.dtype),
-                      .recompute = of.recompute},
+                      .recompute = of.recompute,
+                      .micro_batches = of.micro_batches},
           .layout = layout};
 }
 
@@ -61,7 +64,7 @@ std::string describe(const Case& of, const Layout& layout) { return std::string(
 /// Tokens of each step: anything, one id alone, those of a small part of the vocabulary.
 class Tokens {
  public:
-  explicit Tokens(const Case& of) : sequence_(of.sequence) {
+  explicit Tokens(const Case& of) : sequence_(of.sequence), micro_batches_(of.micro_batches) {
     std::mt19937 random(3);
     const auto vocabulary = static_cast<Token>(of.config.vocabulary);
     for (std::size_t step = 0; step < kSteps; ++step) {
@@ -74,11 +77,16 @@ class Tokens {
   }
   TokenBatch of_step(std::size_t step) const {
     const std::size_t count = kBatch * sequence_;
-    return {.batch = kBatch, .sequence = sequence_, .ids = std::span(ids_).subspan(step * count, count), .labels = labels_};
+    return {.batch = kBatch,
+            .sequence = sequence_,
+            .ids = std::span(ids_).subspan(step * count, count),
+            .labels = labels_,
+            .micro_batches = micro_batches_};
   }
 
  private:
   std::size_t sequence_;
+  std::size_t micro_batches_;
   std::vector<Token> ids_;
   std::vector<std::int64_t> labels_;
 };
@@ -94,7 +102,7 @@ theory::DecisivePasses train(Rank& rank, const Case& of, const Layout& layout, c
     UpdateOptions update;
     update.step = step + 1;
     model.update(update, model.gradient_norm());
-    decisive.note(step, kBatch, of.sequence, model.rows_given(), rank.context().memory_use().total);
+    decisive.note(step, tokens.of_step(step), model.rows_given(), rank.context().memory_use().total);
   }
   return decisive;
 }

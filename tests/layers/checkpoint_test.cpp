@@ -88,6 +88,15 @@ TEST(Checkpoint, GivesBackTheRunsFactsBitByBit) {
   EXPECT_TRUE(found.config.same_model(test::checkpoint_config()));
 }
 
+TEST(Checkpoint, NamesMicroBatchesWhereThereWereSome) {
+  const test::TemporaryFolder folder;
+  CheckpointState state = test::checkpoint_state(1);
+  EXPECT_EQ(manifest_json({.state = state, .files = {}, .checksum = {}}).find("micro_batches"), std::string::npos);  // as versions before read it
+  state.micro_batches = 3;
+  test::save(folder.path(), 2, state, 1);
+  EXPECT_EQ(found_in(folder.path()).state, state);
+}
+
 TEST(Checkpoint, KeepsTheNewest) {
   const test::TemporaryFolder folder;
   folder.write("notes.txt", "the user's");

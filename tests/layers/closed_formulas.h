@@ -91,7 +91,7 @@ struct Traffic {
 
 inline Count as_count(int degree) { return static_cast<Count>(degree); }
 
-/// Symbols of docs/algorithms.md for one replica's batch.
+/// Symbols of docs/algorithms.md for one micro-batch of one replica.
 struct Symbols {
   Count B, S;  // sequences, tokens of each
   Count h, L, n_h, n_kv, d, f, V;
@@ -102,7 +102,7 @@ struct Symbols {
   Recompute recompute;
 
   explicit Symbols(const Setting& of, int data = 1)
-      : B(of.batch / as_count(data)),
+      : B(of.batch / (as_count(data) * of.micro_batches)),
         S(of.sequence),
         h(of.model.hidden),
         L(of.model.layers),
@@ -197,13 +197,18 @@ inline Traffic gradients_summed(const Symbols& s, int D, int T = 1) {
   return traffic;
 }
 
-/// TP's activations, and the sums of K/V heads' copies; `groups`: ranks of another axis that each have a copy of a slice.
+/// The sums of gradients of K/V heads' copies under TP; `groups`: ranks of another axis that each have a copy of a slice.
+inline Count copies_summed(const Symbols& s, int T, int groups) {
+  return 2 * copied_elements(s, T) * s.beta_a * as_count(groups);
+}
+
+/// TP's activations, and those sums.
 inline Traffic slices_summed(const Symbols& s, int T, bool gathered_again, int groups = 1) {
   Traffic traffic;
   const Count moved = s.BSh() * s.beta * (as_count(T) - 1);
   traffic.forward[Purpose::activations] = 4 * moved;
   traffic.backward[Purpose::activations] = (gathered_again ? 6 : 4) * moved;
-  traffic.backward[Purpose::gradients] = 2 * copied_elements(s, T) * s.beta_a * as_count(groups);
+  traffic.backward[Purpose::gradients] = copies_summed(s, T, groups);
   return traffic;
 }
 
@@ -383,46 +388,56 @@ struct Degrees {
   int copies() const { return plain_tensor() ? D : 1; }
 };
 
-/// Returns R if every rank's tokens are spread evenly over the vocabulary's parts: BS − BS/n for n parts.
+/// Returns R of one replica if every rank's tokens are spread evenly over the vocabulary's parts: of BS tokens of a micro-batch
+/// BS − BS/n for n parts.
 inline Count even_remote_rows(const Setting& of, const Layout& layout) {
   const Symbols s(of, Degrees(layout).dp);
-  return s.B * s.S - s.B * s.S / as_count(Degrees(layout).cutters());
+  return of.micro_batches * (s.B * s.S - s.B * s.S / as_count(Degrees(layout).cutters()));
 }
 
-/// Returns the traffic of one block of one replica.
-inline Traffic block(const Setting& replica, const Layout& layout) {
-  const Symbols s(replica);
-  const Degrees n(layout);
+/// Returns what a block of one replica moves with each micro-batch. Sums of owned gradients are complete with each.
+inline Traffic block_of_micro_batch(const Symbols& s, const Degrees& n) {
   Traffic traffic;
   if (n.D > 1) {
-    traffic += n.shares_weights() ? weights_shared(s, n.D, n.T) : gradients_summed(s, n.D, n.T);
+    if (n.shares_weights()) traffic += weights_shared(s, n.D, n.T);
     if (n.shares_weights() || n.exchange == SequenceExchange::gather) traffic += kv_gathered(s, n.D, n.T);
     else if (n.exchange == SequenceExchange::ring) traffic += kv_round_the_ring(s, n.D, n.T);
     else traffic += heads_exchanged(s, n.D, n.T);
   }
-  if (n.T > 1) traffic += slices_summed(s, n.T, n.sequence, n.shares_weights() ? 1 : n.D);
+  if (n.T > 1) traffic += slices_summed(s, n.T, n.sequence, 0);
   return traffic;
 }
 
-/// Returns the traffic of a training step, but for `other`, for which ranks choose algorithms. `remote_rows`: R of one replica;
-/// not used under plain tp.
+/// Returns what a block of one replica moves once a step: gradients of weights, and of K/V heads, that ranks have copies of.
+inline Traffic block_of_step(const Symbols& s, const Degrees& n) {
+  Traffic traffic;
+  if (n.D > 1 && !n.shares_weights()) traffic += gradients_summed(s, n.D, n.T);
+  if (n.T > 1) traffic.backward[Purpose::gradients] += copies_summed(s, n.T, n.shares_weights() ? 1 : n.D);
+  return traffic;
+}
+
+/// Returns the traffic of a training step, but for `other`, for which ranks choose algorithms. `remote_rows`: R of one replica,
+/// of all its micro-batches; not used under plain tp.
 inline Traffic step(const Setting& of, const Layout& layout, Count remote_rows) {
   const Degrees n(layout);
-  Setting replica = of;
-  replica.batch /= static_cast<std::size_t>(n.dp);
-  const Symbols s(replica);
-  Traffic one = block(replica, layout) * s.L;
+  Setting part = of;  // a micro-batch
+  part.batch /= as_count(n.dp) * of.micro_batches;
+  part.micro_batches = 1;
+  const Symbols s(part);
+  Traffic each = block_of_micro_batch(s, n) * s.L;
+  Traffic once = block_of_step(s, n) * s.L;
   if (n.plain_tensor()) {
-    one += tp_embedding(replica, n.T) + tp_head(replica, n.T);
+    each += tp_embedding(part, n.T) + tp_head(part, n.T);
   } else if (n.cutters() > 1) {
-    one += embedding(replica, remote_rows) + head(replica, n.cutters());
+    each += head(part, n.cutters());
+    once += embedding(part, remote_rows);
   }
   // Copies of the vocabulary's rows: gradients of each are summed.
   const Count rows = s.V * s.h;
-  one.backward[Purpose::embedding] += summed_over(s, rows, n.copies());
-  if (!s.tied) one.backward[Purpose::head] += summed_over(s, rows, n.copies());
+  once.backward[Purpose::embedding] += summed_over(s, rows, n.copies());
+  if (!s.tied) once.backward[Purpose::head] += summed_over(s, rows, n.copies());
 
-  Traffic all = one * as_count(n.dp);
+  Traffic all = (each * of.micro_batches + once) * as_count(n.dp);
   // dp: gradients of all that the ranks of a replica hold.
   const Count block_elements = (s.P_L() + copied_elements(s, n.T)) * (n.shares_weights() ? 1 : as_count(n.D));
   all.backward[Purpose::gradients] += summed_over(s, s.L * block_elements, n.dp);

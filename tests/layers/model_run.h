@@ -31,9 +31,15 @@ struct ModelCase {
   std::uint64_t seed = 1;
   std::string algorithms = {};
   std::size_t threads = 1;
+  std::size_t micro_batches = 1;
 
   Setting setting() const {
-    return {.model = config, .batch = batch, .sequence = sequence, .bytes = ElementBytes::of(dtype), .recompute = recompute};
+    return {.model = config,
+            .batch = batch,
+            .sequence = sequence,
+            .bytes = ElementBytes::of(dtype),
+            .recompute = recompute,
+            .micro_batches = micro_batches};
   }
   std::string describe() const {
     return "h " + std::to_string(config.hidden) + ", L " + std::to_string(config.layers) + ", heads " +
@@ -41,7 +47,7 @@ struct ModelCase {
            ", f " + std::to_string(config.intermediate) + ", V " + std::to_string(config.vocabulary) + ", B " +
            std::to_string(batch) + ", S " + std::to_string(sequence) + ", recompute " +
            std::to_string(static_cast<int>(recompute)) + (config.tied_embeddings ? ", tied" : "") + ", bucket " +
-           std::to_string(kv_bucket_heads) + ", " + std::string(name(dtype));
+           std::to_string(kv_bucket_heads) + ", " + std::string(name(dtype)) + ", M " + std::to_string(micro_batches);
   }
 };
 
@@ -92,7 +98,13 @@ struct BatchData {
     labels.back() = 0;
   }
   TokenBatch view(const ModelCase& of) const {
-    return {.batch = of.batch, .sequence = of.sequence, .ids = ids, .labels = labels, .seed = of.seed, .step = kTestStep};
+    return {.batch = of.batch,
+            .sequence = of.sequence,
+            .ids = ids,
+            .labels = labels,
+            .seed = of.seed,
+            .step = kTestStep,
+            .micro_batches = of.micro_batches};
   }
 };
 
@@ -106,6 +118,7 @@ struct ModelRun {
   std::vector<TrafficCounters> backward;
   std::vector<CategoryBytes> peaks;
   std::vector<theory::Traffic> counted;  ///< by a phantom of each rank
+  std::vector<CategoryBytes> forecast;   ///< peaks of a phantom of each rank
 };
 
 inline double element(ConstBuffer buffer, std::size_t i) {
@@ -175,6 +188,7 @@ inline ModelRun run_model(const ModelCase& of, const Layout& layout, Tensors* we
   result.backward.resize(count);
   result.peaks.resize(count);
   result.counted.resize(count);
+  result.forecast.resize(count);
   const BatchData data(of);
   std::mutex mutex;
   run_ranks(ranks,
@@ -193,6 +207,7 @@ inline ModelRun run_model(const ModelCase& of, const Layout& layout, Tensors* we
               disturb(model.parameters());
               const Loss loss = model.forward_backward(data.view(of));
               const double norm = model.gradient_norm();
+              const CategoryBytes peaks = context.memory_peaks();
               for (const ParameterPart& part : model.parameters().parts()) {
                 if (!part.plan.counted) continue;
                 collect(rank, part.plan, part.gradient, result.gradients, mutex);
@@ -209,8 +224,9 @@ inline ModelRun run_model(const ModelCase& of, const Layout& layout, Tensors* we
               }
               result.forward[me] = model.forward_traffic();
               result.backward[me] = model.backward_traffic();
-              result.peaks[me] = context.memory_peaks();
+              result.peaks[me] = peaks;
               result.counted[me] = phantom.traffic();
+              result.forecast[me] = phantom.peaks();
             },
             {.algorithms = of.algorithms});
   return result;

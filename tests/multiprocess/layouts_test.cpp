@@ -105,6 +105,48 @@ TEST(Layouts, TrainTheSameModelAndMoveWhatTheFormulasSay) {
   }
 }
 
+TEST(Layouts, MicroBatchesChangeNoLossAndMoveWhatTheFormulasSay) {
+  const TextData data(1200);
+  const Arguments train = {"train",   "--config", "nano",    "--data", data.text(), "--seq", "37",
+                           "--batch", "12",       "--steps", "3",      "--dtype",   "f64",   "--recompute"};
+  const json one = run_for_report(data, train + Arguments{"none", "-n", "1"});
+  const char* const modes[] = {"none", "selective", "full"};
+  std::size_t number = 0;
+  for (const Arguments& layout : layouts()) {
+    const Arguments parts = {"--micro-batches", "3"};
+    const json many = run_for_report(data, train + Arguments{modes[number++ % 3]} + parts + layout);
+    ASSERT_EQ(many.at("steps").size(), 3U) << joined(layout);
+    EXPECT_EQ(many.at("micro_batches"), 3) << joined(layout);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_NEAR(many.at("steps").at(i).at("loss").get<double>(), one.at("steps").at(i).at("loss").get<double>(), 1e-11)
+          << joined(layout);
+    }
+    expect_as_forecast(many, joined(layout));
+  }
+}
+
+TEST(Layouts, ARunOfMicroBatchesGoesOnWithAsMany) {
+  const TextData data(1200);
+  const std::string folder = data.path("checkpoints");
+  const Arguments train = {"train", "--data", data.text(), "--steps", "4"};
+  const json whole = run_for_report(data, train + Arguments{"--config", "nano", "--seq", "37", "--batch", "4", "--micro-batches",
+                                                            "2", "--layout", "tsp=2", "--save", folder, "--save-every", "2"});
+  const json rest = run_for_report(data, train + Arguments{"--resume", folder + "/step-000002", "--layout", "tsp=2"});
+  EXPECT_EQ(rest.at("micro_batches"), 2);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(rest.at("steps").at(i).at("loss"), whole.at("steps").at(2 + i).at("loss"));
+}
+
+TEST(Layouts, MicroBatchesThatDontDivideAreRefusedBeforeRanksStart) {
+  const TextData data(1200);
+  const Finished run = run_tsprun({"train", "--config", "nano", "--data", data.text(), "--seq", "37", "--batch", "4", "--layout",
+                                   "dp=2,tsp=2", "--micro-batches", "4"});
+  EXPECT_EQ(run.end.code, 2) << run.describe();
+  EXPECT_NE(run.err.find("--micro-batches 4 doesn't divide the 2 sequences of --batch 4 that each rank of dp=2 has; try "
+                         "--micro-batches 2 or --batch 8"),
+            std::string::npos)
+      << run.describe();
+}
+
 // Every figure: the sums of the loss and of norm gains' gradients among them, whose algorithm depends on the ranks, on what they
 // can read of each other, and on the size. The learned positions of nano-gpt2 are long enough for every algorithm.
 TEST(Layouts, TheAuditsFirstLineSaysThatAllEqualsTheForecast) {

@@ -39,7 +39,7 @@ class TensorParallel final : public Strategy {
   void begin_forward(const ParameterStore& store, const TokenLayout& tokens) override;
   void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
   void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
-  void begin_backward() override { inner_->begin_backward(); }
+  void begin_backward(const MicroBatch& of) override { inner_->begin_backward(of); }
   void begin_block_backward(std::size_t layer, const AttentionSaved& attention) override {
     inner_->begin_block_backward(layer, attention);
   }

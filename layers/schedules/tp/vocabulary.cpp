@@ -33,13 +33,15 @@ void TensorVocabulary::sum_over_tensor(const Tensor& x, DType travelling, Purpos
 }
 
 void TensorVocabulary::sum_over_sequence(const Tensor& gradient, Purpose purpose) {
-  if (sequence_.size() == 1 || gradient.elements() == 0) return;
+  if (sequence_.size() == 1 || gradient.elements() == 0 || !micro_batch_.last()) return;
   summing_head_ = post_sum(sequence_, gradient, {.stream = Stream::gradients, .purpose = purpose});
 }
 
 // --- embedding ---------------------------------------------------------------------------------------------------------------
 
-void TensorVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
+void TensorVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept,
+                             const MicroBatch& of) {
+  micro_batch_ = of;
   const std::size_t count = tokens.rows();
   label_memory_ = {};
   label_memory_ = rank_.list_memory(kept, count * sizeof(std::int64_t), "labels");
@@ -81,7 +83,7 @@ void TensorVocabulary::embed_backward(const ConstTensor& dx) {
   const OwnedTensor values =
       rank_.tensor(Category::workspace, dx.dtype(), {positions_.size(), hidden()}, "gradients of embedding rows");
   rank_.compute().gather_rows(values, dx, positions_);
-  if (!weights_.tied) rank_.compute().fill_zero(weights_.embedding_gradient);
+  if (!weights_.tied && micro_batch_.first()) rank_.compute().fill_zero(weights_.embedding_gradient);
   rank_.compute().scatter_add_rows(weights_.embedding_gradient, values, rows_here_);
   rank_.wait(summing_head_);
   sum_over_sequence(weights_.embedding_gradient, Purpose::embedding);
@@ -106,7 +108,7 @@ double TensorVocabulary::head(const ConstTensor& x, const Tensor& lse, const Tok
 
 OwnedTensor TensorVocabulary::head_backward(const ConstTensor& x, const ConstTensor& lse, const TokenLayout&, double weight) {
   OwnedTensor dx = head_input_gradient(rank_, x, lse.dtype());
-  shard(x, lse.dtype()).backward(dx, weights_.head_gradient, lse, weight, Write::replace);
+  shard(x, lse.dtype()).backward(dx, weights_.head_gradient, lse, weight, Write::replace, micro_batch_.write());
   if (!weights_.tied) sum_over_sequence(weights_.head_gradient, Purpose::head);
   sum_over_tensor(dx, x.dtype(), Purpose::head);
   return dx;

@@ -15,7 +15,8 @@ class TensorVocabulary final : public Vocabulary {
   /// borrowed.
   TensorVocabulary(Rank& rank, Communicator& tensor, Communicator& sequence, const Chunks& rows, const Weights& weights);
 
-  void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) override;
+  void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept,
+             const MicroBatch& of) override;
   void embed_backward(const ConstTensor& dx) override;
   std::size_t rows_given() const override { return rows_here_.size(); }
   double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
@@ -36,6 +37,7 @@ class TensorVocabulary final : public Vocabulary {
   Communicator& sequence_;
   Chunks rows_;
   Weights weights_;
+  MicroBatch micro_batch_;  // that of embed()
 
   ListMemory label_memory_;
   std::span<std::int64_t> labels_;        // of this rank's tokens

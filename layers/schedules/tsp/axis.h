@@ -30,6 +30,7 @@ struct TspAxis {
   std::size_t bucket_heads;
   const ParameterStore* store = nullptr;  ///< parameters of the current pass
   const TokenLayout* tokens = nullptr;
+  MicroBatch micro_batch = {};  ///< of the current backward pass
   kernels::AttentionDropout dropout = {};
 
   /// `of` must be uniform().

@@ -49,9 +49,11 @@ void TspMlp::backward(std::size_t layer, const SublayerBackward& of, const MlpSa
   const ConstTensor dY = of.dy.merged(0);
   const ConstTensor X = of.x.merged(0);
   RingShards ring = weights(layer);
+  own_ = {axis_.rank, axis_.micro_batch, axis_.store->gradients(mlp_pack_number(layer)), Category::communication,
+          "MLP gradient shard"};
   sums_ = {axis_.rank,
            axis_.group,
-           axis_.store->gradients(mlp_pack_number(layer)),
+           own_.rows(),
            [this](int r) { return shard_rows(r); },
            CallOptions{.stream = Stream::gradients, .purpose = Purpose::gradients},
            "MLP gradient shard"};

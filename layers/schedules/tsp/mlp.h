@@ -37,7 +37,10 @@ class TspMlp {
   /// Computes dx and the gradients of this rank's shard. The sum of those gradients may still be on its way until settle().
   void backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved, const Moments& moments);
   /// Returns when the gradients of this rank's shard are complete in the store.
-  void settle() { sums_.settle(); }
+  void settle() {
+    sums_.settle();
+    own_.add();
+  }
 
  private:
   std::size_t shard_rows(int r) const { return axis_.config.mlp_matrices() * axis_.mlp_rows.count(r); }
@@ -49,6 +52,7 @@ class TspMlp {
 
   TspAxis& axis_;
   std::optional<RingShards> begun_;  // forward: shards that began to travel during the sublayer before
+  MicroBatchGradient own_;           // backward: where the sum of this rank's shard arrives
   RingSums sums_;
 };
 

@@ -7,13 +7,12 @@ namespace tsprun::detail {
 
 OwnerSums::Part OwnerSums::part(std::size_t pack, int owner, std::size_t first, std::size_t count, std::size_t rows) {
   constexpr std::size_t kOnTheirWay = 2;
-  while (on_their_way_.size() > kOnTheirWay) {
-    axis_.rank.wait(on_their_way_.front().work);
-    on_their_way_.pop_front();
-  }
+  while (on_their_way_.size() > kOnTheirWay) finish_oldest();
   Part part;
   if (owner == axis_.p()) {
-    part.rows = axis_.store->gradients(pack, first, count);
+    part.own = {axis_.rank, axis_.micro_batch, axis_.store->gradients(pack, first, count), Category::communication,
+                "attention gradient shard"};
+    part.rows = part.own.rows();
   } else {
     part.memory = axis_.rank.tensor(Category::communication, axis_.sums, {rows, axis_.h()}, "attention gradient shard");
     part.rows = part.memory;
@@ -26,12 +25,19 @@ void OwnerSums::send(Part part, int owner) {
   const Buffer buffer = buffer_of(part.rows);
   Work work = axis_.group.post_reduce(buffer, owner == axis_.p() ? buffer : Buffer(), Reduction::sum, owner,
                                       {.stream = Stream::gradients, .purpose = Purpose::gradients});
-  on_their_way_.push_back({.tensor = std::move(part.memory), .work = work});
+  on_their_way_.push_back({.part = std::move(part), .work = work});
+}
+
+/// Waits for the oldest sum, and adds it to those of earlier micro-batches if it is this rank's.
+void OwnerSums::finish_oldest() {
+  Leaving& oldest = on_their_way_.front();
+  axis_.rank.wait(oldest.work);
+  oldest.part.own.add();
+  on_their_way_.pop_front();
 }
 
 void OwnerSums::settle() {
-  for (Transfer& transfer : on_their_way_) axis_.rank.wait(transfer.work);
-  on_their_way_.clear();
+  while (!on_their_way_.empty()) finish_oldest();
 }
 
 }  // namespace tsprun::detail

@@ -14,10 +14,11 @@ class OwnerSums {
  public:
   explicit OwnerSums(TspAxis& axis) : axis_(axis) {}
 
-  /// This rank's part of a shard's gradient, [rows, h]: the store's own rows at the owner, else memory that lives until it was
-  /// sent.
+  /// This rank's part of a shard's gradient, [rows, h]: at the owner its micro-batch's gradient, else memory that lives until it
+  /// was sent.
   struct Part {
     OwnedTensor memory;
+    MicroBatchGradient own;
     Tensor rows;
   };
   /// Returns memory for this rank's part of the gradient of parts [first, first + count) of a pack of `owner`, `rows` rows in
@@ -29,8 +30,15 @@ class OwnerSums {
   void settle();
 
  private:
+  /// A part that is being summed.
+  struct Leaving {
+    Part part;
+    Work work;
+  };
+  void finish_oldest();
+
   TspAxis& axis_;
-  std::deque<Transfer> on_their_way_;
+  std::deque<Leaving> on_their_way_;
 };
 
 }  // namespace tsprun::detail

@@ -27,20 +27,33 @@ void Tsp::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, 
 void Tsp::mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) {
   mlp_.backward(
       layer, of, saved,
-      {.last_step = [&] { attention_.begin_backward(layer, *below_); }, .first_step_done = [&] { attention_.settle(); }});
+      {.last_step = [&] { attention_.begin_backward(layer, *below_); }, .first_step_done = [&] { settle_attention(); }});
 }
 
 void Tsp::attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) {
   attention_.backward(layer, of, saved, [&] {
     mlp_.settle();
-    tell_gradients(mlp_pack_number(layer));
+    tell(mlp_pack_number(layer));
   });
-  tell_gradients(attention_pack_number(layer));
+  // The owners' sums are posted. Those of a later micro-batch are added to the store's when they have arrived.
+  if (axis_.micro_batch.first()) tell(attention_pack_number(layer));
+  else untold_ = attention_pack_number(layer);
+}
+
+void Tsp::settle_attention() {
+  attention_.settle();
+  if (untold_) tell(*untold_);
+  untold_.reset();
+}
+
+/// Tells that a pack's gradients are complete, unless those of further micro-batches are added to them.
+void Tsp::tell(std::size_t pack) const {
+  if (axis_.micro_batch.last()) tell_gradients(pack);
 }
 
 void Tsp::end() {
   mlp_.settle();
-  attention_.settle();
+  settle_attention();
   // Streams are ordered, so after these barriers everything that the pass began is complete, also weights that others read.
   for (const Stream stream : {Stream::weights, Stream::kv, Stream::gradients}) {
     axis_.rank.wait(axis_.group.post_barrier({.stream = stream}));

@@ -7,6 +7,9 @@
 #include "layers/schedules/tsp/axis.h"
 #include "layers/schedules/tsp/mlp.h"
 
+#include <cstddef>
+#include <optional>
+
 namespace tsprun::detail {
 
 /// The strategy of tsp. Methods are documented in Strategy.
@@ -25,16 +28,20 @@ class Tsp final : public Strategy {
   void begin_forward(const ParameterStore& store, const TokenLayout& tokens) override;
   void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
   void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
-  void begin_backward() override {}
+  void begin_backward(const MicroBatch& of) override { axis_.micro_batch = of; }
   void begin_block_backward(std::size_t /*layer*/, const AttentionSaved& attention) override { below_ = &attention; }
   void mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) override;
   void attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) override;
   void end() override;
 
  private:
+  void settle_attention();
+  void tell(std::size_t pack) const;
+
   TspAxis axis_;
   TspAttention attention_;
   TspMlp mlp_;
+  std::optional<std::size_t> untold_;      // an attention pack whose gradients are complete when attention_ has settled
   const AttentionSaved* below_ = nullptr;  // what the attention of the current block saved, in the backward pass
 };
 

@@ -14,7 +14,7 @@ static_assert(attention_pack_number(0) % 2 == 0 && mlp_pack_number(0) % 2 == 1, 
 }  // namespace
 
 GatheredWeights::GatheredWeights(Rank& rank, Communicator& axis, const ModelConfig& config)
-    : rank_(rank),
+    : SublayerWeights(rank),
       axis_(axis),
       packs_(2 * config.layers),
       sublayers_{{{Chunks::balanced(axis.size(),
@@ -34,7 +34,7 @@ void GatheredWeights::fetch(std::size_t pack) {
   if (pack >= packs_ || axis_.size() == 1) return;
   const Tensor own = store().values(pack);
   auto& [rows, gathered] = sublayer(pack);
-  gathered.tensor = rank_.tensor(Category::communication, own.dtype(), {rows.total(), own.size(1)}, "weights of a sublayer");
+  gathered.tensor = rank().tensor(Category::communication, own.dtype(), {rows.total(), own.size(1)}, "weights of a sublayer");
   gathered.work =
       axis_.post_all_gather_v(buffer_of(ConstTensor(own)), buffer_of(gathered.tensor.view()),
                               rows.counts(axis_.size(), own.size(1)), {.stream = Stream::weights, .purpose = Purpose::weights});
@@ -46,7 +46,8 @@ void GatheredWeights::begin_forward(const ParameterStore& store) {
   fetch(0);
 }
 
-void GatheredWeights::begin_backward() {
+void GatheredWeights::begin_backward(const MicroBatch& of) {
+  SublayerWeights::begin_backward(of);
   backward_ = true;
   fetch(packs_ - 1);
 }
@@ -54,7 +55,7 @@ void GatheredWeights::begin_backward() {
 Tensor GatheredWeights::visit(std::size_t pack) {
   fetch(backward_ ? pack - 1 : pack + 1);  // the next one's weights arrive while this one is computed; there is no pack −1
   if (axis_.size() == 1) return SublayerWeights::visit(pack);
-  rank_.wait(sublayer(pack).gathered.work);
+  rank().wait(sublayer(pack).gathered.work);
   return sublayer(pack).gathered.tensor;
 }
 
@@ -66,23 +67,27 @@ Tensor GatheredWeights::gradients(std::size_t pack) {
   end();  // the sums of the pack before
   if (axis_.size() == 1) return SublayerWeights::gradients(pack);
   const Tensor own = store().gradients(pack);
-  scattered_.tensor = rank_.tensor(Category::communication, own.dtype(), {sublayer(pack).rows.total(), own.size(1)},
-                                   "weight gradients of a sublayer");
+  scattered_.tensor = rank().tensor(Category::communication, own.dtype(), {sublayer(pack).rows.total(), own.size(1)},
+                                    "weight gradients of a sublayer");
   return scattered_.tensor;
 }
 
 void GatheredWeights::written(std::size_t pack) {
-  if (axis_.size() == 1) return;
-  const Tensor own = store().gradients(pack);
-  scattered_.work = axis_.post_reduce_scatter_v(buffer_of(ConstTensor(scattered_.tensor.view())), buffer_of(own),
-                                                sublayer(pack).rows.counts(axis_.size(), own.size(1)), Reduction::sum,
+  if (axis_.size() == 1) {
+    add_own();
+    return;
+  }
+  own_ = {rank(), micro_batch(), store().gradients(pack), Category::communication, "weight gradients of a micro-batch"};
+  scattered_.work = axis_.post_reduce_scatter_v(buffer_of(ConstTensor(scattered_.tensor.view())), buffer_of(own_.rows()),
+                                                sublayer(pack).rows.counts(axis_.size(), own_.rows().size(1)), Reduction::sum,
                                                 {.stream = Stream::gradients, .purpose = Purpose::gradients});
 }
 
 void GatheredWeights::end() {
   if (!scattered_.tensor.exists()) return;
-  rank_.wait(scattered_.work);
+  rank().wait(scattered_.work);
   scattered_ = {};
+  own_.add();
 }
 
 }  // namespace tsprun::detail

@@ -28,12 +28,13 @@ class GatheredWeights final : public SublayerWeights {
 
   PackPlan stored(PackPlan whole) const override;
   void begin_forward(const ParameterStore& store) override;
-  void begin_backward() override;
+  void begin_backward(const MicroBatch& of) override;
   Tensor visit(std::size_t pack) override;
   void used(std::size_t pack) override;
   bool frees() const override { return true; }
   Tensor gradients(std::size_t pack) override;
   void written(std::size_t pack) override;
+  bool complete_on_stream() const override { return axis_.size() == 1 || micro_batch().first(); }
   void end() override;
 
  private:
@@ -45,12 +46,12 @@ class GatheredWeights final : public SublayerWeights {
   Sublayer& sublayer(std::size_t pack) { return sublayers_[pack % 2]; }
   void fetch(std::size_t pack);
 
-  Rank& rank_;
   Communicator& axis_;
   std::size_t packs_;                  // of all layers
   std::array<Sublayer, 2> sublayers_;  // attention, MLP
   bool backward_ = false;
-  Transfer scattered_;  // this rank's part of a pack's gradients until their sums are complete
+  Transfer scattered_;      // this rank's part of a pack's gradients until their sums are complete
+  MicroBatchGradient own_;  // where the sum of this rank's rows of that pack arrives
 };
 
 }  // namespace tsprun::detail

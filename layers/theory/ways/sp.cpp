@@ -12,7 +12,8 @@ BlockElements held_by_sp(const ModelConfig& model, const BlockSlice& slice, int 
 void add_sp(BlockFlows& of) {
   const std::uint64_t parameters = (of.setting.block_parameters() + of.copied) * of.L;
   of.add(of.layout.token_axis(), Purpose::gradients, Pattern::collective, Phase::pass, true, true,
-         2 * parameters * of.a * (of.D - 1), 2 * of.L);
+         2 * parameters * of.a * (of.D - 1), 2 * of.L)
+      .once = true;
 }
 
 namespace {

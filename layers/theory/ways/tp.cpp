@@ -16,7 +16,8 @@ void add_tp(BlockFlows& of) {
   // If the axis that cuts tokens shares the weights, too, each copy's gradient lies on one of its ranks.
   const std::uint64_t copies = tokens_way(of.layout).shares_weights ? 1 : of.D;
   of.add(of.layout.tensor_axis(), Purpose::gradients, Pattern::collective, Phase::pass, true, true,
-         2 * of.copied * of.a * copies * of.L, 2 * of.L);
+         2 * of.copied * of.a * copies * of.L, 2 * of.L)
+      .once = true;
 }
 
 }  // namespace tsprun::detail::theory
