@@ -168,7 +168,8 @@ int main(int argc, char** argv) {
     world.barrier();
     rank.reset_times();
     const auto begin = std::chrono::steady_clock::now();
-    strategy.begin_forward(store, tokens);
+    Visits visits(training_tasks(config.layers, 1));
+    strategy.begin_forward(store, tokens, visits);
     for (std::size_t layer = 0; layer < config.layers; ++layer) {
       x = block.forward(layer, std::move(x), tokens, vectors(layer), Keep::backward, saved[layer]);
     }

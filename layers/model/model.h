@@ -13,6 +13,7 @@
 #include "layers/schedules/gradient_sums.h"
 #include "layers/schedules/micro_batch.h"
 #include "layers/schedules/strategies.h"
+#include "layers/schedules/tasks.h"
 #include "layers/schedules/vocabulary.h"
 
 #include <algorithm>
@@ -132,12 +133,20 @@ class Model {
   const TrafficCounters& backward_traffic() const { return backward_traffic_; }
 
  private:
-  /// Tensors of the forward pass that the backward pass needs.
-  struct Saved {
+  /// One micro-batch on its way through the model, from its first task to its last, and everything that the model keeps for it
+  /// meanwhile. (What the vocabulary and the strategy keep is theirs, so one pass is under way at a time.)
+  struct Pass {
+    TokenBatch own;  // its sequences
+    MicroBatch of;
+    bool keep = false;                  // a backward pass follows
+    double weight = 0;                  // 1 / number of predicted tokens in the whole batch
+    LogitsSink logits;                  // takes rows by their numbers in the whole batch; empty: nobody wants them
+    std::optional<DropoutDraws> draws;  // none: nothing is dropped
     std::vector<BlockSaved> blocks;
-    OwnedTensor x;      // output of the last block [B, S_p, h]
-    OwnedTensor lse;    // log-sum-exp of the head's logits, [B·S_p]
-    double weight = 0;  // 1 / number of predicted tokens
+    OwnedTensor x;    // the residual [B, S_p, h] between tasks; in the end the last block's output
+    OwnedTensor lse;  // log-sum-exp of the head's logits, [B·S_p]
+    OwnedTensor d;    // gradient of the residual
+    double loss = 0;  // this rank's part of the sum of losses
   };
 
   std::vector<PackPlan> plan_packs() const;
@@ -153,8 +162,6 @@ class Model {
   NormWeights norm(ParameterRole gain, ParameterRole bias, std::size_t layer) const;
   Bias bias(ParameterRole role, std::size_t layer) const;
   void add_positions(const Tensor& x);
-  void begin_dropout(const TokenBatch& own, std::size_t first_token, bool keep);
-  void drop_embedding(const Tensor& x);
   void sum_replicated_gradients();
   /// Sequences of a batch that this rank's data rank computes together: all of its own, or those of a micro-batch.
   struct Part {
@@ -163,9 +170,20 @@ class Model {
   };
   Part own_part(const TokenBatch& tokens) const;
   Loss begin_batch(const TokenBatch& tokens);
-  void forward(const TokenBatch& tokens, const Part& part, const MicroBatch& of, const LogitsSink* logits, bool keep, Loss& loss);
-  double forward_own(const TokenBatch& own, std::size_t first_token, const MicroBatch& of, const LogitsSink* logits, bool keep);
-  void backward(const MicroBatch& of);
+  Pass begin_pass(const TokenBatch& tokens, const Part& part, const MicroBatch& of, std::uint64_t predicted,
+                  const LogitsSink* logits, bool keep);
+  void end_forward(Loss& loss, const Pass& pass);
+  void sum_losses(Loss& loss);
+  // The tasks.
+  void run(const ModelTask& task, Pass& pass);
+  void embed(Pass& pass);
+  void layers_forward(Pass& pass, const ModelTask& task);
+  void head(Pass& pass);
+  void head_backward(Pass& pass);
+  void layers_backward(Pass& pass, const ModelTask& task);
+  void embed_backward(Pass& pass);
+  void reduce();
+  void drop_embedding(const Pass& pass, const Tensor& x);
   void sum_over_world(std::span<double> values);
   void check_tokens(const TokenBatch& tokens) const;
   void check_positions(std::size_t sequence) const;
@@ -184,8 +202,7 @@ class Model {
   std::unique_ptr<TokenLayout> layout_;
   std::unique_ptr<Vocabulary> vocabulary_;
   std::vector<std::uint32_t> positions_of_rows_;  // positions of this rank's residual rows; empty unless positions are learned
-  std::optional<DropoutDraws> draws_;             // dropout of the current training pass
-  Saved saved_;
+  Visits visits_;                                 // of the list of tasks that is under way
   RowsGiven rows_given_;
   TrafficCounters forward_traffic_;
   TrafficCounters backward_traffic_;

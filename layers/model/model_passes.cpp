@@ -82,8 +82,6 @@ Loss Model::begin_batch(const TokenBatch& tokens) {
   check_tokens(tokens);
   Loss loss;
   loss.tokens = static_cast<std::uint64_t>(std::ranges::count_if(tokens.labels, [](std::int64_t label) { return label >= 0; }));
-  saved_ = {};
-  saved_.weight = loss.tokens == 0 ? 0 : 1 / static_cast<double>(loss.tokens);
   forward_traffic_ = backward_traffic_ = {};
   return loss;
 }
@@ -94,36 +92,6 @@ Model::Part Model::own_part(const TokenBatch& tokens) const {
   const Chunks sequences = Chunks::balanced(layout.data(), tokens.batch);
   const int replica = mesh_.place(layout.data_axis());
   return {sequences.offset(replica), sequences.count(replica)};
-}
-
-/// Computes the forward pass of some of a batch's sequences, and adds their losses to `loss`; with the last micro-batch makes it
-/// the mean of all ranks' tokens.
-void Model::forward(const TokenBatch& tokens, const Part& part, const MicroBatch& of, const LogitsSink* logits, bool keep,
-                    Loss& loss) {
-  const TraceSpan span(rank_.trace(), "forward");
-  const TrafficCounters before = rank_.context().traffic();
-  const std::size_t first = part.first * tokens.sequence;
-  const std::size_t count = part.count * tokens.sequence;
-  const LogitsSink shifted = [&](std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& tile) {
-    std::vector<std::size_t> of_all(rows.begin(), rows.end());
-    for (std::size_t& row : of_all) row += first;
-    (*logits)(of_all, first_id, tile);
-  };
-  if (count > 0) {
-    loss.mean += forward_own({.batch = part.count,
-                              .sequence = tokens.sequence,
-                              .ids = tokens.ids.size() <= 1 ? tokens.ids : tokens.ids.subspan(first, count),
-                              .labels = tokens.labels.empty() ? tokens.labels : tokens.labels.subspan(first, count),
-                              .seed = tokens.seed,
-                              .step = tokens.step},
-                             first, of, logits == nullptr || first == 0 ? logits : &shifted, keep);
-    rows_given_.note(of, vocabulary_->rows_given());
-  }
-  if (of.last()) {
-    sum_over_world({&loss.mean, 1});
-    loss.mean *= saved_.weight;
-  }
-  add(forward_traffic_, rank_.context().traffic() - before);
 }
 
 void Model::sum_over_world(std::span<double> values) {
@@ -139,64 +107,157 @@ void Model::add_positions(const Tensor& x) {
   rank_.compute().add(x, x, rows.view());
 }
 
-/// Prepares the dropout of a pass. `first_token`: number of this data rank's first token in the whole batch.
-void Model::begin_dropout(const TokenBatch& own, std::size_t first_token, bool keep) {
-  draws_.reset();
-  if (keep && options_.config.drops()) {
-    std::vector<std::uint64_t> natural(own.batch * own.sequence);
-    std::iota(natural.begin(), natural.end(), std::uint64_t{first_token});
-    draws_.emplace(own.seed, own.step, layout_->take(layout_->holder(), std::span<const std::uint64_t>(natural)),
-                   own.sequence == 0 ? 0 : first_token / own.sequence);
+/// Makes the pass of some of a batch's sequences ready. `logits` may be null.
+Model::Pass Model::begin_pass(const TokenBatch& tokens, const Part& part, const MicroBatch& of, std::uint64_t predicted,
+                              const LogitsSink* logits, bool keep) {
+  const std::size_t first = part.first * tokens.sequence;
+  const std::size_t count = part.count * tokens.sequence;
+  Pass pass;
+  pass.of = of;
+  pass.keep = keep;
+  pass.own = {.batch = part.count,
+              .sequence = tokens.sequence,
+              .ids = tokens.ids.size() <= 1 ? tokens.ids : tokens.ids.subspan(first, count),
+              .labels = tokens.labels.empty() ? tokens.labels : tokens.labels.subspan(first, count)};
+  pass.weight = predicted == 0 ? 0 : 1 / static_cast<double>(predicted);
+  if (logits != nullptr) {
+    pass.logits = [first, logits](std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& tile) {
+      std::vector<std::size_t> of_all(rows.begin(), rows.end());
+      for (std::size_t& row : of_all) row += first;
+      (*logits)(of_all, first_id, tile);
+    };
   }
-  block_.drop(draws_ ? &*draws_ : nullptr);
+  set_layout(part.count, tokens.sequence);
+  if (keep && options_.config.drops()) {
+    std::vector<std::uint64_t> natural(count);
+    std::iota(natural.begin(), natural.end(), std::uint64_t{first});  // by number in the whole batch
+    pass.draws.emplace(tokens.seed, tokens.step, layout_->take(layout_->holder(), std::span<const std::uint64_t>(natural)),
+                       part.first);
+  }
+  if (keep) pass.blocks.resize(options_.config.layers);
+  return pass;
 }
 
 /// Applies dropout to the embedded tokens, or to their gradient.
-void Model::drop_embedding(const Tensor& x) {
-  if (!draws_ || options_.config.embedding_dropout == 0) return;
-  rank_.compute().dropout(x, x, draws_->tokens(), draws_->at(0, DropoutSite::embedding, options_.config.embedding_dropout));
+void Model::drop_embedding(const Pass& pass, const Tensor& x) {
+  if (!pass.draws || options_.config.embedding_dropout == 0) return;
+  rank_.compute().dropout(x, x, pass.draws->tokens(),
+                          pass.draws->at(0, DropoutSite::embedding, options_.config.embedding_dropout));
 }
 
-/// Computes the forward pass of this data rank's sequences. Returns this rank's part of the sum of losses; the sum of all ranks'
-/// parts is the whole.
-double Model::forward_own(const TokenBatch& own, std::size_t first_token, const MicroBatch& of, const LogitsSink* logits,
-                          bool keep) {
-  set_layout(own.batch, own.sequence);
-  begin_dropout(own, first_token, keep);
-  rank_.enter_stage(PassPart::embedding, false, [] { return std::string("embedding, forward"); });
-  strategy_->begin_forward(store_, *layout_);
-  const Category kept = keep ? Category::activations : Category::workspace;
-  OwnedTensor x = layout_->residual(rank_, kept, options_.dtype, options_.config.hidden, "embedded tokens");
-  vocabulary_->embed(x->merged(0), *layout_, own.ids, kept, of);
-  add_positions(x->merged(0));
-  drop_embedding(x->merged(0));
-  rank_.look(Watched::result, x.view());
-  if (keep) saved_.blocks.resize(options_.config.layers);
-  for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
-    const TraceSpan span_of_layer(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
-    BlockSaved nothing;
-    x = block_.forward(layer, std::move(x), *layout_, vectors(layer), keep ? Keep::backward : Keep::nothing,
-                       keep ? saved_.blocks[layer] : nothing);
+// --- tasks -------------------------------------------------------------------------------------------------------------------
+
+/// Does a task of a pass.
+void Model::run(const ModelTask& task, Pass& pass) {
+  const TrafficCounters before = rank_.context().traffic();
+  const bool backward = task.kind == TaskKind::backward;
+  switch (task.piece) {
+    case Piece::embedding: backward ? embed_backward(pass) : embed(pass); break;
+    case Piece::layers: backward ? layers_backward(pass, task) : layers_forward(pass, task); break;
+    case Piece::head: backward ? head_backward(pass) : head(pass); break;
   }
+  add(backward ? backward_traffic_ : forward_traffic_, rank_.context().traffic() - before);
+}
+
+void Model::embed(Pass& pass) {
+  rank_.enter_stage(PassPart::embedding, false, [] { return std::string("embedding, forward"); });
+  strategy_->begin_forward(store_, *layout_, visits_);
+  const Category kept = pass.keep ? Category::activations : Category::workspace;
+  pass.x = layout_->residual(rank_, kept, options_.dtype, options_.config.hidden, "embedded tokens");
+  const Tensor x = pass.x->merged(0);
+  vocabulary_->embed(x, *layout_, pass.own.ids, kept, pass.of);
+  rows_given_.note(pass.of, vocabulary_->rows_given());
+  add_positions(x);
+  drop_embedding(pass, x);
+  rank_.look(Watched::result, pass.x.view());
+}
+
+void Model::layers_forward(Pass& pass, const ModelTask& task) {
+  block_.drop(pass.draws ? &*pass.draws : nullptr);
+  for (std::size_t layer = task.first_layer; layer < task.first_layer + task.layers; ++layer) {
+    const TraceSpan span(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
+    BlockSaved nothing;
+    pass.x = block_.forward(layer, std::move(pass.x), *layout_, vectors(layer), pass.keep ? Keep::backward : Keep::nothing,
+                            pass.keep ? pass.blocks[layer] : nothing);
+  }
+}
+
+/// Computes this rank's part of the sum of losses; the sum of all ranks' parts is the whole.
+void Model::head(Pass& pass) {
+  const Category kept = pass.keep ? Category::activations : Category::workspace;
   rank_.enter_stage(PassPart::head, false, [] { return std::string("head, forward"); });
-  rank_.look(Watched::input, x.view());
+  rank_.look(Watched::input, pass.x.view());
   OwnedTensor lse = rank_.tensor(kept, kernels::summed_in(options_.dtype), {layout_->held_rows()}, "log-sum-exp of the head");
-  const double sum = vocabulary_->head(final_norm(x).view(), lse, *layout_, own.labels, logits,
-                                       keep ? std::optional(saved_.weight) : std::nullopt);
+  pass.loss = vocabulary_->head(final_norm(pass.x).view(), lse, *layout_, pass.own.labels, pass.logits ? &pass.logits : nullptr,
+                                pass.keep ? std::optional(pass.weight) : std::nullopt);
   rank_.look(Watched::head_statistics, lse.view());
-  if (keep) {
-    saved_.x = std::move(x);
-    saved_.lse = std::move(lse);
+  if (pass.keep) {
+    pass.lse = std::move(lse);
   } else {
     strategy_->end();
+    pass.x.reset();
   }
-  return sum;
+}
+
+void Model::head_backward(Pass& pass) {
+  ComputeStream& compute = rank_.compute();
+  rank_.enter_stage(PassPart::head, true, [] { return std::string("head, backward"); });
+  if (pass.of.first()) {
+    compute.fill_zero(store_.gradients(replicated_pack()));
+    if (options_.config.projection_biases() > 0) compute.fill_zero(store_.gradients(bias_pack_number(store_)));
+  }
+  strategy_->on_gradients([this](std::size_t pack) { sums_.post(pack, Purpose::gradients); });
+  strategy_->begin_backward(pass.of);
+  pass.d = layout_->residual(rank_, Category::workspace, kernels::summed_in(options_.dtype), options_.config.hidden,
+                             "gradient of the residual");
+  {
+    const OwnedTensor dx = vocabulary_->head_backward(final_norm(pass.x).view(), pass.lse, *layout_, pass.weight);
+    norm_backward(compute, options_.config, pass.d->merged(0), dx, pass.x->merged(0), final_norm_weights(),
+                  kernels::Write::replace);
+  }
+  rank_.look(Watched::input_gradient, pass.d.view());
+  if (pass.of.last() && !options_.config.tied_embeddings) sums_.post(head_pack(), Purpose::head);
+  pass.x.reset();
+  pass.lse.reset();
+}
+
+void Model::layers_backward(Pass& pass, const ModelTask& task) {
+  block_.drop(pass.draws ? &*pass.draws : nullptr);
+  for (std::size_t layer = task.first_layer + task.layers; layer-- > task.first_layer;) {
+    const TraceSpan span(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
+    block_.backward(layer, pass.d, vectors(layer), pass.blocks[layer]);
+  }
+}
+
+void Model::embed_backward(Pass& pass) {
+  rank_.enter_stage(PassPart::embedding, true, [] { return std::string("embedding, backward"); });
+  drop_embedding(pass, pass.d->merged(0));
+  vocabulary_->embed_backward(pass.d->merged(0));
+  if (pass.of.last()) sums_.post(embedding_pack(), Purpose::embedding);
+  if (!options_.config.rotary_positions()) {
+    const Tensor gradient = replicated(ParameterRole::positions, 0).second;
+    rank_.compute().scatter_add_rows(gradient, pass.d->merged(0), positions_of_rows_);
+  }
+  if (!pass.of.last()) strategy_->end();  // else reduce() ends the pass, while its own sums are on their way
+}
+
+void Model::reduce() {
+  const TrafficCounters before = rank_.context().traffic();
+  sum_replicated_gradients();
+  strategy_->end();
+  for (std::size_t pack = 0; pack < replicated_pack(); ++pack) {
+    if (!sums_.posted(pack)) sums_.post(pack, Purpose::gradients);
+  }
+  sums_.finish();
+  add(backward_traffic_, rank_.context().traffic() - before);
+  rank_.enter_stage(PassPart::update, true, [] { return std::string("update"); });
 }
 
 void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
   const TraceSpan span(rank_.trace(), "prompt");
   set_layout(1, ids.size());
-  strategy_->begin_forward(store_, *layout_);
+  visits_ = Visits(forward_tasks(options_.config.layers, false));
+  strategy_->begin_forward(store_, *layout_, visits_);
   OwnedTensor x = layout_->residual(rank_, Category::workspace, options_.dtype, options_.config.hidden, "embedded tokens");
   vocabulary_->embed(x->merged(0), *layout_, ids, Category::workspace);
   add_positions(x->merged(0));
@@ -212,7 +273,17 @@ void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
 
 Loss Model::evaluate(const TokenBatch& tokens, const LogitsSink* logits) {
   Loss loss = begin_batch(tokens);
-  forward(tokens, own_part(tokens), {}, logits, false, loss);
+  const Part own = own_part(tokens);
+  if (own.count == 0) {
+    sum_losses(loss);
+    return loss;
+  }
+  const TraceSpan span(rank_.trace(), "forward");
+  const TaskList tasks = forward_tasks(options_.config.layers);
+  visits_ = Visits(tasks);
+  Pass pass = begin_pass(tokens, own, {}, loss.tokens, logits, false);
+  for (const ModelTask& task : tasks) run(task, pass);
+  end_forward(loss, pass);
   return loss;
 }
 
@@ -226,61 +297,46 @@ Loss Model::forward_backward(const TokenBatch& tokens) {
   }
   Loss loss = begin_batch(tokens);
   const Part own = own_part(tokens);
-  for (MicroBatch of{.number = 0, .count = M}; of.number < M; ++of.number) {
-    std::optional<TraceSpan> span;
-    if (M > 1) span.emplace(rank_.trace(), "micro-batch", static_cast<std::int64_t>(of.number));
-    const std::size_t count = own.count / M;
-    forward(tokens, {own.first + of.number * count, count}, of, nullptr, true, loss);
-    backward(of);
+  const std::size_t count = own.count / M;
+  const TaskList tasks = training_tasks(options_.config.layers, M);
+  visits_ = Visits(tasks);
+  std::optional<TraceSpan> micro_batch;  // if there are several
+  std::optional<TraceSpan> direction;
+  std::optional<Pass> pass;
+  for (const ModelTask& task : tasks) {
+    if (task.kind == TaskKind::update) break;  // update() does it, after gradient_norm()
+    if (task.kind == TaskKind::reduce) {
+      reduce();
+      continue;
+    }
+    const bool forward = task.kind == TaskKind::forward;
+    if (forward && task.piece == Piece::embedding) {
+      const MicroBatch of{.number = task.micro_batch, .count = M};
+      pass.reset();
+      direction.reset();
+      if (M > 1) micro_batch.emplace(rank_.trace(), "micro-batch", static_cast<std::int64_t>(of.number));
+      direction.emplace(rank_.trace(), "forward");
+      pass.emplace(begin_pass(tokens, {own.first + of.number * count, count}, of, loss.tokens, nullptr, true));
+    }
+    if (!forward && task.piece == Piece::head) direction.emplace(rank_.trace(), "backward");
+    run(task, *pass);
+    if (forward && task.piece == Piece::head) end_forward(loss, *pass);
   }
-  saved_ = {};
   return loss;
 }
 
-void Model::backward(const MicroBatch& of) {
-  const TraceSpan span(rank_.trace(), "backward");
-  ComputeStream& compute = rank_.compute();
-  const TrafficCounters before = rank_.context().traffic();
-  rank_.enter_stage(PassPart::head, true, [] { return std::string("head, backward"); });
-  if (of.first()) {
-    compute.fill_zero(store_.gradients(replicated_pack()));
-    if (options_.config.projection_biases() > 0) compute.fill_zero(store_.gradients(bias_pack_number(store_)));
-  }
+/// Adds a pass's losses to those of the batch, and with the last pass makes them the mean of all ranks' tokens.
+void Model::end_forward(Loss& loss, const Pass& pass) {
+  loss.mean += pass.loss;
+  if (pass.of.last()) sum_losses(loss);
+}
 
-  strategy_->on_gradients([this](std::size_t pack) { sums_.post(pack, Purpose::gradients); });
-  strategy_->begin_backward(of);
-  const OwnedTensor d = layout_->residual(rank_, Category::workspace, kernels::summed_in(options_.dtype), options_.config.hidden,
-                                          "gradient of the residual");
-  {
-    const OwnedTensor dx = vocabulary_->head_backward(final_norm(saved_.x).view(), saved_.lse, *layout_, saved_.weight);
-    norm_backward(compute, options_.config, d->merged(0), dx, saved_.x->merged(0), final_norm_weights(), kernels::Write::replace);
-  }
-  rank_.look(Watched::input_gradient, d.view());
-  if (of.last() && !options_.config.tied_embeddings) sums_.post(head_pack(), Purpose::head);
-  saved_.x.reset();
-  saved_.lse.reset();
-  for (std::size_t layer = options_.config.layers; layer-- > 0;) {
-    const TraceSpan span_of_layer(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
-    block_.backward(layer, d, vectors(layer), saved_.blocks[layer]);
-  }
-  rank_.enter_stage(PassPart::embedding, true, [] { return std::string("embedding, backward"); });
-  drop_embedding(d->merged(0));
-  vocabulary_->embed_backward(d->merged(0));
-  if (of.last()) sums_.post(embedding_pack(), Purpose::embedding);
-  if (!options_.config.rotary_positions()) {
-    const Tensor gradient = replicated(ParameterRole::positions, 0).second;
-    compute.scatter_add_rows(gradient, d->merged(0), positions_of_rows_);
-  }
-  if (of.last()) sum_replicated_gradients();
-  strategy_->end();
-  if (of.last()) {
-    for (std::size_t pack = 0; pack < replicated_pack(); ++pack) {
-      if (!sums_.posted(pack)) sums_.post(pack, Purpose::gradients);
-    }
-    sums_.finish();
-  }
-  add(backward_traffic_, rank_.context().traffic() - before);
-  if (of.last()) rank_.enter_stage(PassPart::update, true, [] { return std::string("update"); });
+void Model::sum_losses(Loss& loss) {
+  const TrafficCounters before = rank_.context().traffic();
+  sum_over_world({&loss.mean, 1});
+  if (loss.tokens > 0) loss.mean *= 1 / static_cast<double>(loss.tokens);
+  else loss.mean = 0;
+  add(forward_traffic_, rank_.context().traffic() - before);
 }
 
 /// Sums the gradients of replicated parameters over the ranks that have other tokens, and those of the projections' biases also

@@ -62,7 +62,8 @@ BlockVectors SingleBlock::vectors() const {
 
 OwnedTensor SingleBlock::forward(OwnedTensor x) {
   const TraceSpan span(rank_.trace(), "forward");
-  strategy_->begin_forward(store_, tokens_);
+  visits_ = Visits(options_.training ? training_tasks(1, 1) : forward_tasks(1));
+  strategy_->begin_forward(store_, tokens_, visits_);
   OwnedTensor y = block_.forward(0, std::move(x), tokens_, vectors(), options_.training ? Keep::backward : Keep::nothing, saved_);
   if (!options_.training) strategy_->end();
   return y;

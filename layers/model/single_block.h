@@ -43,6 +43,7 @@ class SingleBlock {
   ParameterStore store_;
   TokenLayout tokens_;
   Block block_;
+  Visits visits_;
   BlockSaved saved_;
 };
 

@@ -78,10 +78,11 @@ SavedSizes Dense::saved_sizes(const ModelConfig&, const TokenLayout& tokens) con
   return sizes;
 }
 
-void Dense::begin_forward(const ParameterStore& store, const TokenLayout& tokens) {
+void Dense::begin_forward(const ParameterStore& store, const TokenLayout& tokens, Visits& visits) {
   store_ = &store;
   tokens_ = &tokens;
-  weights_->begin_forward(store);
+  visits_ = &visits;
+  weights_->begin_forward(store, visits);
 }
 
 void Dense::begin_backward(const MicroBatch& of) {
@@ -173,7 +174,7 @@ void Dense::project(const AttentionHeads& heads, const ConstTensor& X, const Ten
 }
 
 void Dense::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
-  const std::size_t pack = attention_pack_number(layer);
+  const std::size_t pack = pack_number(visits_->arrive(false, layer, Sublayer::attention));
   const Tensor rows = weights_->visit(pack);
   const AttentionHeads heads(rank_, dtype_, saved_sizes(config_, *tokens_), saved);
   project(heads, x.merged(0), rows, layer);
@@ -185,7 +186,7 @@ void Dense::attention_forward(std::size_t layer, const Tensor& y, const ConstTen
 }
 
 void Dense::attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) {
-  const std::size_t pack = attention_pack_number(layer);
+  const std::size_t pack = pack_number(visits_->arrive(true, layer, Sublayer::attention));
   const ConstTensor X = of.x.merged(0);
   const ConstTensor dY = of.dy.merged(0);
   const Tensor dX = of.dx.merged(0);
@@ -241,7 +242,7 @@ void Dense::attention_backward(std::size_t layer, const SublayerBackward& of, co
 // --- MLP -----------------------------------------------------------------------------------------------------------------------
 
 void Dense::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) {
-  const std::size_t pack = mlp_pack_number(layer);
+  const std::size_t pack = pack_number(visits_->arrive(false, layer, Sublayer::mlp));
   const MlpMatrices W(weights_->visit(pack), config_);
   const MlpColumns columns(rank_, config_, dtype_, tokens_->rows(), 0, slice_.rows, saved);
   columns.project(x.merged(0), W, biases(layer).mlp);
@@ -251,7 +252,7 @@ void Dense::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x
 }
 
 void Dense::mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) {
-  const std::size_t pack = mlp_pack_number(layer);
+  const std::size_t pack = pack_number(visits_->arrive(true, layer, Sublayer::mlp));
   const ConstTensor X = of.x.merged(0);
   const ConstTensor dY = of.dy.merged(0);
   const MlpMatrices W(weights_->visit(pack), config_);

@@ -34,7 +34,7 @@ class Dense final : public Strategy {
 
   void drop_attention(const kernels::AttentionDropout& of) override { attention_->drop(of); }
 
-  void begin_forward(const ParameterStore& store, const TokenLayout& tokens) override;
+  void begin_forward(const ParameterStore& store, const TokenLayout& tokens, Visits& visits) override;
   void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
   void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
   void begin_backward(const MicroBatch& of) override;
@@ -65,6 +65,7 @@ class Dense final : public Strategy {
   std::unique_ptr<SublayerWeights> weights_;
   const ParameterStore* store_ = nullptr;  // parameters of the current pass
   const TokenLayout* tokens_ = nullptr;
+  Visits* visits_ = nullptr;
   MicroBatch micro_batch_;                 // of the current backward pass
   std::optional<std::size_t> untold_;      // a pack whose gradients were written and will be complete later
   const AttentionSaved* below_ = nullptr;  // what the current block's attention saved, in the MLP's backward pass

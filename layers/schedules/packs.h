@@ -5,6 +5,7 @@
 #include "layers/io/config.h"
 #include "layers/layout/heads.h"
 #include "layers/parameters/parameter_store.h"
+#include "layers/schedules/tasks.h"
 
 #include <cstddef>
 
@@ -45,6 +46,9 @@ View matrix_of(const View& heads) {
 /// Numbers of the blocks' packs in the store, which come first: attention and MLP of layer 0, of layer 1, …
 constexpr std::size_t attention_pack_number(std::size_t layer) { return 2 * layer; }
 constexpr std::size_t mlp_pack_number(std::size_t layer) { return 2 * layer + 1; }
+constexpr std::size_t pack_number(const Visit& visit) {
+  return visit.sublayer == Sublayer::attention ? attention_pack_number(visit.layer) : mlp_pack_number(visit.layer);
+}
 constexpr bool is_attention_pack(std::size_t pack) { return pack % 2 == 0; }
 
 }  // namespace tsprun::detail

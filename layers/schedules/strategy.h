@@ -10,6 +10,7 @@
 #include "layers/parameters/parameter_store.h"
 #include "layers/schedules/log_sum_exps.h"
 #include "layers/schedules/micro_batch.h"
+#include "layers/schedules/tasks.h"
 
 #include <array>
 #include <cstddef>
@@ -96,9 +97,10 @@ class Strategy {
   /// Gradients of packs for which it isn't called are complete when end() returns.
   void on_gradients(std::function<void(std::size_t pack)> call) { on_gradients_ = std::move(call); }
 
-  /// Begins a pass. `store` and `tokens` are borrowed and must stay until the next pass begins. The strategy may begin to move
-  /// weights.
-  virtual void begin_forward(const ParameterStore& store, const TokenLayout& tokens) = 0;
+  /// Begins a pass. `store` and `tokens` are borrowed and must stay until the next pass begins, and so must `visits`, in which
+  /// the pass comes next: the strategy looks ahead in it, and goes on in it with each call of a sublayer. The strategy may begin
+  /// to move weights.
+  virtual void begin_forward(const ParameterStore& store, const TokenLayout& tokens, Visits& visits) = 0;
   /// Computes y = attention(x)·W_O without b_O, and fills those tensors of `saved` that exist.
   virtual void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) = 0;
   /// Computes y = MLP(x) without b_2, and fills those tensors of `saved` that exist.

@@ -5,14 +5,16 @@
 #include "core/rank/rank.h"
 #include "layers/parameters/parameter_store.h"
 #include "layers/schedules/micro_batch.h"
+#include "layers/schedules/packs.h"
+#include "layers/schedules/tasks.h"
 
 #include <cstddef>
 #include <vector>
 
 namespace tsprun::detail {
 
-/// Weights of all sublayers of one rank. The calls of a pass: begin_forward(); visit() and used() of each pack, 0, 1, 2, …;
-/// begin_backward(); visit(), used(), gradients() and written() of each pack, the last first; end().
+/// Weights of all sublayers of one rank. The calls of a pass: begin_forward(); visit() and used() of each pack, in the order of
+/// the list of visits, which has arrived at it; begin_backward(); visit(), used(), gradients() and written() of each pack; end().
 class SublayerWeights {
  public:
   /// Borrows `rank`.
@@ -23,8 +25,11 @@ class SublayerWeights {
 
   /// Returns which part of a pack this rank stores, given the plan of all rows that it computes with.
   virtual PackPlan stored(PackPlan whole) const = 0;
-  /// Begins a pass over the packs of `store`, which is borrowed until the next pass begins.
-  virtual void begin_forward(const ParameterStore& store) { store_ = &store; }
+  /// Begins a pass over the packs of `store`, whose visits come next in `visits`. Both are borrowed until the next pass begins.
+  virtual void begin_forward(const ParameterStore& store, const Visits& visits) {
+    store_ = &store;
+    visits_ = &visits;
+  }
   virtual void begin_backward(const MicroBatch& of) { micro_batch_ = of; }
   /// Returns all rows of the pack as soon as they have arrived; valid until used().
   virtual Tensor visit(std::size_t pack) { return store_->values(pack); }
@@ -48,6 +53,7 @@ class SublayerWeights {
 
  protected:
   const ParameterStore& store() const { return *store_; }
+  const Visits& visits() const { return *visits_; }
   const MicroBatch& micro_batch() const { return micro_batch_; }
   Rank& rank() const { return rank_; }
   /// Adds what was written to gradients() to the store.
@@ -56,6 +62,7 @@ class SublayerWeights {
  private:
   Rank& rank_;
   const ParameterStore* store_ = nullptr;
+  const Visits* visits_ = nullptr;
   MicroBatch micro_batch_;  // of the current backward pass
   MicroBatchGradient own_;
 };

@@ -131,10 +131,10 @@ void TensorParallel::finish(const Sum& sum) const {
 
 // --- forward -------------------------------------------------------------------------------------------------------------------
 
-void TensorParallel::begin_forward(const ParameterStore& store, const TokenLayout& tokens) {
+void TensorParallel::begin_forward(const ParameterStore& store, const TokenLayout& tokens, Visits& visits) {
   store_ = &store;
   tokens_ = &tokens;
-  inner_->begin_forward(store, tokens);
+  inner_->begin_forward(store, tokens, visits);
 }
 
 template <class Body>

@@ -36,7 +36,7 @@ class TensorParallel final : public Strategy {
 
   void drop_attention(const kernels::AttentionDropout& of) override { inner_->drop_attention(of); }
 
-  void begin_forward(const ParameterStore& store, const TokenLayout& tokens) override;
+  void begin_forward(const ParameterStore& store, const TokenLayout& tokens, Visits& visits) override;
   void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
   void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
   void begin_backward(const MicroBatch& of) override { inner_->begin_backward(of); }

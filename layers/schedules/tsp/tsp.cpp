@@ -8,29 +8,34 @@
 
 namespace tsprun::detail {
 
-void Tsp::begin_forward(const ParameterStore& store, const TokenLayout& tokens) {
+void Tsp::begin_forward(const ParameterStore& store, const TokenLayout& tokens, Visits& visits) {
   axis_.store = &store;
   axis_.tokens = &tokens;
-  attention_.begin_forward(0);
+  visits_ = &visits;
+  attention_.begin_forward(visits.upcoming(1)->layer);
 }
 
 void Tsp::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
-  attention_.forward(layer, y, x, saved, [&] { mlp_.begin_forward(layer); });
+  visits_->arrive(false, layer, Sublayer::attention);
+  attention_.forward(layer, y, x, saved, [&] { mlp_.begin_forward(visits_->next_in_pass()->layer); });
 }
 
 void Tsp::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) {
+  visits_->arrive(false, layer, Sublayer::mlp);
   mlp_.forward(layer, y, x, saved, [&] {
-    if (layer + 1 < axis_.config.layers) attention_.begin_forward(layer + 1);
+    if (const Visit* const next = visits_->next_in_pass()) attention_.begin_forward(next->layer);
   });
 }
 
 void Tsp::mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) {
-  mlp_.backward(
-      layer, of, saved,
-      {.last_step = [&] { attention_.begin_backward(layer, *below_); }, .first_step_done = [&] { settle_attention(); }});
+  visits_->arrive(true, layer, Sublayer::mlp);
+  mlp_.backward(layer, of, saved,
+                {.last_step = [&] { attention_.begin_backward(visits_->next_in_pass()->layer, *below_); },
+                 .first_step_done = [&] { settle_attention(); }});
 }
 
 void Tsp::attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) {
+  visits_->arrive(true, layer, Sublayer::attention);
   attention_.backward(layer, of, saved, [&] {
     mlp_.settle();
     tell(mlp_pack_number(layer));

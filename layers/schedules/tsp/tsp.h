@@ -25,7 +25,7 @@ class Tsp final : public Strategy {
 
   void drop_attention(const kernels::AttentionDropout& of) override { axis_.dropout = of; }
 
-  void begin_forward(const ParameterStore& store, const TokenLayout& tokens) override;
+  void begin_forward(const ParameterStore& store, const TokenLayout& tokens, Visits& visits) override;
   void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
   void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
   void begin_backward(const MicroBatch& of) override { axis_.micro_batch = of; }
@@ -41,6 +41,7 @@ class Tsp final : public Strategy {
   TspAxis axis_;
   TspAttention attention_;
   TspMlp mlp_;
+  Visits* visits_ = nullptr;
   std::optional<std::size_t> untold_;      // an attention pack whose gradients are complete when attention_ has settled
   const AttentionSaved* below_ = nullptr;  // what the attention of the current block saved, in the backward pass
 };

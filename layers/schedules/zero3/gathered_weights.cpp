@@ -16,7 +16,6 @@ static_assert(attention_pack_number(0) % 2 == 0 && mlp_pack_number(0) % 2 == 1, 
 GatheredWeights::GatheredWeights(Rank& rank, Communicator& axis, const ModelConfig& config)
     : SublayerWeights(rank),
       axis_(axis),
-      packs_(2 * config.layers),
       sublayers_{{{Chunks::balanced(axis.size(),
                                     pack_rows(attention_pack_plan(config, 0, {0, config.query_heads}, {0, config.kv_heads}))),
                    {}},
@@ -29,9 +28,10 @@ PackPlan GatheredWeights::stored(PackPlan whole) const {
 
 // --- weights -------------------------------------------------------------------------------------------------------------------
 
-/// Begins to gather a pack, if there is one of this number.
-void GatheredWeights::fetch(std::size_t pack) {
-  if (pack >= packs_ || axis_.size() == 1) return;
+/// Begins to gather the pack of a visit, if there is one.
+void GatheredWeights::fetch(const Visit* next) {
+  if (next == nullptr || axis_.size() == 1) return;
+  const std::size_t pack = pack_number(*next);
   const Tensor own = store().values(pack);
   auto& [rows, gathered] = sublayer(pack);
   gathered.tensor = rank().tensor(Category::communication, own.dtype(), {rows.total(), own.size(1)}, "weights of a sublayer");
@@ -40,20 +40,18 @@ void GatheredWeights::fetch(std::size_t pack) {
                               rows.counts(axis_.size(), own.size(1)), {.stream = Stream::weights, .purpose = Purpose::weights});
 }
 
-void GatheredWeights::begin_forward(const ParameterStore& store) {
-  SublayerWeights::begin_forward(store);
-  backward_ = false;
-  fetch(0);
+void GatheredWeights::begin_forward(const ParameterStore& store, const Visits& visits) {
+  SublayerWeights::begin_forward(store, visits);
+  fetch(visits.upcoming(1));
 }
 
 void GatheredWeights::begin_backward(const MicroBatch& of) {
   SublayerWeights::begin_backward(of);
-  backward_ = true;
-  fetch(packs_ - 1);
+  fetch(visits().upcoming(1));
 }
 
 Tensor GatheredWeights::visit(std::size_t pack) {
-  fetch(backward_ ? pack - 1 : pack + 1);  // the next one's weights arrive while this one is computed; there is no pack −1
+  fetch(visits().next_in_pass());  // its weights arrive while this pack is computed
   if (axis_.size() == 1) return SublayerWeights::visit(pack);
   rank().wait(sublayer(pack).gathered.work);
   return sublayer(pack).gathered.tensor;

@@ -27,7 +27,7 @@ class GatheredWeights final : public SublayerWeights {
   GatheredWeights(Rank& rank, Communicator& axis, const ModelConfig& config);
 
   PackPlan stored(PackPlan whole) const override;
-  void begin_forward(const ParameterStore& store) override;
+  void begin_forward(const ParameterStore& store, const Visits& visits) override;
   void begin_backward(const MicroBatch& of) override;
   Tensor visit(std::size_t pack) override;
   void used(std::size_t pack) override;
@@ -44,14 +44,12 @@ class GatheredWeights final : public SublayerWeights {
     Transfer gathered;
   };
   Sublayer& sublayer(std::size_t pack) { return sublayers_[pack % 2]; }
-  void fetch(std::size_t pack);
+  void fetch(const Visit* next);
 
   Communicator& axis_;
-  std::size_t packs_;                  // of all layers
   std::array<Sublayer, 2> sublayers_;  // attention, MLP
-  bool backward_ = false;
-  Transfer scattered_;      // this rank's part of a pack's gradients until their sums are complete
-  MicroBatchGradient own_;  // where the sum of this rank's rows of that pack arrives
+  Transfer scattered_;                 // this rank's part of a pack's gradients until their sums are complete
+  MicroBatchGradient own_;             // where the sum of this rank's rows of that pack arrives
 };
 
 }  // namespace tsprun::detail
