@@ -436,6 +436,19 @@ def routers_choose_and_weigh():
     assert sorted(chosen[0].tolist()) == [0, 1]
 
 
+# Names and shapes.
+
+@check
+def parameters_are_as_many_as_published():
+    """In billions, of the models whose configurations are transformers' defaults, as their model cards on the hub count them."""
+    for kind, billions in (("llama", 6.74), ("mistral", 7.24), ("phi3", 3.82), ("smollm3", 3.08), ("gemma2", 2.61), ("gemma", 8.54),
+                           ("cohere", 34.98), ("starcoder2", 3.03), ("phi", 1.42), ("glm4", 9.40), ("mixtral", 46.70),
+                           ("gpt_oss", 116.83), ("deepseek_v3", 671.03)):
+        shapes = families.FAMILIES[kind](hub_folder.fields_of(kind, "default")).shapes()
+        found = sum(math.prod(shape) for shape in shapes.values()) / 1e9
+        assert abs(found - billions) < 0.006, f"{kind}: {found}, published {billions}"
+
+
 # The command, and what it refuses.
 
 @check
