@@ -79,7 +79,7 @@ TEST(Mesh, GroupsMayBeAskedForInAnyOrder) {
     Mesh mesh(context.world(), Layout::parse("dp=2,tp=2,sp=2"));
     std::vector<std::vector<AxisKind>> asked = {
         {AxisKind::dp}, {AxisKind::tp}, {AxisKind::sp}, {AxisKind::dp, AxisKind::sp}, {AxisKind::dp, AxisKind::tp, AxisKind::sp}};
-    std::ranges::rotate(asked, asked.begin() + context.rank() % 5);
+    std::rotate(asked.begin(), asked.begin() + context.rank() % 5, asked.end());
     for (const std::vector<AxisKind>& axes : asked) mesh.group(axes);
     for (const auto& [axes, expected] :
          {std::pair{std::vector{AxisKind::dp, AxisKind::sp}, 4.0}, {std::vector{AxisKind::tp}, 2.0}}) {
