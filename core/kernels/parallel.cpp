@@ -1,6 +1,7 @@
 // Threads that take tasks from a common counter, and sleep between runs, where each has a core of its own after a short spin.
 #include "core/kernels/parallel.h"
 
+#include "transport/cpu_relax.h"
 #include "transport/signals_blocked.h"
 
 #include <atomic>
@@ -16,12 +17,6 @@ namespace {
 constexpr std::chrono::microseconds kSpin(200);
 /// Looks between readings of the clock.
 constexpr int kLooksPerClock = 64;
-
-void cpu_relax() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#endif
-}
 
 }  // namespace
 

@@ -4,15 +4,12 @@
 #include "core/streams/engine.h"
 #include "core/streams/mail.h"
 #include "core/streams/wait_state.h"
+#include "transport/cpu_relax.h"
 #include "transport/fault/delay_transport.h"
 
 #include <algorithm>
 #include <new>
 #include <sched.h>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace tsprun::detail {
 
@@ -33,12 +30,6 @@ constexpr std::uint32_t kSpinLooks = 25;
 constexpr std::uint64_t kLongYieldNs = 200'000;
 /// Longest sleep.
 constexpr std::uint64_t kSleepNs = 100'000'000;
-
-void cpu_relax() {
-#if defined(__x86_64__)
-  _mm_pause();
-#endif
-}
 
 /// Sets aside messages with a tag that nobody here has asked for, of a rank, or (-1) of all that have exchanged some with this
 /// one. What goes wrong ends the job as in an operation's step.
