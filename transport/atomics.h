@@ -4,8 +4,17 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 
 namespace tsprun::detail {
+
+/// Longest cache line of the machines that a build may run on, in bytes: words that one process writes often and another reads
+/// often lie so far apart. It is 64 on x86-64; some processors of aarch64 have 64, others 128.
+#if defined(__aarch64__)
+inline constexpr std::size_t kLongestLine = 128;
+#else
+inline constexpr std::size_t kLongestLine = 64;
+#endif
 
 /// The machine's own.
 struct SystemAtomics {

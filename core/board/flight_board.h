@@ -16,7 +16,8 @@
 //     │               │ even complete; cause, rank,  (if it dies in between, the launcher starts over; if the launcher learns
 //     │               │ signal, op, sequence, text   of an earlier cause, it replaces the failure: 2→3, the fields, 4)
 //     └───────────────┘
-// Rank page                                         written by
+// Rank page (with lines of 128 bytes, on aarch64,   written by
+// the clock is at 128, the activity at 192)
 //   0 ┌───────────────┐
 //     │ life          │ Life, code, stopped; whether the launcher; `finished` by the rank itself
 //     │               │ its process's end was seen
@@ -44,12 +45,14 @@
 #pragma once
 
 #include "core/board/failure_record.h"
+#include "transport/atomics.h"
 #include "transport/cause.h"
 #include "transport/message.h"
 #include "transport/shm/node_memory.h"
 #include "tsprun/types.h"
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -163,17 +166,18 @@ inline constexpr std::int32_t kUnknownCode = -1;
 /// Page of one rank, see the drawing above.
 struct RankPage {
   // Peers read `life` at every send: its cache line is hardly ever written. Each word lies before those that it vouches for.
-  alignas(64) std::atomic<std::uint32_t> over;  ///< 1 once a launcher or PeerWatch has seen its process's end: `life` is final
-  std::atomic<std::uint32_t> life;              ///< Life
-  std::atomic<std::uint32_t> left;              ///< 1 once the rank has left, in good order or not
-  std::atomic<std::int32_t> code;               ///< exit code or signal
+  alignas(kLongestLine)
+      std::atomic<std::uint32_t> over;  ///< 1 once a launcher or PeerWatch has seen its process's end: `life` is final
+  std::atomic<std::uint32_t> life;      ///< Life
+  std::atomic<std::uint32_t> left;      ///< 1 once the rank has left, in good order or not
+  std::atomic<std::int32_t> code;       ///< exit code or signal
   std::atomic<std::uint32_t> pid;
   std::atomic<std::uint32_t> stopped;       ///< 1 while its process is stopped (SIGSTOP, a debugger)
   std::atomic<std::int32_t> connecting_to;  ///< world rank + 1 for which this rank waits while ranks connect; 0: none
   // The rank itself writes this line with every operation.
-  alignas(64) std::atomic<std::uint64_t> ticks;  ///< signs of life so far; deadlines restart when it changes
-  std::atomic<std::uint64_t> last_sign_ns;       ///< last tick or look at the board while waiting, CLOCK_MONOTONIC
-  std::atomic<std::int32_t> blocked_on;          ///< Stream + 1 while the rank waits for that stream's head; 0: it doesn't wait
+  alignas(kLongestLine) std::atomic<std::uint64_t> ticks;  ///< signs of life so far; deadlines restart when it changes
+  std::atomic<std::uint64_t> last_sign_ns;                 ///< last tick or look at the board while waiting, CLOCK_MONOTONIC
+  std::atomic<std::int32_t> blocked_on;   ///< Stream + 1 while the rank waits for that stream's head; 0: it doesn't wait
   std::atomic<std::int32_t> core;         ///< 1 + number of the core on which it last ran, where ranks share cores; 0: unknown
   std::atomic<std::uint64_t> yielded_ns;  ///< in long yields, where ranks share cores, after which it still had nothing to do
   ActivityLine activity[kQueues];
@@ -189,6 +193,7 @@ struct RankPage {
   void count_sign() { ticks.store(ticks.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
 };
 static_assert(sizeof(RankPage) <= shm::kPage);
+static_assert(offsetof(RankPage, ticks) == kLongestLine && offsetof(RankPage, activity) == kLongestLine + 64);
 
 /// Page of a node with the first failure of the job, see the drawing above.
 struct NodePage {

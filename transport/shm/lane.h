@@ -93,6 +93,8 @@ struct Place {
   std::byte payload[kSmallBytes];
 };
 static_assert(sizeof(Place) == 192);
+static_assert(sizeof(Place) >= kLongestLine,
+              "no two slots share a line: the sender writes one while the receiver reads the other");
 
 /// One lane, drawn above.
 struct LaneMemory {
