@@ -292,7 +292,7 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   const auto hold_level = [](const std::string& text) {
     const std::optional<kernels::Level> level = kernels::level_from_name(text);
-    if (!level || *level > kernels::best_level()) throw CLI::ValidationError(text + " isn't a level of this machine");
+    if (!level || !kernels::offers(*level)) throw CLI::ValidationError(text + " isn't a level of this machine");
     kernels::set_level(*level);
   };
   app.add_option_function<std::string>("--kernels", hold_level, "level of kernels, which also chooses OpenBLAS'")

@@ -88,8 +88,12 @@ void take_environment(const Environment& environment, std::string_view command, 
   }
   if (const std::optional<std::string_view> text = environment.kernels()) {
     const std::optional<kernels::Level> level = kernels::level_from_name(*text);
-    if (!level) refuse(fmt::format("TSP_KERNELS={}: baseline, avx2, avx512, avx512_bf16 and amx_bf16 work", *text));
-    if (*level > global.kernel_level)
+    if (!level)
+      refuse(
+          fmt::format("TSP_KERNELS={}: baseline, avx2, avx512, avx512_bf16 and amx_bf16 work on x86-64, baseline and neon on "
+                      "aarch64",
+                      *text));
+    if (!kernels::offers(*level))
       refuse(fmt::format("TSP_KERNELS={}: this machine offers {} at most", *text, kernels::name(global.kernel_level)));
     global.kernel_level = *level;
   }

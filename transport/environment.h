@@ -29,7 +29,7 @@ struct EnvironmentVariable {
 
 /// Table of all variables. That of docs/reference/environment.md is made of this one, which a test checks.
 inline constexpr std::array<EnvironmentVariable, 13> kEnvironment = {{
-    {"TSP_KERNELS", ObeyedBy::tsprun, "baseline, avx2, avx512, avx512_bf16, amx_bf16",
+    {"TSP_KERNELS", ObeyedBy::tsprun, "baseline; on x86-64 avx2, avx512, avx512_bf16, amx_bf16; on aarch64 neon",
      "the best level that every rank's machine offers",
      "holds the ranks of train, eval, generate, block and compare at this level of kernels, so that unlike machines agree bit "
      "for bit",

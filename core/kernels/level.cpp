@@ -15,7 +15,7 @@
 namespace tsprun::detail::kernels {
 
 namespace {
-constexpr std::array<std::string_view, 5> kNames = {"baseline", "avx2", "avx512", "avx512_bf16", "amx_bf16"};
+constexpr std::array<std::string_view, 6> kNames = {"baseline", "neon", "avx2", "avx512", "avx512_bf16", "amx_bf16"};
 // All targets that are better than AVX2, also those that newer versions of Highway have, count as one level: they differ in
 // instructions that change no result here. Better targets have lower bits.
 constexpr std::int64_t kAvx512 = HWY_AVX2 - 1;
@@ -27,12 +27,16 @@ std::atomic<int>& held() {
 }
 
 Level detect() {
+#ifdef __aarch64__
+  return Level::neon;
+#else
   const std::int64_t targets = hwy::SupportedTargets();
   if ((targets & kAvx512) != 0) {
     if (!pairs::offered()) return Level::avx512;
     return amx::offered() ? Level::amx_bf16 : Level::avx512_bf16;
   }
   return (targets & HWY_AVX2) != 0 ? Level::avx2 : Level::baseline;
+#endif
 }
 }  // namespace
 
@@ -46,11 +50,16 @@ Level best_level() {
   return best;
 }
 
-void set_level(Level wanted) {
+bool offers(Level level) {
   const Level best = best_level();
-  if (wanted > best) {
-    throw std::invalid_argument("kernel level " + std::string(name(wanted)) + ": this machine offers " + std::string(name(best)) +
-                                " at most");
+  if (level == Level::baseline) return true;
+  return level <= best && (level >= Level::avx2) == (best >= Level::avx2);
+}
+
+void set_level(Level wanted) {
+  if (!offers(wanted)) {
+    throw std::invalid_argument("kernel level " + std::string(name(wanted)) + ": this machine offers " +
+                                std::string(name(best_level())) + " at most");
   }
   held().store(static_cast<int>(wanted));
   std::int64_t disabled = 0;

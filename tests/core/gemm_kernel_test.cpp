@@ -97,7 +97,7 @@ TEST(Gemm, EqualsTripleLoopsAtEveryLevel) {
   const kernels::Level best = kernels::best_level();
   using enum kernels::Level;
   for (const kernels::Level level : {baseline, avx2, avx512, avx512_bf16, amx_bf16}) {
-    if (level > best) continue;
+    if (!kernels::offers(level)) continue;
     kernels::set_level(level);
     for (const auto& [ta, tb] : {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
       for (const auto& [a, b, c] : {std::tuple{f64, f64, f64}, {f32, f32, f32}, {bf, bf, bf}, {f32, bf, f32}}) {

@@ -60,7 +60,7 @@ TEST(Doctor, ReportsCoresMemoryAndLimitsAsTheSystemHasThem) {
     EXPECT_GT(cores.at("quota"), 0);
     EXPECT_LE(cores.at("usable"), std::max(1.0, cores.at("quota").get<double>()));
   }
-  constexpr std::array<const char*, 5> kLevels = {"amx_bf16", "avx512_bf16", "avx512", "avx2", "baseline"};
+  constexpr std::array<const char*, 6> kLevels = {"amx_bf16", "avx512_bf16", "avx512", "avx2", "neon", "baseline"};
   EXPECT_EQ(std::ranges::count(kLevels, doctor.at("vector_level").get<std::string>()), 1) << doctor.at("vector_level");
 
   struct sysinfo system {};
