@@ -6,6 +6,7 @@
 #include "launcher/command_line.h"
 #include "launcher/command_list.h"
 #include "launcher/commands/command.h"
+#include "launcher/gemm_trial.h"
 #include "launcher/log_sink.h"
 #include "launcher/lone_start.h"
 #include "launcher/outputs.h"
@@ -78,8 +79,8 @@ void report_refusal(Report& report, const std::string& command, const std::strin
 
 /// Takes TSP_ALGORITHMS, TSP_KERNELS and TSP_GEMM into the options, and chooses the library of products for this process and the
 /// ranks that it will fork. Refuses algorithms that ChoiceTable can't read, a level that this machine doesn't offer, and
-/// variables that `command` would ignore.
-void take_environment(const Environment& environment, std::string_view command, GlobalOptions& global) {
+/// variables that the command would ignore.
+void take_environment(const Environment& environment, const CommandFacts& command, GlobalOptions& global) {
   global.algorithms = environment.algorithms();
   try {
     const ChoiceTable table(global.algorithms);
@@ -99,7 +100,12 @@ void take_environment(const Environment& environment, std::string_view command, 
   }
   if (!global.gemm.given()) global.gemm = kernels::gemm_library_from(environment);
   kernels::set_gemm_library(global.gemm);
-  if (command != "run") refuse_ignored_variables(environment, command);
+  const std::string_view gemm = global.gemm.given() ? std::string_view(global.gemm.text) : environment.gemm();
+  if (command.multiplies && gemm == "auto") {
+    global.gemm = kernels::automatic_gemm_library([&] { try_gemm_library(global.kernel_level); });
+    kernels::set_gemm_library(global.gemm);
+  }
+  if (command.name != "run") refuse_ignored_variables(environment, command.name);
 }
 
 [[noreturn]] void refuse_of_ranks(const CommandFacts& command, const std::string& option, const std::string& value) {
@@ -183,7 +189,7 @@ int execute(Command& command, const OptionTable& options, GlobalOptions& global,
       trace_to_stdout.emplace();
       global.trace = trace_to_stdout->path();
     }
-    take_environment(Environment(), facts.name, global);
+    take_environment(Environment(), facts, global);
     check_faults_fit(facts, global);
     options.parse();
     command.validate(global);

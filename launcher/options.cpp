@@ -220,8 +220,8 @@ void GlobalOptions::declare(OptionTable& table) {
             "compute threads a rank; they never change a bit of the result; default: this node's cores over its ranks",
             Whole{1, kMostThreads}, computed | per_node);
   table.add("--gemm LIBRARY", gemm,
-            "what multiplies f32 and f64 matrices: {}; auto: tsprun's own kernels on x86-64, OpenBLAS elsewhere (bf16 is always "
-            "tsprun's)",
+            "what multiplies f32 and f64 matrices: {}; auto: tsprun's own kernels on x86-64, elsewhere OpenBLAS if it is there "
+            "(bf16 is always tsprun's)",
             Choice<kernels::GemmLibrary>{{{"auto", kernels::kUsualGemmLibrary},
                                           {"tsprun", kernels::GemmLibrary::tsprun},
                                           {"openblas", kernels::GemmLibrary::openblas}}});

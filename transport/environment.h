@@ -34,7 +34,7 @@ inline constexpr std::array<EnvironmentVariable, 13> kEnvironment = {{
      "holds the ranks of train, eval, generate, block and compare at this level of kernels, so that unlike machines agree bit "
      "for bit",
      ""},
-    {"TSP_GEMM", ObeyedBy::jobs, "auto, tsprun, openblas", "auto: tsprun on x86-64, openblas elsewhere",
+    {"TSP_GEMM", ObeyedBy::jobs, "auto, tsprun, openblas", "auto: tsprun on x86-64, elsewhere openblas if it is there",
      "what multiplies f32 and f64 matrices: tsprun's own kernels, or OpenBLAS, which is loaded then", "--gemm"},
     {"TSP_ALGORITHMS", ObeyedBy::jobs, "all_reduce=ring,all_gather<64K=direct", "the built-in table",
      "overrides of the table that chooses collectives' algorithms; `hierarchical` is refused where the job can't have it", ""},

@@ -4,10 +4,12 @@
 #include "core/kernels/level.h"
 #include "transport/cause.h"
 #include "transport/environment.h"
+#include "transport/log.h"
 #include "transport/names.h"
 #include "transport/number.h"
 
 #include <fmt/format.h>
+#include <spdlog/logger.h>
 
 #include <algorithm>
 #include <array>
@@ -26,6 +28,7 @@ namespace tsprun::detail::kernels {
 namespace {
 
 constexpr std::array<std::string_view, 2> kNames = {"tsprun", "openblas"};
+constexpr std::string_view kAutomatic = "auto";
 constexpr const char* kCoreVariable = "OPENBLAS_CORETYPE";
 constexpr std::string_view kInstead = "install Debian's package libopenblas0-pthread, or choose --gemm tsprun";
 
@@ -184,7 +187,7 @@ void multiply_by(Gemm<T>* gemm, const OpenBlasProduct<T>& p) {
 std::string_view name(GemmLibrary library) { return name_in(kNames, library); }
 
 std::optional<GemmLibrary> gemm_library_from_name(std::string_view text) {
-  return text == "auto" ? kUsualGemmLibrary : value_in<GemmLibrary>(kNames, text);
+  return text == kAutomatic ? kUsualGemmLibrary : value_in<GemmLibrary>(kNames, text);
 }
 
 GemmLibrary gemm_library_from(const Environment& environment) {
@@ -193,12 +196,27 @@ GemmLibrary gemm_library_from(const Environment& environment) {
   throw Error(Cause::refused, fmt::format("TSP_GEMM={}: auto, tsprun and openblas work", text));
 }
 
+GemmLibrary automatic_gemm_library(const std::function<void()>& try_openblas, GemmLibrary usual) {
+  if (usual == GemmLibrary::tsprun) return usual;
+  try {
+    try_openblas();
+    return usual;
+  } catch (const Error& error) {
+    logger().warn("--gemm auto: {}. Meanwhile tsprun's own kernels multiply, which are tuned for x86-64 alone", error.what());
+    return GemmLibrary::tsprun;
+  }
+}
+
 void set_gemm_library(GemmLibrary library) { chosen().store(static_cast<int>(library)); }
 
 GemmLibrary gemm_library() {
   const int value = chosen().load(std::memory_order_relaxed);
   if (value >= 0) return static_cast<GemmLibrary>(value);
-  static const GemmLibrary usual = gemm_library_from(Environment());
+  static const GemmLibrary usual = [] {
+    const Environment environment;
+    const GemmLibrary library = gemm_library_from(environment);
+    return environment.gemm() == kAutomatic ? automatic_gemm_library([] { openblas(); }) : library;
+  }();
   return usual;
 }
 

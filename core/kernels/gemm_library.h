@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,7 +22,8 @@ namespace tsprun::detail::kernels {
 /// in either case.
 enum class GemmLibrary : std::uint8_t { tsprun, openblas };
 
-/// The choice of "auto": tsprun's kernels where they are tuned, which is on x86-64, OpenBLAS elsewhere.
+/// The choice of "auto": tsprun's kernels where they are tuned, which is on x86-64, OpenBLAS elsewhere, if it can be had
+/// (automatic_gemm_library()).
 #ifdef __x86_64__
 inline constexpr GemmLibrary kUsualGemmLibrary = GemmLibrary::tsprun;
 #else
@@ -34,9 +36,14 @@ std::optional<GemmLibrary> gemm_library_from_name(std::string_view text);
 /// Returns the library of TSP_GEMM, or of "auto" if it isn't set. Throws Error(refused) if it names none.
 GemmLibrary gemm_library_from(const Environment& environment);
 
+/// Returns what "auto" stands for on this machine: `usual`, or tsprun where that is OpenBLAS and `try_openblas`, which shall load
+/// it, throws Error. The log then has a warning with that error's text. Where tsprun is usual, nothing is tried.
+GemmLibrary automatic_gemm_library(const std::function<void()>& try_openblas, GemmLibrary usual = kUsualGemmLibrary);
+
 /// Chooses the library of this process, and loads nothing. No product may run at the same time.
 void set_gemm_library(GemmLibrary library);
-/// Returns the library given to set_gemm_library(), or else that of this process's variables, with the same errors.
+/// Returns the library given to set_gemm_library(), or else that of this process's variables, with the same errors. Where these
+/// leave the choice to "auto" and OpenBLAS is usual, the first call loads it, or warns that it can't.
 GemmLibrary gemm_library();
 
 /// Loads the chosen library if it isn't yet, so that the first product needn't. The level must be known (set_level()). Returns

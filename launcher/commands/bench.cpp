@@ -107,7 +107,8 @@ class BenchCommand final : public Command {
     return {.name = "bench",
             .help = "measure messages and collectives between ranks, with nccl-tests' columns",
             .examples = {"tsprun -n 4 bench all_reduce,all_gather --sizes 1K,1M,16M",
-                         "tsprun -n 2 --intra tcp --json report.json bench pingpong"}};
+                         "tsprun -n 2 --intra tcp --json report.json bench pingpong"},
+            .multiplies = false};
   }
   void declare(OptionTable& table) override;
   void validate(const GlobalOptions& global) override;

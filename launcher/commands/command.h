@@ -32,6 +32,7 @@ struct CommandFacts {
   bool has_trace = false;                    ///< writes the trace that --trace asks for
   bool has_steps = false;                    ///< its ranks announce steps (Context::begin_step), at which faults can be injected
   int processes_per_rank = 1;
+  bool multiplies = true;  ///< multiplies matrices, or forecasts ranks that do
 
   bool has_ranks() const { return ranks == RankUse::job || ranks == RankUse::jobs; }
 };

@@ -34,7 +34,8 @@ class Run : public Command {
                          "tsprun -n 4 --no-prefix --timeout 60 run -- python3 script.py"},
             .has_trace = true,
             .has_steps = true,
-            .processes_per_rank = 2};
+            .processes_per_rank = 2,
+            .multiplies = false};
   }
 
   void declare(OptionTable& table) override {

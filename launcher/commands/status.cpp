@@ -78,7 +78,8 @@ class Status : public Command {
     return {.name = "status",
             .help = "the flight board of a running job: what each rank does and whom it waits for",
             .examples = {"tsprun status 4711", "tsprun status $(pgrep -o tsprun)"},
-            .ranks = RankUse::none};
+            .ranks = RankUse::none,
+            .multiplies = false};
   }
 
   void declare(OptionTable& table) override {

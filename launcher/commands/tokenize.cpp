@@ -65,7 +65,8 @@ class Tokenize final : public Command {
             .help = "token ids of texts, by a model's tokenizer.json, or with --decode texts of ids",
             .examples = {"tsprun tokenize --model Qwen3-0.6B book.txt --output tokens.u32",
                          "tsprun tokenize --model Qwen3-0.6B --decode tokens.u32 --output -"},
-            .ranks = RankUse::none};
+            .ranks = RankUse::none,
+            .multiplies = false};
   }
 
   void declare(OptionTable& table) override {

@@ -38,6 +38,22 @@ TEST(GemmLibrary, IsThatOfTheVariableOrTheUsualOne) {
   }
 }
 
+TEST(GemmLibrary, IsOurOwnWithAWordWhereTheUsualOneCantBeHad) {
+  int tries = 0;
+  const auto loads = [&] { ++tries; };
+  const auto fails = [] { throw Error(Cause::refused, "no OpenBLAS is here; install it"); };
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(kernels::automatic_gemm_library(fails, GemmLibrary::tsprun), GemmLibrary::tsprun);
+  EXPECT_EQ(kernels::automatic_gemm_library(loads, GemmLibrary::openblas), GemmLibrary::openblas);
+  EXPECT_EQ(tries, 1);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(kernels::automatic_gemm_library(fails, GemmLibrary::openblas), GemmLibrary::tsprun);
+  const std::string said = testing::internal::GetCapturedStderr();
+  for (const char* part : {"--gemm auto", "no OpenBLAS is here; install it", "tsprun's own kernels"})
+    EXPECT_NE(said.find(part), std::string::npos) << said;
+}
+
 /// Value of a line of /proc/self/status, "Threads:" or, in KiB, "RssAnon:".
 std::size_t status(const std::string& key) {
   std::ifstream file("/proc/self/status");
