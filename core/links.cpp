@@ -15,6 +15,9 @@ namespace tsprun::detail {
 namespace {
 
 constexpr std::uint64_t kPause_ns = 200'000;
+/// Bytes of a reason that a peer is told, and of all of them: a value of the store has room for no more.
+constexpr std::size_t kReasonBytes = 300;
+constexpr std::size_t kReasonsBytes = 48 << 10;
 
 }  // namespace
 
@@ -176,7 +179,7 @@ void Links::connect() {
   if (!client) return;
   tell(*client);
   for (const auto& used : used_) {
-    if (!used->factory->to_tell.empty()) meet(*used, *client);
+    if (!used->factory->to_tell.empty() && used->factory->to_link.empty()) meet(*used, *client);
   }
   note_wait(-1);
 }
@@ -220,16 +223,20 @@ void Links::choose(const Factory& factory, bootstrap::StoreClient* client, const
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const Unreached& each = candidates[i];
     if (each.claim.answer == Factory::Claim::Answer::yes) {
-      used.peers.push_back({each.rank, numbers[i], false});
-      note(factory.name, each.why, each.rank);
+      used.peers.push_back({each.rank, numbers[i], false, false, each.why});
       continue;
     }
     const std::vector<std::byte> address = ask_address(used, *client, each.rank);
     const Reach reach = used.endpoint().can_reach(numbers[i], address);
     if (reach.possible) {
-      used.endpoint().connect(numbers[i], address);
-      used.peers.push_back({each.rank, numbers[i], true});
-      note(factory.name, reach.why, each.rank);
+      const bool free = each.claim.answer == Factory::Claim::Answer::if_reachable;
+      Peer& peer = used.peers.emplace_back(Peer{each.rank, numbers[i], true, free, reach.why});
+      try {
+        used.endpoint().connect(numbers[i], address);
+      } catch (const Error& error) {
+        if (!free) throw;
+        peer.lost = error.what();
+      }
     } else if (each.claim.answer == Factory::Claim::Answer::or_not_at_all) {
       throw Error(
           Cause::refused,
@@ -239,6 +246,8 @@ void Links::choose(const Factory& factory, bootstrap::StoreClient* client, const
       left.push_back({each.rank, fmt::format("{}: {}", each.claim.why, reach.why)});
     }
   }
+  if (!factory.to_link.empty() && !used.peers.empty()) try_out(used, *client, left);
+  for (const Peer& peer : used.peers) note(factory.name, peer.why, peer.rank);
   if (used.peers.empty()) used_.pop_back();
 }
 
@@ -291,12 +300,14 @@ void Links::fail(Cause cause, int peer, const std::string& what, std::uint64_t b
   throw Error(failure.cause, failure.detail, failure.rank);
 }
 
-/// Writes this rank's choices to the store before it connects: its later requests to the store prove that this one has arrived.
+/// Writes this rank's choices to the store, and waits until they have arrived.
 void Links::tell(bootstrap::StoreClient& client) const {
   std::string text;
   for (const LinkChoice& choice : choices_)
     text += fmt::format("{}\t{}\t{}\n", choice.kind, choice.why, fmt::join(choice.ranks, ","));
-  client.set(fmt::format("live/way/{}", rank()), bytes_of(text));
+  const std::string key = fmt::format("live/way/{}", rank());
+  client.set(key, bytes_of(text));
+  client.get(key, "the job's store to repeat what it was told");
 }
 
 std::vector<std::byte> Links::ask_address(const Used& used, bootstrap::StoreClient& client, int peer) const {
@@ -305,17 +316,32 @@ std::vector<std::byte> Links::ask_address(const Used& used, bootstrap::StoreClie
   return ask(client, factory.address_per_peer ? fmt::format("{}/{}", key, rank()) : key, peer, std::string(factory.to_tell));
 }
 
-void Links::await(const Used& used, const std::function<bool(int number)>& done) const {
+void Links::await(Used& used, const std::function<bool(int number)>& done, std::uint64_t patience_ns) const {
   const std::uint64_t began = posix::now_ns();
-  for (const Peer& peer : used.peers) {
+  for (Peer& peer : used.peers) {
+    if (!peer.lost.empty()) continue;
     note_wait(peer.rank);
-    while (!done(peer.number)) {
+    const auto is_done = [&] {
+      try {
+        return done(peer.number);
+      } catch (const Error& error) {
+        if (!peer.free) throw;
+        peer.lost = error.what();
+        return false;
+      }
+    };
+    while (!is_done() && peer.lost.empty()) {
       if (options_.check) options_.check();
-      if (const std::string why = used.endpoint().broken(peer.number); !why.empty())
-        fail(Cause::disconnected, peer.rank, fmt::format("no connection to rank {}: {}", peer.rank, why), began_ns_);
-      if (posix::now_ns() - began >= options_.timeout_ns) {
-        fail(Cause::stalled, peer.rank,
-             fmt::format("rank {} didn't connect to rank {} over {} in time", peer.rank, rank(), used.factory->name), began);
+      const std::uint64_t now = posix::now_ns();
+      if (const std::string why = used.endpoint().broken(peer.number); !why.empty()) {
+        if (!peer.free)
+          fail(Cause::disconnected, peer.rank, fmt::format("no connection to rank {}: {}", peer.rank, why), began_ns_);
+        peer.lost = why;
+      } else if (now - began >= options_.timeout_ns || (peer.free && now - began >= patience_ns)) {
+        const std::string what =
+            fmt::format("rank {} didn't connect to rank {} over {} in time", peer.rank, rank(), used.factory->name);
+        if (!peer.free) fail(Cause::stalled, peer.rank, what, began);
+        peer.lost = what;
       }
       posix::sleep_ns(kPause_ns);
     }
@@ -324,18 +350,51 @@ void Links::await(const Used& used, const std::function<bool(int number)>& done)
 
 /// Connects a transport to all its peers.
 void Links::meet(Used& used, bootstrap::StoreClient& client) {
-  const Factory& factory = *used.factory;
   Endpoint& endpoint = used.endpoint();
   for (Peer& peer : used.peers) {
     if (!std::exchange(peer.begun, true)) endpoint.connect(peer.number, ask_address(used, client, peer.rank));
   }
-  await(used, [&](int number) { return endpoint.linked(number); });
-  if (!factory.to_link.empty()) {
-    const auto key = [&](int end) { return fmt::format("{}/linked/{}", factory.name, end); };
-    client.set(key(rank()), {});
-    for (const Peer& peer : used.peers) ask(client, key(peer.rank), peer.rank, std::string(factory.to_link));
+  await(
+      used, [&](int number) { return endpoint.linked(number); }, options_.timeout_ns);
+  await(
+      used, [&](int number) { return endpoint.connected(number); }, options_.timeout_ns);
+}
+
+void Links::try_out(Used& used, bootstrap::StoreClient& client, std::vector<Unreached>& left) {
+  Endpoint& endpoint = used.endpoint();
+  await(
+      used, [&](int number) { return endpoint.linked(number); }, options_.timeout_ns / 2);
+  compare_notes(used, client, "linked");
+  await(
+      used, [&](int number) { return endpoint.connected(number); }, options_.timeout_ns / 4);
+  compare_notes(used, client, "probed");
+  std::erase_if(used.peers, [&](const Peer& peer) {
+    if (peer.lost.empty()) return false;
+    endpoint.forget(peer.number);
+    left.push_back({peer.rank, fmt::format("{}: {}", used.factory->missing, peer.lost)});
+    return true;
+  });
+}
+
+void Links::compare_notes(Used& used, bootstrap::StoreClient& client, std::string_view stage) const {
+  const auto key = [&](int end) { return fmt::format("{}/{}/{}", used.factory->name, stage, end); };
+  std::string text;
+  for (const Peer& peer : used.peers) {
+    if (peer.lost.empty()) continue;
+    const std::size_t room = text.size() < kReasonsBytes ? kReasonBytes : 0;
+    text += fmt::format("{}\t{}\n", peer.rank, std::string_view(peer.lost).substr(0, room));
   }
-  await(used, [&](int number) { return endpoint.connected(number); });
+  client.set(key(rank()), bytes_of(text));
+  const std::string own = fmt::format("{}\t", rank());
+  for (Peer& peer : used.peers) {
+    const std::string told = text_of(ask(client, key(peer.rank), peer.rank, std::string(used.factory->to_link)));
+    std::string_view rest = told;
+    while (peer.lost.empty() && !rest.empty()) {
+      const std::string_view line = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+      if (line.starts_with(own)) peer.lost = fmt::format("rank {}: {}", peer.rank, line.substr(own.size()));
+    }
+  }
 }
 
 }  // namespace tsprun::detail

@@ -2,12 +2,16 @@
 // that don't share memory exchange addresses through the job's key-value store. Rank A writes these keys:
 //
 //   NAME/A/B    A's address for B, by a transport that has one for each peer; it may say why A can't be reached
-//   NAME/A      by others: A's address for all. By that one: A is linked with all peers, and bytes may be sent to it
+//   NAME/A      by others: A's address for all
+//   NAME/linked/A, NAME/probed/A
+//               by the former: A is linked with all peers, and bytes may be sent to it; bytes have reached all peers. The value
+//               names those peers with whom it failed, and why: "rank<tab>reason" and a newline for each
 //   live/way/A  the transports that A chose: lines of transport, tab, reason, tab, ranks separated by commas
 //
-// Both ends apply the same rule to the same two addresses, so they choose the same transport. While a rank waits for another one
-// here, its page of the flight board names that rank; if it is late, the error names the rank at the root of the chain of waits,
-// as it does in operations.
+// Both ends apply the same rule to the same two addresses, so they choose the same transport. If linking or probing fails at
+// either end, both read that, and the pair is left to the next kind unless an option demands this one. While a rank waits for
+// another one here, its page of the flight board names that rank; if it is late, the error names the rank at the root of the
+// chain of waits, as it does in operations.
 #pragma once
 
 #include "core/board/flight_board.h"
@@ -88,8 +92,11 @@ class Links {
   /// A rank to which a transport leads.
   struct Peer {
     int rank;
-    int number;  ///< its number in the transport
-    bool begun;  ///< connect() was called
+    int number;          ///< its number in the transport
+    bool begun;          ///< connect() was called
+    bool free{};         ///< another kind may lead to it, if this one doesn't
+    std::string why{};   ///< why this kind does
+    std::string lost{};  ///< why it doesn't after all, as this end or the other has found; empty: it does
   };
   /// A transport in use, with the decorators that the options need around it.
   struct Used {
@@ -121,12 +128,17 @@ class Links {
   void publish(const Used& used, bootstrap::StoreClient& client, const std::vector<int>& ranks) const;
   void tell(bootstrap::StoreClient& client) const;
   void meet(Used& used, bootstrap::StoreClient& client);
+  /// Links and probes a transport whose ends tell each other how far they are; moves the peers with whom that failed to `left`.
+  void try_out(Used& used, bootstrap::StoreClient& client, std::vector<Unreached>& left);
+  /// Tells the peers with which of them this end has failed, and learns the same from each.
+  void compare_notes(Used& used, bootstrap::StoreClient& client, std::string_view stage) const;
   /// Waits for the address by which this rank reaches `peer`.
   std::vector<std::byte> ask_address(const Used& used, bootstrap::StoreClient& client, int peer) const;
   /// Waits until `peer` has written `key` to the store and returns the value; `what` describes it for errors.
   std::vector<std::byte> ask(bootstrap::StoreClient& client, const std::string& key, int peer, const std::string& what) const;
-  /// Waits until done(number) is true for every peer of a transport.
-  void await(const Used& used, const std::function<bool(int number)>& done) const;
+  /// Waits until done(number) is true for every peer of a transport that isn't lost. A peer that another kind may reach is lost
+  /// if it fails, or if `patience_ns` pass.
+  void await(Used& used, const std::function<bool(int number)>& done, std::uint64_t patience_ns) const;
   /// Writes to the flight board for which rank this one waits; -1: none.
   void note_wait(int peer) const;
   /// Ends the job because `peer` can't be reached, which this rank has tried since `began_ns`.

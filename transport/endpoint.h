@@ -46,6 +46,8 @@ class Endpoint : public Transport {
   virtual bool connected(int /*peer*/) { return true; }
   /// Returns why the connection to a peer, or the attempt to make it, is broken; empty if it isn't.
   virtual std::string broken(int /*peer*/) const { return {}; }
+  /// Gives up what was made for a peer to whom another transport will lead. Nothing else is called for that peer afterwards.
+  virtual void forget(int /*peer*/) {}
 
   /// Makes memory addressable for peers (shm: it must lie in this rank's heap; verbs: its slabs are registered; tcp: nothing to
   /// do). Registering again what is registered costs nothing. Throws Error(refused) outside the heap, Error(out_of_memory)
