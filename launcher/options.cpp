@@ -201,8 +201,11 @@ void GlobalOptions::declare(OptionTable& table) {
             "encrypt and authenticate what travels by tcp (TLS 1.3, the secret as its key): {}; auto: between machines "
             "(--nnodes), not within one. RDMA isn't encrypted",
             Choice<Encryption>{{{"auto", Encryption::automatic}, {"on", Encryption::on}, {"off", Encryption::off}}}, of_ranks);
-  table.add("--rdma DEVICE[:PORT[:GID]]", rdma,
-            "RDMA device of this tsprun's ranks; default: local rank i takes the i-th active one modulo their number", per_node);
+  table.add(
+      "--rdma DEVICES", rdma,
+      "RDMA ports of this tsprun's ranks, DEVICE[:PORT[:GID]] for each, or ^DEVICE for all but these, separated by commas; also "
+      "settings such as timeout=20,tc=106; default: local rank i takes the i-th port modulo their number",
+      per_node);
   table.add("--nodes K", nodes, "pretend that the ranks sit on K nodes of this machine, which share no memory",
             computed | per_node);
   table.add("--nnodes K", nnodes, "real nodes, a tsprun on each", per_node | of_ranks);
@@ -250,12 +253,14 @@ void validate_global(GlobalOptions& options, RankUse use, int processes_per_rank
   if (!options.rdma.empty()) {
     const auto choice = verbs::DeviceChoice::parse(options.rdma);
     if (options.rdma.size() >= sizeof bootstrap::JobDescription::rdma) {
-      refuse(fmt::format("--rdma {}: no device has so long a name; `tsprun doctor` lists those that there are", options.rdma));
+      refuse(fmt::format("--rdma {}: {} bytes, of which there may be {}", options.rdma, options.rdma.size(),
+                         sizeof bootstrap::JobDescription::rdma - 1));
     }
     if (options.inter != bootstrap::Demand::automatic && options.inter != demand_for("verbs"))
       refuse(fmt::format("--rdma {}: --inter {} uses no RDMA device; leave one of them out", options.rdma, options.inter.text));
     // Where ranks use it, its absence is found before they start, and told to other nodes. On one node no rank would look.
-    if (options.nodes == 1 && (use == RankUse::job || use == RankUse::jobs)) verbs::choose_port(verbs::list_ports(), choice, 0);
+    if (choice.names_ports() && options.nodes == 1 && (use == RankUse::job || use == RankUse::jobs))
+      verbs::choose_port(verbs::list_ports(), choice, 0);
   }
   validate_faults(options, use);
   validate_trace_options(options.trace_options, options.trace);

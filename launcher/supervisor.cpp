@@ -14,6 +14,7 @@
 #include "transport/factory.h"
 #include "transport/machine.h"
 #include "transport/posix.h"
+#include "transport/verbs/choice.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -188,7 +189,7 @@ std::string transport_trouble(const GlobalOptions& options) {
   for (const Factory* kind : kFactories) {
     if (kind->shortage == nullptr) continue;
     const bool demanded = options.inter == demand_for(kind->name);
-    if (!demanded && options.rdma.empty()) continue;
+    if (!demanded && !verbs::DeviceChoice::parse(options.rdma).names_ports()) continue;
     const std::string option =
         demanded ? fmt::format("--inter {}", kind->name) : fmt::format("{} {}", kind->device_option, options.rdma);
     try {

@@ -3,6 +3,8 @@
 
 #include "transport/number.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -12,6 +14,7 @@
 #include <sched.h>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
@@ -23,6 +26,9 @@ namespace tsprun::detail::machine {
 
 namespace {
 
+/// Numbers beyond these are taken for none.
+constexpr int kMostNumaNodes = 1024;
+constexpr std::size_t kMostCores = 1 << 20;
 constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
 
 std::optional<std::string> first_line(const std::string& path) {
@@ -195,6 +201,27 @@ int usable_cores(std::span<const int> processes) {
   std::set<std::size_t> together;
   for (const int process : processes) together.merge(cores_of(process));
   return together.empty() ? usable_cores() : under_quota(static_cast<int>(together.size()));
+}
+
+int numa_node_of_this_thread(const char* folder) {
+  const std::set<std::size_t> cores = cores_of(0);
+  int nodes = 0;
+  int found = -1;
+  for (int node = 0; node < kMostNumaNodes; ++node) {
+    const std::optional<std::string> list = first_line(fmt::format("{}/node{}/cpulist", folder, node));
+    if (!list) continue;
+    ++nodes;
+    std::string_view rest = *list;  // "0-3,8-11"
+    std::set<std::size_t> here;
+    while (!rest.empty()) {
+      std::string_view range = take_word(rest, ',');
+      const auto first = number_from<std::size_t>(take_word(range, '-'));
+      const auto last = range.empty() ? first : number_from<std::size_t>(range);
+      for (std::size_t core = first.value_or(1); first && last && core <= std::min(*last, kMostCores); ++core) here.insert(core);
+    }
+    if (!cores.empty() && std::ranges::includes(here, cores)) found = node;
+  }
+  return nodes > 1 ? found : -1;
 }
 
 std::uint64_t available_memory() {

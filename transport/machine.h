@@ -41,6 +41,10 @@ enum class Shortage : std::uint8_t { none, cgroup, either, machine };
 /// Returns where memory was short between two readings of the counts; none: the killer didn't strike.
 Shortage shortage(const OutOfMemoryKills& before, const OutOfMemoryKills& after);
 
+/// Returns the NUMA node to which all processors belong that this thread may use; -1: there are several such nodes, the machine
+/// has one, or it isn't known. `folder`: where Linux lists the nodes.
+int numa_node_of_this_thread(const char* folder = "/sys/devices/system/node");
+
 /// Returns the machine's name; "?" if it has none.
 std::string host_name();
 /// Returns Linux's identity of the machine's boot; empty if unknown.

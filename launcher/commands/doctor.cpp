@@ -16,6 +16,7 @@
 #include "transport/verbs/memory.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -53,13 +54,37 @@ struct RdmaFindings {
   ordered_json json;
 };
 
-ordered_json port_json(const verbs::Port& port, const std::optional<verbs::Gid>& chosen) {
+/// A port with the GID that would be used, or why it can't be.
+struct JudgedPort {
+  verbs::Port port;
+  std::optional<verbs::Gid> chosen{};
+  std::string why_not{};
+};
+
+JudgedPort judged(const verbs::Port& port, const verbs::DeviceChoice& choice) {
+  JudgedPort found{.port = port, .why_not = verbs::unfitness(port, choice)};
+  if (!found.why_not.empty()) return found;
+  verbs::DeviceChoice alone = choice;
+  const bool named = std::ranges::any_of(choice.named, [&](const auto& name) { return name.is_of(port.device, port.number); });
+  if (choice.names_ports() && !named) found.why_not = "--rdma names others";
+  std::erase_if(alone.named, [&](const auto& name) { return !name.is_of(port.device, port.number); });
+  try {
+    found.chosen = verbs::choose_port({{port}, {}}, alone, 0).gid;
+  } catch (const Error& error) {
+    found.why_not = error.what();
+  }
+  return found;
+}
+
+ordered_json port_json(const JudgedPort& each) {
+  const auto& [port, chosen, why_not] = each;
   ordered_json gids = ordered_json::array();
   for (const verbs::Gid& gid : port.gids) {
     gids.push_back({{"index", gid.index},
                     {"gid", gid.text()},
                     {"type", std::string(verbs::name(gid.type))},
                     {"link_local", gid.is_link_local()},
+                    {"foreign", gid.foreign},
                     {"chosen", chosen && chosen->index == gid.index}});
   }
   return {{"device", port.device},
@@ -69,17 +94,33 @@ ordered_json port_json(const verbs::Port& port, const std::optional<verbs::Gid>&
           {"ethernet", port.ethernet},
           {"mtu_bytes", port.mtu_bytes},
           {"max_message_bytes", port.max_bytes},
+          {"rate_gbps", port.gbps > 0 ? ordered_json(port.gbps) : ordered_json(nullptr)},
+          {"lid", port.lid},
+          {"pkeys", port.pkeys},
+          {"firmware", port.firmware},
+          {"numa_node", port.numa_node >= 0 ? ordered_json(port.numa_node) : ordered_json(nullptr)},
+          {"max_queue_pairs", port.max_queue_pairs},
+          {"max_completions", port.max_completions},
+          {"why_not", why_not.empty() ? ordered_json(nullptr) : ordered_json(why_not)},
           {"gids", std::move(gids)}};
 }
 
-void print_port(std::vector<std::string>& lines, const verbs::Port& port, const std::optional<verbs::Gid>& chosen) {
-  lines.push_back(
-      fmt::format("  {:<10} {}, {}, MTU {}", port.text(), port.state, port.ethernet ? "Ethernet" : "InfiniBand", port.mtu_bytes));
+void print_port(std::vector<std::string>& lines, const JudgedPort& each) {
+  const auto& [port, chosen, why_not] = each;
+  lines.push_back(fmt::format(
+      "  {:<10} {}, {}{}, MTU {}{}{}{}", port.text(), port.state, port.ethernet ? "Ethernet" : "InfiniBand",
+      port.gbps > 0 ? fmt::format(" of {:g} Gb/s", port.gbps) : "", port.mtu_bytes,
+      port.ethernet ? "" : fmt::format(", LID {}", port.lid), port.firmware.empty() ? "" : ", firmware " + port.firmware,
+      port.numa_node < 0 ? "" : fmt::format(", NUMA node {}", port.numa_node)));
+  if (!port.ethernet) lines.push_back(fmt::format("    partitions {:#x}", fmt::join(port.pkeys, ", ")));
+  lines.push_back(fmt::format("    at most {} queue pairs, {} completions in a queue, {} bytes in a message",
+                              port.max_queue_pairs, port.max_completions, port.max_bytes));
   for (const verbs::Gid& gid : port.gids) {
-    lines.push_back(fmt::format("    GID {:<3} {} ({}{}){}", gid.index, gid.text(), verbs::name(gid.type),
-                                gid.is_link_local() ? ", link-local" : "",
+    lines.push_back(fmt::format("    GID {:<3} {} ({}{}{}){}", gid.index, gid.text(), verbs::name(gid.type),
+                                gid.is_link_local() ? ", link-local" : "", gid.foreign ? ", of another network namespace" : "",
                                 chosen && chosen->index == gid.index ? "  <- chosen" : ""));
   }
+  if (!why_not.empty()) lines.push_back(fmt::format("    isn't used: {}", why_not));
 }
 
 /// One row of the table "why this transport".
@@ -97,14 +138,9 @@ RdmaFindings find_rdma(const GlobalOptions& options, const Trial& self_test) {
   const verbs::DeviceChoice choice = verbs::DeviceChoice::parse(options.rdma);
   ordered_json list = ordered_json::array();
   for (const verbs::Port& port : ports) {
-    std::optional<verbs::Gid> chosen;
-    try {
-      chosen = verbs::choose_port({{port}, {}}, choice, 0).gid;
-    } catch (const Error&) {
-      // Lists unusable ports, too.
-    }
-    print_port(found.lines, port, chosen);
-    list.push_back(port_json(port, chosen));
+    const JudgedPort each = judged(port, choice);
+    print_port(found.lines, each);
+    list.push_back(port_json(each));
   }
   ordered_json left_out = ordered_json::array();
   for (const verbs::BadDevice& bad : here.bad) {
@@ -186,7 +222,7 @@ class Doctor : public Command {
   int run(const GlobalOptions& global, Report& report) override {
     const std::string& overrides = global.algorithms;
     const ChoiceTable choices(overrides);
-    if (const auto choice = verbs::DeviceChoice::parse(global.rdma); !choice.device.empty()) {
+    if (const auto choice = verbs::DeviceChoice::parse(global.rdma); choice.names_ports()) {
       verbs::choose_port(verbs::list_ports(), choice, 0);  // refuses what there isn't
     }
     Trials trials;

@@ -11,7 +11,10 @@
 
 #include <arpa/inet.h>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tsprun::detail::verbs::verbs_choice_test {
@@ -65,7 +68,7 @@ TEST(VerbsChoice, LocalRanksTakeTheActivePortsInTurn) {
                                    port_of("d", 1, true, {kLocal})};
   EXPECT_EQ(choose_port({ports, {}}, {}, 0).port.device, "a");
   EXPECT_EQ(choose_port({ports, {}}, {}, 1).port.device, "c");
-  EXPECT_EQ(choose_port({ports, {}}, {}, 2).port.device, "a");
+  EXPECT_EQ(choose_port({ports, {}}, {}, 3).port.device, "a") << "d has no GID to use, and is none of them";
   EXPECT_EQ(choose_port({ports, {}}, DeviceChoice::parse("c"), 0).gid.index, 3);
   EXPECT_EQ(choose_port({ports, {}}, DeviceChoice::parse("d:1:0"), 0).gid.index, 0);
 }
@@ -130,23 +133,153 @@ TEST(VerbsChoice, ARefusalSaysWhatIsThere) {
 TEST(VerbsChoice, AMalformedChoiceIsRefused) {
   for (const char* text : {"a:", "a:x", "a:1:", "a:1:-1", "a:0", ":1", "a:1:2:3", "a:99999999999"})
     EXPECT_THROW(DeviceChoice::parse(text), Error) << text;
-  const DeviceChoice choice = DeviceChoice::parse("mlx5_0:2:7");
-  EXPECT_EQ(choice.device, "mlx5_0");
-  EXPECT_EQ(choice.port, 2);
-  EXPECT_EQ(choice.gid, 7);
+  for (const char* text : {"^", "^,a", "a,", "a,,b", "^tc=3", "=3", "tc=", "a,tc=256", "mtu=1500", "pkey=0x", "speed=3"})
+    EXPECT_THROW(DeviceChoice::parse(text), Error) << text;
+  const DeviceChoice choice = DeviceChoice::parse("mlx5_0:2:7,mlx5_1,tc=106,pkey=0x8001");
+  ASSERT_EQ(choice.named.size(), 2U);
+  EXPECT_EQ(choice.named[0].device, "mlx5_0");
+  EXPECT_EQ(choice.named[0].port, 2);
+  EXPECT_EQ(choice.named[0].gid, 7);
+  EXPECT_EQ(choice.named[1].device, "mlx5_1");
+  EXPECT_EQ(choice.settings.tc, 106);
+  EXPECT_EQ(choice.settings.pkey, 0x8001);
+  EXPECT_TRUE(choice.names_ports());
+  const DeviceChoice others = DeviceChoice::parse("^mlx5_bond_0,mlx5_9:2,sl=3");
+  EXPECT_FALSE(others.names_ports());
+  EXPECT_EQ(others.left_out.size(), 2U);
+  EXPECT_EQ(others.settings.sl, 3);
+  EXPECT_FALSE(DeviceChoice::parse("timeout=20").names_ports());
+  try {
+    DeviceChoice::parse("speed=3");
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("there is no setting 'speed'; there are retries, timeout, mtu"), std::string::npos)
+        << error.what();
+  }
 }
 
-TEST(VerbsChoice, TheAdapterGivesUpWithinTheDeadlineEvenIfItTakesFourTimesAsLong) {
+TEST(VerbsChoice, NamesStandInTheOrderOfTheirNumbers) {
+  for (const auto& [first, second] : std::vector<std::pair<const char*, const char*>>{{"mlx5_2", "mlx5_10"},
+                                                                                      {"mlx5_9", "mlx5_bond_0"},
+                                                                                      {"a", "a0"},
+                                                                                      {"bnxt_re0", "mlx5_0"},
+                                                                                      {"rocep1s0f0", "rocep1s0f1"},
+                                                                                      {"rocep9s0", "rocep129s0"},
+                                                                                      {"a01", "a1"},
+                                                                                      {"a1b2", "a1b10"}}) {
+    EXPECT_TRUE(natural_order(first, second)) << first << " " << second;
+    EXPECT_FALSE(natural_order(second, first)) << first << " " << second;
+  }
+  EXPECT_FALSE(natural_order("mlx5_2", "mlx5_2"));
+}
+
+TEST(VerbsChoice, SeveralPortsMayBeNamedAndOthersLeftOut) {
+  const Ports found{{port_of("mlx5_0", 1, true, {kFour}), port_of("mlx5_1", 1, true, {kFour}),
+                     port_of("mlx5_2", 1, true, {kFour}), port_of("mlx5_bond_0", 1, true, {kFour})},
+                    {}};
+  const auto chosen = [&](const char* text, int rank) { return choose_port(found, DeviceChoice::parse(text), rank).port.device; };
+  EXPECT_EQ(chosen("mlx5_2,mlx5_0", 0), "mlx5_2") << "in the order in which they are named";
+  EXPECT_EQ(chosen("mlx5_2,mlx5_0", 1), "mlx5_0");
+  EXPECT_EQ(chosen("mlx5_2,mlx5_0", 2), "mlx5_2");
+  EXPECT_EQ(chosen("^mlx5_bond_0,mlx5_0", 0), "mlx5_1");
+  EXPECT_EQ(chosen("^mlx5_bond_0,mlx5_0", 1), "mlx5_2");
+  EXPECT_EQ(chosen("^mlx5_bond_0,mlx5_0", 2), "mlx5_1");
+  EXPECT_NE(refusal(found, "mlx5_0,mlx5_7").find("no such device: mlx5_7"), std::string::npos);
+  EXPECT_NE(refusal(found, "^mlx5_0,mlx5_1,mlx5_2,mlx5_bond_0").find("it leaves out all ports"), std::string::npos);
+}
+
+TEST(VerbsChoice, APortThatIsDownShiftsNoOthersRail) {
+  const auto rails = [](bool second_is_up) {
+    const Ports found{{port_of("a", 1, true, {kFour}), port_of("b", 1, second_is_up, {kFour}), port_of("c", 1, true, {kFour}),
+                       port_of("d", 1, true, {kFour})},
+                      {}};
+    std::vector<int> all;
+    for (int rank = 0; rank < 4; ++rank) all.push_back(choose_port(found, {}, rank).rail);
+    return all;
+  };
+  EXPECT_EQ(rails(true), (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(rails(false), (std::vector<int>{0, 2, 2, 3}));
+  // Second ports without a cable are no rails.
+  const Ports cards{
+      {port_of("a", 1, true, {kFour}), port_of("a", 2, false, {}), port_of("b", 1, true, {kFour}), port_of("b", 2, false, {})},
+      {}};
+  EXPECT_EQ(choose_port(cards, {}, 1).port.device, "b");
+  EXPECT_EQ(choose_port(cards, {}, 1).rail, 1);
+}
+
+TEST(VerbsChoice, PortsOfTheProcesssNumaNodeGoFirst) {
+  Ports found{{port_of("a", 1, true, {kFour}), port_of("b", 1, true, {kFour}), port_of("c", 1, true, {kFour}),
+               port_of("d", 1, true, {kFour})},
+              {}};
+  found.ports[0].numa_node = found.ports[1].numa_node = 0;
+  found.ports[2].numa_node = found.ports[3].numa_node = 1;
+  EXPECT_EQ(choose_port(found, {}, 4, 1).port.device, "c");
+  EXPECT_EQ(choose_port(found, {}, 5, 1).port.device, "d");
+  EXPECT_EQ(choose_port(found, {}, 5, 1).rail, 3);
+  EXPECT_EQ(choose_port(found, {}, 1, 1).port.device, "d");
+  EXPECT_EQ(choose_port(found, {}, 4, 7).port.device, "a") << "no port is there";
+  EXPECT_EQ(choose_port(found, DeviceChoice::parse("a"), 4, 1).port.device, "a") << "a name goes before nearness";
+}
+
+TEST(VerbsChoice, GidsAreThoseOfThisNetworkNamespaceAndOfTheFamilyAndVersionThatAreWanted) {
+  Gid foreign = gid_of(1, GidType::roce_v2, "::ffff:10.99.0.1");
+  foreign.foreign = true;
+  EXPECT_EQ(choose_gid({foreign, kFour})->index, 2);
+  EXPECT_FALSE(choose_gid({foreign}));
+  EXPECT_NE(refusal({{port_of("a", 1, true, {kLocal, foreign})}, {}}, "").find("an address of this network namespace"),
+            std::string::npos);
+  EXPECT_EQ(choose_port({{port_of("a", 1, true, {foreign})}, {}}, DeviceChoice::parse("a:1:1"), 0).gid.index, 1);
+  const std::vector<Gid> all = {kLocal, kOldFour, kFour, kSix};
+  EXPECT_EQ(choose_gid(all, DeviceChoice::parse("family=6").settings)->index, 3);
+  EXPECT_EQ(choose_gid(all, DeviceChoice::parse("family=4").settings)->index, 2);
+  EXPECT_EQ(choose_gid(all, DeviceChoice::parse("roce=1").settings)->index, 1);
+  EXPECT_FALSE(choose_gid({kSix}, DeviceChoice::parse("family=4").settings));
+  EXPECT_EQ(choose_port({{port_of("a", 1, true, all)}, {}}, DeviceChoice::parse("gid=3"), 0).gid.index, 3);
+}
+
+TEST(VerbsChoice, ThePartitionIsTheFirstOfAFullMemberOrTheOneThatIsWanted) {
+  EXPECT_EQ(choose_pkey({0x7fff, 0x8023, 0x8001}, -1), 1);
+  EXPECT_EQ(choose_pkey({0x7fff, 0x23}, -1), 0);
+  EXPECT_EQ(choose_pkey({}, -1), 0);
+  EXPECT_EQ(choose_pkey({0x7fff, 0x8023, 0x8001}, 0x8001), 2);
+  EXPECT_EQ(choose_pkey({0x7fff, 0x8023, 0x8001}, 0x0001), 2);
+  EXPECT_EQ(choose_pkey({0x7fff}, 0x8001), std::nullopt);
+}
+
+TEST(VerbsChoice, AnMtuThatIsAskedForBoundsThePorts) {
+  const Ports found{{port_of("a", 1, true, {kFour})}, {}};
+  const Port port = choose_port(found, DeviceChoice::parse("mtu=1024"), 0).port;
+  EXPECT_EQ(port.mtu_bytes, 1024);
+  EXPECT_EQ(port.mtu, 3);
+}
+
+TEST(VerbsChoice, ThePageHasTheTableOfSettings) {
+  std::string table = "| setting | from … to | if it isn't given | meaning |\n|---|---|---|---|\n";
+  for (const SettingRow& each : kSettings) {
+    table += "| `" + std::string(each.name) + "` | " + std::to_string(each.lowest) + " … " + std::to_string(each.highest) +
+             " | " + std::string(each.absent) + " | " + std::string(each.meaning) + " |\n";
+  }
+  std::ifstream file(TSP_TOOLS_DIR "/../docs/how-to/use-rdma.md");
+  std::stringstream page;
+  page << file.rdbuf();
+  EXPECT_NE(page.str().find(table), std::string::npos) << "docs/how-to/use-rdma.md shall have this table:\n" << table;
+}
+
+TEST(VerbsChoice, TheAdapterTriesForAboutHalfOfTheDeadlineOrAsItIsTold) {
   for (const double seconds : {2.0, 10.0, 30.0, 600.0}) {
-    const RetryLimits limits = RetryLimits::within(static_cast<std::uint64_t>(seconds * 1e9));
+    const RetryLimits limits = RetryLimits::of({}, static_cast<std::uint64_t>(seconds * 1e9));
     double each = 4.096e-6;
     for (int i = 0; i < limits.timeout; ++i) each *= 2;
     const double all = each * (limits.retry_count + 1);
-    EXPECT_LE(4 * all, seconds);
-    EXPECT_GE(4 * all, seconds / 2.01);
+    EXPECT_LE(all, seconds * 0.6);
+    EXPECT_GE(all, seconds * 0.29);
     EXPECT_EQ(limits.retry_count, 6);
   }
-  EXPECT_LE(RetryLimits::within(~std::uint64_t{0}).timeout, 31);
+  EXPECT_LE(RetryLimits::of({}, ~std::uint64_t{0}).timeout, 31);
+  const RetryLimits usual = RetryLimits::of({}, 30'000'000'000);
+  EXPECT_EQ(usual.text(), "after 7 tries of 2.15 s, 15 s in all (--rdma retries=6,timeout=19)");
+  const RetryLimits typed = RetryLimits::of(DeviceChoice::parse("retries=7,timeout=20").settings, 1'000'000'000);
+  EXPECT_EQ(typed.retry_count, 7);
+  EXPECT_EQ(typed.timeout, 20);
 }
 
 TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {
@@ -158,6 +291,8 @@ TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {
   address.mtu = 3;
   address.ethernet = 1;
   address.gid[15] = 9;
+  address.pkey = 0x8001;
+  address.grh_required = 1;
   address.port = "rxe0 port 1";
   const std::vector<std::byte> blob = address.encode();
   const std::optional<Address> read = Address::decode(blob);
@@ -169,6 +304,8 @@ TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {
   EXPECT_EQ(read->mtu, 3);
   EXPECT_EQ(read->ethernet, 1);
   EXPECT_EQ(read->gid[15], 9);
+  EXPECT_EQ(read->pkey, 0x8001);
+  EXPECT_EQ(read->grh_required, 1);
   EXPECT_EQ(read->port, "rxe0 port 1");
   for (std::size_t cut = 0; cut < blob.size(); ++cut) EXPECT_FALSE(Address::decode(std::span(blob).first(cut)).has_value());
   std::vector<std::byte> wrong = blob;

@@ -2,7 +2,7 @@
 // (NodeMemory::job_bytes()). The process that creates node memory writes both before others map it; they never change.
 //
 //      0 ┌──────────────────────────────┐
-//        │ JobDescription, 168 bytes    │
+//        │ JobDescription, 296 bytes    │
 //   1024 ├──────────────────────────────┤
 //        │ the job's secret, 32 bytes   │  zeros if the job has no store
 //   2048 └──────────────────────────────┘
@@ -31,13 +31,13 @@ struct JobDescription {
   std::uint32_t tls = 0;             ///< 1: connections to the store, and lanes over tcp, use TLS
   Demand intra = Demand::automatic;  ///< between this node's ranks
   Demand inter = Demand::automatic;  ///< between ranks of different nodes
-  char rdma[64] = {};                ///< value of --rdma; empty: choose a device
+  char rdma[192] = {};               ///< value of --rdma; empty: choose a device
   char store[64] = {};               ///< "host:port" of the job's key-value store; empty if ranks need none
 
   std::string_view rdma_device() const;
   std::string_view store_address() const;
 };
-static_assert(sizeof(JobDescription) == 168 && std::is_trivially_copyable_v<JobDescription>);
+static_assert(sizeof(JobDescription) == 296 && std::is_trivially_copyable_v<JobDescription>);
 
 /// Writes the description and the secret into a node's memory. Throws Error(refused) if the node's ranks don't fit the world.
 void describe_job(const shm::NodeMemory& memory, const JobDescription& job, const Secret& secret = {});

@@ -2,7 +2,6 @@
 #include "transport/verbs/device.h"
 
 #include "transport/cause.h"
-#include "transport/number.h"
 #include "transport/verbs/library.h"
 #include "transport/verbs/reported.h"
 
@@ -15,7 +14,9 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <fstream>
 #include <ifaddrs.h>
+#include <iterator>
 #include <netinet/in.h>
 
 namespace tsprun::detail::verbs {
@@ -43,57 +44,30 @@ GidType type_of(std::uint32_t type) {
   }
 }
 
-/// Returns the GID tables of all ports, which have room for so many GIDs together.
-std::vector<ibv_gid_entry> gids_of(ibv_context* device, std::size_t room) {
-  std::vector<ibv_gid_entry> table(room);
-  const ssize_t found = library().query_gid_table(device, table.data(), table.size(), 0, sizeof(ibv_gid_entry));
-  table.resize(found < 0 ? 0 : std::min(static_cast<std::size_t>(found), room));
-  return table;
-}
+/// A port and the rows that its GID table has.
+struct GidTable {
+  std::uint32_t port;
+  std::uint32_t rows;
+};
 
-/// Adds the device's ports to the list or, if it can't be used, the device with the reason.
-void list_ports_of(ibv_device* device, Ports& into) {
-  const std::string name = library().get_device_name(device);
-  const auto leave_out = [&](const char* what, int error) {
-    into.bad.push_back({name, fmt::format("device {} can't be {}: {}", name, what, std::strerror(error))});
-  };
-  if (std::string why = device_defect(name, device->transport_type); !why.empty()) {
-    into.bad.push_back({name, std::move(why)});
-    return;
-  }
-  const Device context(library().open_device(device));
-  if (!context) return leave_out("opened", errno);
-  ibv_device_attr attributes{};
-  if (const int error = library().query_device(context.get(), &attributes); error != 0) return leave_out("queried", error);
-
-  const std::size_t first = into.ports.size();
+/// Returns the GIDs of these ports.
+std::vector<ibv_gid_entry> gids_of(ibv_context* device, const std::vector<GidTable>& ports) {
+  // A call of the kernel has 16 bits for the length of what it fills.
+  constexpr std::size_t kMostAtOnce = 0xffff / sizeof(ibv_gid_entry);
   std::size_t room = 0;
-  for (int number = 1; number <= attributes.phys_port_cnt; ++number) {  // of 8 bits: up to 255
-    ibv_port_attr found{};
-    if (query_port(context.get(), static_cast<std::uint8_t>(number), found) != 0) continue;
-    room += static_cast<std::size_t>(std::clamp(found.gid_tbl_len, 0, kMostGids));
-    Port port;
-    port.device = name;
-    port.number = number;
-    port.active = found.state == IBV_PORT_ACTIVE;
-    port.state = library().port_state_str(found.state);
-    port.ethernet = found.link_layer == IBV_LINK_LAYER_ETHERNET;
-    port.mtu = static_cast<std::uint8_t>(found.active_mtu);
-    port.mtu_bytes = mtu_bytes_of(found);
-    port.defect = port_defect(found);
-    port.lid = found.lid;
-    port.max_bytes = found.max_msg_sz;
-    into.ports.push_back(std::move(port));
-  }
-  for (const ibv_gid_entry& entry : gids_of(context.get(), room)) {
-    Gid gid;
-    std::memcpy(gid.bytes.data(), entry.gid.raw, gid.bytes.size());
-    gid.index = static_cast<int>(entry.gid_index);
-    gid.type = type_of(entry.gid_type);
-    for (Port& port : std::span(into.ports).subspan(first)) {
-      if (entry.port_num == static_cast<std::uint32_t>(port.number)) port.gids.push_back(gid);
+  for (const GidTable& each : ports) room += each.rows;
+  std::vector<ibv_gid_entry> table(std::min(room, kMostAtOnce));
+  const ssize_t found = library().query_gid_table(device, table.data(), table.size(), 0, sizeof(ibv_gid_entry));
+  table.resize(found < 0 ? 0 : std::min(static_cast<std::size_t>(found), table.size()));
+  if (found >= 0) return table;
+  // There are more than fit, or the provider has no such call: row by row.
+  ibv_gid_entry entry{};
+  for (const GidTable& each : ports) {
+    for (std::uint32_t row = 0; row < each.rows; ++row) {
+      if (library().query_gid_ex(device, each.port, row, &entry, 0, sizeof entry) == 0) table.push_back(entry);
     }
   }
+  return table;
 }
 
 std::string describe(const Ports& found) {
@@ -113,43 +87,118 @@ std::string describe(const Ports& found) {
   return fmt::format("here are: {}", fmt::join(words, "; "));
 }
 
-int number_in(std::string_view text, std::string_view whole) {
-  const std::optional<int> value = number_from<int>(text);
-  if (!value || *value < 0) {
-    throw Error(Cause::refused, fmt::format("--rdma {}: 'device', 'device:port' or 'device:port:gid-index' is expected", whole));
-  }
-  return *value;
-}
-
 int bits_set(std::span<const std::uint8_t> mask) {
   int bits = 0;
   for (const std::uint8_t byte : mask) bits += std::popcount(byte);
   return bits;
 }
 
-/// Returns the length of the network prefix of a RoCE GID, which is an IP address of an interface of this machine. 0: no
-/// interface has that address.
-int network_bits_of(const Gid& gid) {
+/// Addresses of this network namespace's interfaces, as GIDs have them, and the lengths of their network prefixes.
+struct OwnAddress {
+  std::array<std::uint8_t, 16> bytes{};
+  int network_bits = 0;
+};
+std::vector<OwnAddress> own_addresses() {
+  std::vector<OwnAddress> found;
   ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) return 0;
+  if (::getifaddrs(&first) != 0) return found;
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(first, ::freeifaddrs);
   for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
     if (each->ifa_addr == nullptr || each->ifa_netmask == nullptr) continue;
-    const bool four = each->ifa_addr->sa_family == AF_INET && gid.is_ipv4_mapped();
+    const bool four = each->ifa_addr->sa_family == AF_INET;
     if (!four && each->ifa_addr->sa_family != AF_INET6) continue;
     const std::size_t at = four ? offsetof(sockaddr_in, sin_addr) : offsetof(sockaddr_in6, sin6_addr);
     const std::size_t size = four ? sizeof(in_addr) : sizeof(in6_addr);
     const auto bytes = [&](const sockaddr* address) { return reinterpret_cast<const std::uint8_t*>(address) + at; };
-    if (std::memcmp(bytes(each->ifa_addr), gid.bytes.data() + gid.bytes.size() - size, size) != 0) continue;
-    return (four ? 96 : 0) + bits_set({bytes(each->ifa_netmask), size});
+    OwnAddress own;
+    if (four) own.bytes[10] = own.bytes[11] = 0xff;
+    std::memcpy(own.bytes.data() + own.bytes.size() - size, bytes(each->ifa_addr), size);
+    own.network_bits = (four ? 96 : 0) + bits_set({bytes(each->ifa_netmask), size});
+    found.push_back(own);
   }
-  return 0;
+  return found;
 }
 
-/// Returns the GID to use on a port, if it has a usable one.
-std::optional<Gid> usable_gid(const Port& port) {
-  if (port.ethernet) return choose_gid(port.gids);
-  return port.gids.empty() ? std::optional<Gid>() : port.gids.front();
+/// Returns the length of the network prefix of a RoCE GID, which is an IP address of an interface of this machine. 0: no
+/// interface has that address.
+int network_bits_of(const Gid& gid) {
+  const std::vector<OwnAddress> own = own_addresses();
+  const auto place = std::ranges::find(own, gid.bytes, &OwnAddress::bytes);
+  return place == own.end() ? 0 : place->network_bits;
+}
+
+/// Returns the NUMA node of a device; -1: not known, or the machine has one.
+int numa_node_of(const std::string& device) {
+  std::ifstream file("/sys/class/infiniband/" + device + "/device/numa_node");
+  int node = -1;
+  return file >> node ? node : -1;
+}
+
+/// Returns the partition keys of a port. `count`: as it claims.
+std::vector<std::uint16_t> pkeys_of(ibv_context* device, std::uint8_t port, int count) {
+  constexpr int kMostKeys = 1 << 10;  // each is a system call
+  std::vector<std::uint16_t> keys;
+  __be16 key = 0;
+  for (int index = 0; index < std::min(count, kMostKeys) && library().query_pkey(device, port, index, &key) == 0; ++index)
+    keys.push_back(ntohs(key));
+  return keys;
+}
+
+/// Adds the device's ports to the list or, if it can't be used, the device with the reason.
+void list_ports_of(ibv_device* device, Ports& into) {
+  const std::string name = library().get_device_name(device);
+  if (std::string why = device_defect(name, device->transport_type); !why.empty()) {
+    into.bad.push_back({name, std::move(why)});
+    return;
+  }
+  const Device context(library().open_device(device));
+  if (!context) {
+    into.bad.push_back({name, fmt::format("device {} can't be opened: {}", name, std::strerror(errno))});
+    return;
+  }
+  Ports found = ports_of(context.get());
+  std::ranges::move(found.ports, std::back_inserter(into.ports));
+  std::ranges::move(found.bad, std::back_inserter(into.bad));
+}
+
+/// A port that may be used, or why it can't be.
+struct Candidate {
+  const Port* port;
+  int gid = -1;  // the index that the option names
+  std::string why_not{};
+  ChosenPort chosen{};
+
+  bool is_down() const { return !port->active; }
+};
+
+/// Looks for the GID and the partition of a candidate.
+void fit(Candidate& candidate, const DeviceChoice& choice) {
+  const Port& port = *candidate.port;
+  const Settings& settings = choice.settings;
+  const int index = candidate.gid >= 0 ? candidate.gid : settings.gid;
+  const auto named = std::ranges::find(port.gids, index, &Gid::index);
+  std::optional<Gid> gid;
+  if (!port.active) candidate.why_not = "no active port";
+  else if (!port.defect.empty()) candidate.why_not = fmt::format("{} can't be used: {}", port.text(), port.defect);
+  else if (index >= 0 && named == port.gids.end()) candidate.why_not = fmt::format("no GID of index {}", index);
+  else if (index >= 0) gid = *named;
+  else if (port.ethernet) gid = choose_gid(port.gids, settings);
+  else if (!port.gids.empty()) gid = port.gids.front();
+  if (!candidate.why_not.empty()) return;
+  if (!gid) {
+    const bool foreign = std::ranges::any_of(port.gids, [](const Gid& each) { return each.foreign; });
+    candidate.why_not = settings.roce >= 0 || settings.family >= 0 ? "no RoCE GID of the version and family that are wanted"
+                        : foreign                                  ? "no RoCE v2 GID that is an address of this network namespace"
+                                  : "no RoCE v2 GID but link-local ones: give the interface an IP address";
+    return;
+  }
+  candidate.chosen = {.port = port, .gid = *gid, .settings = settings};
+  if (!port.ethernet) {
+    const std::optional<int> pkey = choose_pkey(port.pkeys, settings.pkey);
+    if (!pkey) candidate.why_not = fmt::format("{} is no member of partition {:#x}", port.text(), settings.pkey);
+    else if (!port.pkeys.empty()) candidate.chosen.pkey = port.pkeys[static_cast<std::size_t>(*pkey)];
+    candidate.chosen.pkey_index = pkey.value_or(0);
+  }
 }
 
 }  // namespace
@@ -180,17 +229,54 @@ std::string ChosenPort::text() const {
                      port.mtu_bytes);
 }
 
-DeviceChoice DeviceChoice::parse(std::string_view text) {
-  DeviceChoice choice;
-  const std::size_t first = text.find(':');
-  choice.device = text.substr(0, first);
-  if (first == std::string_view::npos) return choice;
-  const std::string_view rest = text.substr(first + 1);
-  const std::size_t second = rest.find(':');
-  choice.port = number_in(rest.substr(0, second), text);
-  if (choice.device.empty() || choice.port == 0) number_in("", text);
-  if (second != std::string_view::npos) choice.gid = number_in(rest.substr(second + 1), text);
-  return choice;
+Ports ports_of(ibv_context* context) {
+  const std::string name = library().get_device_name(context->device);
+  Ports all;
+  ibv_device_attr attributes{};
+  if (const int error = library().query_device(context, &attributes); error != 0) {
+    all.bad.push_back({name, fmt::format("device {} can't be queried: {}", name, std::strerror(error))});
+    return all;
+  }
+  std::vector<GidTable> tables;
+  for (int number = 1; number <= attributes.phys_port_cnt; ++number) {  // of 8 bits: up to 255
+    ibv_port_attr found{};
+    if (query_port(context, static_cast<std::uint8_t>(number), found) != 0) continue;
+    // Those of ports that are down are looked at where all fit.
+    if (const int rows = std::clamp(found.gid_tbl_len, 0, kMostGids); found.state == IBV_PORT_ACTIVE || tables.empty())
+      tables.push_back({static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(rows)});
+    Port port;
+    port.device = name;
+    port.number = number;
+    port.active = found.state == IBV_PORT_ACTIVE;
+    port.state = library().port_state_str(found.state);
+    port.ethernet = found.link_layer == IBV_LINK_LAYER_ETHERNET;
+    port.mtu = static_cast<std::uint8_t>(found.active_mtu);
+    port.mtu_bytes = mtu_bytes_of(found);
+    port.defect = port_defect(found);
+    port.lid = found.lid;
+    port.max_bytes = found.max_msg_sz;
+    port.grh_required = (found.flags & IBV_QPF_GRH_REQUIRED) != 0;
+    port.gbps = gbps_of(found);
+    port.pkeys = pkeys_of(context, static_cast<std::uint8_t>(number), found.pkey_tbl_len);
+    port.firmware.assign(attributes.fw_ver, ::strnlen(attributes.fw_ver, sizeof attributes.fw_ver));
+    port.numa_node = numa_node_of(name);
+    port.max_queue_pairs = attributes.max_qp;
+    port.max_completions = attributes.max_cqe;
+    all.ports.push_back(std::move(port));
+  }
+  const std::vector<OwnAddress> own = own_addresses();
+  for (const ibv_gid_entry& entry : gids_of(context, tables)) {
+    Gid gid;
+    std::memcpy(gid.bytes.data(), entry.gid.raw, gid.bytes.size());
+    gid.index = static_cast<int>(entry.gid_index);
+    gid.type = type_of(entry.gid_type);
+    gid.foreign = gid.type != GidType::infiniband && !gid.is_link_local() && !own.empty() &&
+                  std::ranges::find(own, gid.bytes, &OwnAddress::bytes) == own.end();
+    for (Port& port : all.ports) {
+      if (entry.port_num == static_cast<std::uint32_t>(port.number)) port.gids.push_back(gid);
+    }
+  }
+  return all;
 }
 
 Ports list_ports() {
@@ -200,7 +286,7 @@ Ports list_ports() {
   if (!list) return found;
   std::vector<ibv_device*> devices(list.get(), list.get() + count);
   std::sort(devices.begin(), devices.end(), [](ibv_device* a, ibv_device* b) {
-    return std::strcmp(library().get_device_name(a), library().get_device_name(b)) < 0;
+    return natural_order(library().get_device_name(a), library().get_device_name(b));
   });
   for (ibv_device* device : devices) list_ports_of(device, found);
   return found;
@@ -217,59 +303,119 @@ std::string no_device() {
   return trouble.empty() ? "there is no RDMA device on this machine" : trouble;
 }
 
-std::optional<Gid> choose_gid(const std::vector<Gid>& gids) {
-  const Gid* global = nullptr;
-  for (const Gid& gid : gids) {
-    if (gid.type != GidType::roce_v2 || gid.is_link_local()) continue;
-    if (gid.is_ipv4_mapped()) return gid;
-    if (global == nullptr) global = &gid;
+bool natural_order(std::string_view name, std::string_view other) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  std::size_t i = 0;
+  std::size_t j = 0;
+  while (i < name.size() && j < other.size()) {
+    if (!is_digit(name[i]) || !is_digit(other[j])) {
+      if (name[i] != other[j]) return name[i] < other[j];
+      ++i;
+      ++j;
+      continue;
+    }
+    const auto digits = [&](std::string_view text, std::size_t& at) {
+      while (at + 1 < text.size() && text[at] == '0' && is_digit(text[at + 1])) ++at;
+      const std::size_t begin = at;
+      while (at < text.size() && is_digit(text[at])) ++at;
+      return text.substr(begin, at - begin);
+    };
+    const std::string_view number = digits(name, i);
+    const std::string_view other_number = digits(other, j);
+    if (number.size() != other_number.size()) return number.size() < other_number.size();
+    if (number != other_number) return number < other_number;
   }
-  return global != nullptr ? std::optional<Gid>(*global) : std::nullopt;
+  if (i == name.size() && j == other.size()) return name < other;  // "a01" and "a1"
+  return i == name.size();
 }
 
-ChosenPort choose_port(const Ports& found, const DeviceChoice& choice, int local_rank) {
-  const auto refuse = [&](const std::string& what) {
-    const std::string wanted = choice.device.empty() ? "verbs" : fmt::format("--rdma {}", choice.device);
-    return Error(Cause::refused, fmt::format("{}: {}; {}", wanted, what, describe(found)));
-  };
-  const auto broken =
-      std::find_if(found.bad.begin(), found.bad.end(), [&](const BadDevice& each) { return each.device == choice.device; });
-  if (broken != found.bad.end()) throw Error(Cause::refused, fmt::format("--rdma {}: {}", choice.device, broken->why));
-  std::vector<const Port*> named;
-  for (const Port& port : found.ports) {
-    if (!choice.device.empty() && port.device != choice.device) continue;
-    if (choice.port != 0 && port.number != choice.port) continue;
-    named.push_back(&port);
-  }
-  if (named.empty()) {
-    if (choice.device.empty()) throw Error(Cause::refused, describe(found));
-    if (const std::string trouble = library_trouble(); !trouble.empty())
-      throw Error(Cause::refused, fmt::format("--rdma {}: {}", choice.device, trouble));
-    throw refuse(choice.port != 0 ? fmt::format("no port {} of such a device", choice.port) : "no such device");
-  }
-  std::vector<ChosenPort> usable;
-  for (const Port* port : named) {
-    if (!port->active || !port->defect.empty()) continue;
-    if (choice.gid >= 0) {
-      for (const Gid& gid : port->gids) {
-        if (gid.index == choice.gid) usable.push_back({.port = *port, .gid = gid});
-      }
-    } else if (const std::optional<Gid> gid = usable_gid(*port)) {
-      usable.push_back({.port = *port, .gid = *gid});
+std::optional<Gid> choose_gid(const std::vector<Gid>& gids, const Settings& settings) {
+  constexpr int kMostIndex = 255;  // a queue pair's address has 8 bits for it
+  const GidType type = settings.roce == 1 ? GidType::roce_v1 : GidType::roce_v2;
+  const Gid* six = nullptr;
+  for (const Gid& gid : gids) {
+    if (gid.type != type || gid.is_link_local() || gid.foreign || gid.index > kMostIndex) continue;
+    if (gid.is_ipv4_mapped()) {
+      if (settings.family != 6) return gid;
+    } else if (six == nullptr && settings.family != 4) {
+      six = &gid;
     }
   }
-  if (usable.empty()) {
-    const bool any_active = std::any_of(named.begin(), named.end(), [](const Port* port) { return port->active; });
-    if (!any_active) throw refuse("no active port");
-    const auto defective = std::find_if(named.begin(), named.end(), [](const Port* port) { return !port->defect.empty(); });
-    if (defective != named.end()) throw refuse(fmt::format("{} can't be used: {}", (*defective)->text(), (*defective)->defect));
-    if (choice.gid >= 0) throw refuse(fmt::format("no GID of index {}", choice.gid));
-    throw refuse("no RoCE v2 GID but link-local ones: give the interface an IP address");
+  return six != nullptr ? std::optional<Gid>(*six) : std::nullopt;
+}
+
+std::optional<int> choose_pkey(const std::vector<std::uint16_t>& keys, int wanted) {
+  constexpr int kFullMember = 0x8000;
+  for (std::size_t index = 0; index < keys.size(); ++index) {
+    const int key = keys[index];
+    if (wanted < 0 ? (key & kFullMember) != 0 : ((key ^ wanted) & (kFullMember - 1)) == 0) return static_cast<int>(index);
   }
-  const std::size_t rail = static_cast<std::size_t>(local_rank) % usable.size();
-  ChosenPort chosen = usable[rail];
-  chosen.rail = static_cast<int>(rail);
+  return wanted < 0 ? std::optional(0) : std::nullopt;
+}
+
+std::string unfitness(const Port& port, const DeviceChoice& choice) {
+  Candidate candidate{.port = &port};
+  fit(candidate, choice);
+  if (candidate.why_not.empty() &&
+      std::ranges::any_of(choice.left_out, [&](const PortName& out) { return out.is_of(port.device, port.number); }))
+    return fmt::format("--rdma {} leaves it out", choice.text);
+  return candidate.why_not;
+}
+
+ChosenPort choose_port(const Ports& found, const DeviceChoice& choice, int local_rank, int near_node) {
+  const auto refuse = [&](const std::string& what) {
+    return Error(Cause::refused,
+                 fmt::format("{}{}: {}; {}", choice.text.empty() ? "verbs" : "--rdma ", choice.text, what, describe(found)));
+  };
+  std::vector<Candidate> candidates;
+  for (const PortName& name : choice.named) {
+    const auto broken = std::ranges::find(found.bad, name.device, &BadDevice::device);
+    if (broken != found.bad.end()) throw Error(Cause::refused, fmt::format("--rdma {}: {}", choice.text, broken->why));
+    const std::size_t before = candidates.size();
+    for (const Port& port : found.ports) {
+      if (name.is_of(port.device, port.number)) candidates.push_back({.port = &port, .gid = name.gid});
+    }
+    if (candidates.size() != before) continue;
+    if (const std::string trouble = library_trouble(); !trouble.empty())
+      throw Error(Cause::refused, fmt::format("--rdma {}: {}", choice.text, trouble));
+    const bool port_alone = std::ranges::find(found.ports, name.device, &Port::device) != found.ports.end();
+    throw refuse(port_alone                ? fmt::format("no port {} of {}", name.port, name.device)
+                 : choice.named.size() > 1 ? fmt::format("no such device: {}", name.device)
+                                           : "no such device");
+  }
+  if (!choice.names_ports()) {
+    if (found.ports.empty()) throw Error(Cause::refused, describe(found));
+    for (const Port& port : found.ports) {
+      if (std::ranges::none_of(choice.left_out, [&](const PortName& out) { return out.is_of(port.device, port.number); }))
+        candidates.push_back({.port = &port});
+    }
+    if (candidates.empty()) throw refuse("it leaves out all ports");
+  }
+  for (Candidate& each : candidates) fit(each, choice);
+  if (std::ranges::none_of(candidates, [](const Candidate& each) { return each.why_not.empty(); })) {
+    // What an active port lacks says more than that another one is down.
+    const auto active = std::ranges::find_if(candidates, [](const Candidate& each) { return !each.is_down(); });
+    throw refuse(active != candidates.end() ? active->why_not : candidates.front().why_not);
+  }
+  const auto has_another = [&](const Port& port) {
+    return std::ranges::any_of(found.ports, [&](const Port& each) { return each.active && each.device == port.device; });
+  };
+  std::erase_if(candidates,
+                [&](const Candidate& each) { return each.is_down() ? has_another(*each.port) : !each.why_not.empty(); });
+  for (std::size_t rail = 0; rail < candidates.size(); ++rail) candidates[rail].chosen.rail = static_cast<int>(rail);
+  const auto is_near = [&](const Candidate& each) { return each.why_not.empty() && each.port->numa_node == near_node; };
+  if (near_node >= 0 && !choice.names_ports() && std::ranges::any_of(candidates, is_near))
+    std::erase_if(candidates, [&](const Candidate& each) { return each.port->numa_node != near_node; });
+  std::size_t place = static_cast<std::size_t>(local_rank) % candidates.size();
+  while (!candidates[place].why_not.empty()) place = (place + 1) % candidates.size();
+  ChosenPort chosen = candidates[place].chosen;
   chosen.network_bits = network_bits_of(chosen.gid);
+  if (const int most = choice.settings.mtu; most > 0 && most < chosen.port.mtu_bytes) {
+    while (chosen.port.mtu_bytes > most) {
+      chosen.port.mtu_bytes /= 2;
+      --chosen.port.mtu;
+    }
+  }
   return chosen;
 }
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -56,14 +57,15 @@ std::string describe(const ibv_wc& failed) {
                      library().wc_status_str(failed.status), failed.vendor_err, failed.qp_num);
 }
 
-Events::Events(ibv_context* device, int entries) : device_(device), channel_(library().create_comp_channel(device)) {
+Events::Events(ibv_context* device, int entries, int local_rank)
+    : device_(device), channel_(library().create_comp_channel(device)) {
   if (!channel_) throw system_error(Cause::refused, "verbs: no completion channel", errno);
   ibv_device_attr attributes{};
   if (library().query_device(device, &attributes) == 0 && entries > attributes.max_cqe) {
     throw Error(Cause::refused, fmt::format("verbs: {} completions are needed at once, {} has room for {}: fewer ranks, please",
                                             entries, library().get_device_name(device->device), attributes.max_cqe));
   }
-  queue_.reset(library().create_cq(device, entries, nullptr, channel_.get(), 0));
+  queue_.reset(library().create_cq(device, entries, nullptr, channel_.get(), local_rank % std::max(1, device->num_comp_vectors)));
   if (!queue_) throw system_error(Cause::refused, fmt::format("verbs: no completion queue of {} entries", entries), errno);
   epoll_ = posix::UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) throw system_error(Cause::refused, "verbs: epoll_create1", errno);
@@ -106,7 +108,17 @@ bool Events::next(DeviceEvent& event) {
     case IBV_EVENT_PORT_ACTIVE:
     case IBV_EVENT_PORT_ERR:
       event.port = found.element.port_num;
+      event.port_changed = true;
       event.port_is_up = found.event_type == IBV_EVENT_PORT_ACTIVE;
+      event.addresses_changed = event.port_is_up;
+      break;
+    case IBV_EVENT_GID_CHANGE:
+    case IBV_EVENT_LID_CHANGE:
+    case IBV_EVENT_PKEY_CHANGE:
+    case IBV_EVENT_SM_CHANGE:
+    case IBV_EVENT_CLIENT_REREGISTER:
+      event.port = found.element.port_num;
+      event.addresses_changed = true;
       break;
     default: break;
   }

@@ -23,17 +23,19 @@ struct DeviceEvent {
   enum class Extent : std::uint8_t { nothing, queue_pair, device };
   Extent breaks = Extent::nothing;
   std::uint32_t queue_pair = 0;
-  int port = 0;  ///< port of an IBV_EVENT_PORT_…; else 0
+  int port = 0;               ///< port to which it happened; 0: to none
+  bool port_changed = false;  ///< it is up or down now
   bool port_is_up = false;
+  bool addresses_changed = false;  ///< its GIDs, LID or partitions may be others
   std::string text;
 };
 
 /// Completion queue and events of one device.
 class Events {
  public:
-  /// Makes a completion queue with room for `entries`. Throws Error(refused) if the device can't queue so many, or the queue
-  /// can't be made. `device` must outlive this object.
-  Events(ibv_context* device, int entries);
+  /// Makes a completion queue with room for `entries`. Queues of different `local_rank` use the device's interrupts in turn.
+  /// Throws Error(refused) if the device can't queue so many, or the queue can't be made. `device` must outlive this object.
+  Events(ibv_context* device, int entries, int local_rank);
   ~Events();
   Events(const Events&) = delete;
   Events& operator=(const Events&) = delete;

@@ -23,12 +23,14 @@ Functions load() {
   find(found.query_device, "ibv_query_device");
   find(found.query_port_of_old, "ibv_query_port");
   find(found.query_gid_table, "_ibv_query_gid_table");
+  find(found.query_gid_ex, "_ibv_query_gid_ex");
+  find(found.query_pkey, "ibv_query_pkey");
   find(found.port_state_str, "ibv_port_state_str");
   find(found.event_type_str, "ibv_event_type_str");
   find(found.wc_status_str, "ibv_wc_status_str");
   find(found.alloc_pd, "ibv_alloc_pd");
   find(found.dealloc_pd, "ibv_dealloc_pd");
-  find(found.reg_mr, "ibv_reg_mr");
+  find(found.reg_mr_iova2, "ibv_reg_mr_iova2");
   find(found.dereg_mr, "ibv_dereg_mr");
   find(found.create_comp_channel, "ibv_create_comp_channel");
   find(found.destroy_comp_channel, "ibv_destroy_comp_channel");
@@ -41,6 +43,12 @@ Functions load() {
   find(found.create_qp, "ibv_create_qp");
   find(found.destroy_qp, "ibv_destroy_qp");
   find(found.modify_qp, "ibv_modify_qp");
+  find(found.fork_init, "ibv_fork_init");
+  find(found.is_fork_initialized, "ibv_is_fork_initialized");
+  // Before anything is registered, and only where it is needed: on kernels that copy pinned pages when a process forks (from 5.12
+  // on) it would cost an madvise a registration for nothing. Where it fails, somebody has registered before; then it is as
+  // without.
+  if (found.is_fork_initialized() != IBV_FORK_UNNEEDED) found.fork_init();
   return found;
 }
 
@@ -50,6 +58,8 @@ const Functions& library() {
   static const Functions functions = load();
   return functions;
 }
+
+bool registering_hides_memory() { return library().is_fork_initialized() == IBV_FORK_ENABLED; }
 
 std::string library_trouble() {
   try {

@@ -19,12 +19,14 @@ struct Functions {
   decltype(&::ibv_query_device) query_device;
   decltype(&::ibv_query_port) query_port_of_old;  ///< see query_port()
   decltype(&::_ibv_query_gid_table) query_gid_table;
+  decltype(&::_ibv_query_gid_ex) query_gid_ex;
+  decltype(&::ibv_query_pkey) query_pkey;
   decltype(&::ibv_port_state_str) port_state_str;
   decltype(&::ibv_event_type_str) event_type_str;
   decltype(&::ibv_wc_status_str) wc_status_str;
   decltype(&::ibv_alloc_pd) alloc_pd;
   decltype(&::ibv_dealloc_pd) dealloc_pd;
-  decltype(&::ibv_reg_mr) reg_mr;
+  decltype(&::ibv_reg_mr_iova2) reg_mr_iova2;  ///< takes optional kinds of access, and leaves out those unknown to the kernel
   decltype(&::ibv_dereg_mr) dereg_mr;
   decltype(&::ibv_create_comp_channel) create_comp_channel;
   decltype(&::ibv_destroy_comp_channel) destroy_comp_channel;
@@ -37,6 +39,8 @@ struct Functions {
   decltype(&::ibv_create_qp) create_qp;
   decltype(&::ibv_destroy_qp) destroy_qp;
   decltype(&::ibv_modify_qp) modify_qp;
+  decltype(&::ibv_fork_init) fork_init;
+  decltype(&::ibv_is_fork_initialized) is_fork_initialized;
 };
 
 /// Returns the functions of libibverbs, which the first call loads. Any thread may call it. Throws Error(refused) if the library
@@ -45,6 +49,10 @@ const Functions& library();
 
 /// Returns why library() would throw; empty: it wouldn't.
 std::string library_trouble();
+
+/// Returns true if forked children of this process would disturb what the NIC writes, had ibv_fork_init(3) not been called: then
+/// registering memory takes it from children, shared memory too, until somebody gives it back (madvise(2), MADV_DOFORK).
+bool registering_hides_memory();
 
 /// Asks for a port's state, as ibv_query_port(3). Returns 0 or an errno.
 int query_port(ibv_context* context, std::uint8_t number, ibv_port_attr& into);

@@ -43,7 +43,10 @@ std::string locked_memory_shortage(int peers, std::size_t heap_bytes) {
 }
 
 Registration register_bytes(ibv_pd* pd, std::span<std::byte> memory, const char* what) {
-  Registration registration(library().reg_mr(pd, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+  // The NIC may write payload in any order that suits the bus: nobody looks at it before its completion, which comes after it.
+  constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
+  Registration registration(
+      library().reg_mr_iova2(pd, memory.data(), memory.size(), reinterpret_cast<std::uint64_t>(memory.data()), kAccess));
   if (registration) return registration;
   const int error = errno;
   const std::uint64_t limit = machine::limit_locked_memory();
@@ -81,6 +84,8 @@ void Slabs::add(std::span<const std::byte> memory) {
     const std::size_t expected = expected_ > begin ? expected_ - begin : 0;
     const std::size_t bytes = used <= expected ? std::min(whole, expected) : whole;
     Registration registration = register_bytes(pd_, heap_.subspan(begin, bytes), "the heap");
+    // The heap is shared memory, which no fork copies: children may have it.
+    if (registering_hides_memory()) ::madvise(heap_.data() + begin, bytes, MADV_DOFORK);
     slab.first = std::exchange(slab.registration, std::move(registration));
     slab.bytes = bytes;
     return true;

@@ -7,10 +7,12 @@
 #include "transport/verbs/verbs_transport.h"
 #include "transport/verbs/wire.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tsprun::detail::verbs {
 
@@ -74,19 +76,24 @@ struct VerbsTransport::Peer {
                       signalled);
   }
 
+  /// Returns the largest payload of a packet on the way to the peer.
+  std::size_t packet_bytes(const ChosenPort& port) const { return std::size_t{128} << std::min(port.port.mtu, address.mtu); }
+
   int number;
   Region region;
   QueuePair pair;  // destroyed before the region that it writes
   Address address;
-  bool linked = false;           // ready to send and to receive
-  std::uint64_t give_up_ns = 0;  // deadline for linking; 0: connect() wasn't called
-  std::uint64_t probe = 0;
+  bool linked = false;               // ready to send and to receive
+  std::uint64_t give_up_ns = 0;      // deadline for linking; 0: connect() wasn't called
+  std::uint64_t probe = 0;           // last write of the probe
+  std::uint64_t first_probe = 0;     // the small one, which passes even where a switch drops full packets
   std::uint64_t arrivals = 0;        // immediates that have arrived
   std::uint64_t seen = 0;            // arrivals plus completed requests, when last looked at
   std::uint64_t quiet_since_ns = 0;  // time since which `seen` hasn't changed
   std::uint64_t question = 0;        // last empty write that tests whether the peer is alive
   std::string broken;                // first cause of failure; empty while the connection works
   bool flushed = false;              // broken by an event or a flushed request: the failed request that caused it may follow
+  bool touched = false;              // completions have come since it was last pumped
   std::uint64_t told_ns = 0;         // time from which a failed request is reported: an event of the port may explain it
   std::array<VerbsSend, kQueues> out;
   std::array<VerbsReceive, kQueues> in;
@@ -97,6 +104,7 @@ struct VerbsTransport::Parts {
   VerbsOptions options;
   std::string why_not;
   ChosenPort port;
+  bool named = false;  // an option names the ports that may be used: nothing else will do
   Device device;
   struct DeallocatePd {
     void operator()(ibv_pd* domain) const { library().dealloc_pd(domain); }
@@ -107,11 +115,15 @@ struct VerbsTransport::Parts {
   std::vector<std::unique_ptr<Peer>> peers;
   std::map<int, std::string> unmade;  // why there is no queue pair or region for a peer, which another transport may reach
   std::string port_trouble;           // set while the port is down
+  std::string address_trouble;        // set once the port's addresses aren't those that peers were told
+  std::vector<Peer*> touched;         // those with Peer::touched
+  RetryLimits limits{};
   std::uint32_t rounds_since_events = 0;
   std::uint64_t next_question_ns = 0;  // time of the next search for silent peers
 
   void ask_silent_peers();
   void ask_port();
+  void ask_address();
 };
 
 }  // namespace tsprun::detail::verbs

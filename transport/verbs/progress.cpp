@@ -1,10 +1,12 @@
 // Reads what VerbsTransport learns from its NIC: completions with the news that they bring, events of devices and ports, the
 // silence of a peer, and the end of a connection. Messages are in sending.cpp and receiving.cpp.
+#include "transport/log.h"
 #include "transport/verbs/judgement.h"
 #include "transport/verbs/parts.h"
 #include "transport/verbs/verbs_transport.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -32,7 +34,6 @@ bool VerbsTransport::progress() {
   Parts& parts = *parts_;
   if (!parts.events) return false;
   std::array<ibv_wc, 32> completions;
-  bool any = false;
   bool moved = false;
   while (true) {
     const int count = parts.events->poll(completions);
@@ -42,15 +43,15 @@ bool VerbsTransport::progress() {
       }
     }
     for (int i = 0; i < count; ++i) moved = completion(&completions[static_cast<std::size_t>(i)]) || moved;
-    any = any || count > 0;
     if (count < static_cast<int>(completions.size())) break;
   }
   if (++parts.rounds_since_events >= kRoundsBetweenEvents) look_at_events();
-  if (any) {
-    for (const std::unique_ptr<Peer>& each : parts.peers) {
-      if (each) pump(*each);
-    }
+  // What others have to post waits for completions of their own.
+  for (Peer* each : parts.touched) {
+    each->touched = false;
+    pump(*each);
   }
+  parts.touched.clear();
   return moved;
 }
 
@@ -66,6 +67,22 @@ void VerbsTransport::pump(Peer& to) {
   }
 }
 
+/// Describes a failed request with what else is known of it: how often it was tried, and which part of the probe it was.
+std::string VerbsTransport::why_failed(const Peer& at, const void* completion) const {
+  const auto& failed = *static_cast<const ibv_wc*>(completion);
+  std::string why = describe(failed);
+  if (failed.status == IBV_WC_RETRY_EXC_ERR) why += fmt::format(", {}", parts_->limits.text());
+  const std::uint64_t request = QueuePair::number_of(failed.wr_id);
+  if (request != 0 && request == at.probe) {
+    const std::size_t packet = at.packet_bytes(parts_->port);
+    why += fmt::format(
+        "; a write of {} bytes arrived, one of {} didn't, which fills a packet of the path MTU: something on the way "
+        "takes no packets of this size; --rdma mtu={} makes them smaller",
+        kProbeBytes, packet, std::max<std::size_t>(packet / 2, 256));
+  }
+  return why;
+}
+
 /// Handles a completion. Returns true if it is a sign of progress; false if it only completes a test of ask_silent_peers(),
 /// which succeeds even if nothing moves.
 bool VerbsTransport::completion(const void* found) {
@@ -73,6 +90,8 @@ bool VerbsTransport::completion(const void* found) {
   const std::uint32_t number = QueuePair::tag_of(done.wr_id);
   if (number >= parts_->peers.size() || !parts_->peers[number]) return false;
   Peer& at = *parts_->peers[number];
+  if (!at.touched) parts_->touched.push_back(&at);
+  at.touched = true;
   if (done.status != IBV_WC_SUCCESS) {
     // In a failed completion only wr_id, status, vendor_err and qp_num are valid.
     look_at_events();
@@ -80,7 +99,7 @@ bool VerbsTransport::completion(const void* found) {
     if (at.broken.empty() || (at.flushed && !flush)) {
       if (at.broken.empty()) at.told_ns = posix::now_ns() + kPortNewsNs;
       at.broken.clear();
-      break_lanes(at, describe(done));
+      break_lanes(at, why_failed(at, &done));
       at.flushed = flush;
     }
     return true;
@@ -169,8 +188,11 @@ Outcome VerbsTransport::unless_broken(const Peer& at) {
 }
 
 std::string VerbsTransport::why_broken(const Peer& at) const {
-  const std::string& trouble = parts_->port_trouble;
-  return fmt::format("{} to {}: {}{}{}", parts_->port.text(), at.address.port, at.broken, trouble.empty() ? "" : "; ", trouble);
+  std::string why = fmt::format("{} to {}: {}", parts_->port.text(), at.address.port, at.broken);
+  for (const std::string& trouble : {parts_->port_trouble, parts_->address_trouble}) {
+    if (!trouble.empty()) why += "; " + trouble;
+  }
+  return why;
 }
 
 void VerbsTransport::look_at_events() {
@@ -178,10 +200,12 @@ void VerbsTransport::look_at_events() {
   parts.rounds_since_events = 0;
   DeviceEvent event;
   while (parts.events->next(event)) {
-    if (event.port == parts.port.port.number) {
+    if (event.port == parts.port.port.number && event.port_changed) {
       parts.port_trouble =
           event.port_is_up ? std::string() : fmt::format("{} port {} is down", parts.port.port.device, parts.port.port.number);
     }
+    if (event.port == parts.port.port.number && event.addresses_changed) parts.ask_address();
+    if (event.breaks == DeviceEvent::Extent::nothing) continue;
     for (const std::unique_ptr<Peer>& each : parts.peers) {
       if (!each) continue;
       const bool of_this = event.breaks == DeviceEvent::Extent::queue_pair && event.queue_pair == each->pair.number();
@@ -199,6 +223,31 @@ void VerbsTransport::Parts::ask_port() {
   const auto number = static_cast<std::uint8_t>(port.port.number);
   if (!port_trouble.empty() || query_port(device.get(), number, now) != 0 || now.state == IBV_PORT_ACTIVE) return;
   port_trouble = fmt::format("{} port {} is down", port.port.device, port.port.number);
+}
+
+/// Compares the port's addresses with those that peers were told: a connection outlives their loss at best for a while, and what
+/// fails then shall name it.
+void VerbsTransport::Parts::ask_address() {
+  const Ports now = ports_of(device.get());
+  const auto here = std::ranges::find(now.ports, port.port.number, &Port::number);
+  std::string trouble;
+  if (here == now.ports.end()) {
+    trouble = fmt::format("{} is gone", port.port.text());
+  } else {
+    const auto gid = std::ranges::find(here->gids, port.gid.index, &Gid::index);
+    const auto key = static_cast<std::size_t>(port.pkey_index);
+    if (gid == here->gids.end())
+      trouble = fmt::format("GID {} of {}, {}, is gone", port.gid.index, port.port.text(), port.gid.text());
+    else if (gid->bytes != port.gid.bytes)
+      trouble = fmt::format("GID {} of {} was {}, and is {}", port.gid.index, port.port.text(), port.gid.text(), gid->text());
+    else if (here->lid != port.port.lid)
+      trouble = fmt::format("LID of {} was {}, and is {}", port.port.text(), port.port.lid, here->lid);
+    else if (!port.port.ethernet && key < here->pkeys.size() && here->pkeys[key] != port.pkey)
+      trouble = fmt::format("partition {:#x} of {} is gone", port.pkey, port.port.text());
+  }
+  if (!trouble.empty() && trouble != address_trouble)
+    logger().warn("{}: connections over it will fail, at the latest when they are made anew", trouble);
+  address_trouble = std::move(trouble);
 }
 
 /// Tests peers that owe a message, a grant or credit and have been silent. A rank that only waits has nothing in flight, so the

@@ -37,15 +37,32 @@ bool modify(ibv_qp* pair, ibv_qp_attr& attributes, int mask, const char* state, 
   return true;
 }
 
+/// Returns true if packets to the peer need a global routing header: over Ethernet, in another subnet of InfiniBand, or where a
+/// port asks for it.
+bool needs_global_header(const Address& peer, const ChosenPort& port) {
+  constexpr std::size_t kPrefixBytes = 8;
+  return port.port.ethernet || port.port.grh_required || peer.grh_required != 0 ||
+         std::memcmp(port.gid.bytes.data(), peer.gid, kPrefixBytes) != 0;
+}
+
 }  // namespace
 
-RetryLimits RetryLimits::within(std::uint64_t deadline_ns) {
+RetryLimits RetryLimits::of(const Settings& settings, std::uint64_t deadline_ns) {
   constexpr std::uint8_t kRetries = 6;
   constexpr std::uint8_t kShortest = 10;  // 4 ms: with less, a busy peer looks dead
-  const double each_ns = static_cast<double>(deadline_ns) / 4 / (kRetries + 1);
+  constexpr double kShare = 0.6;          // timeouts double: what fits is 0.3 to 0.6 of the deadline
+  const auto retries = settings.retries < 0 ? kRetries : static_cast<std::uint8_t>(settings.retries);
+  if (settings.timeout > 0) return {static_cast<std::uint8_t>(settings.timeout), retries};
+  const double each_ns = static_cast<double>(deadline_ns) * kShare / (retries + 1);
   std::uint8_t timeout = kShortest;
   while (timeout < 31 && 4096.0 * static_cast<double>(std::uint64_t{2} << timeout) <= each_ns) ++timeout;
-  return {timeout, kRetries};
+  return {timeout, retries};
+}
+
+std::string RetryLimits::text() const {
+  const double each_s = 4096e-9 * static_cast<double>(std::uint64_t{1} << timeout);
+  return fmt::format("after {} tries of {:.3g} s, {:.3g} s in all (--rdma retries={},timeout={})", retry_count + 1, each_s,
+                     each_s * (retry_count + 1), retry_count, timeout);
 }
 
 QueuePair::QueuePair(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, std::uint32_t tag)
@@ -62,7 +79,7 @@ QueuePair::QueuePair(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, st
     pair_.reset(library().create_qp(pd, &attributes));
     error = errno;
     if (pair_) {
-      inline_bytes_ = std::min(wanted, attributes.cap.max_inline_data);
+      inline_bytes_ = attributes.cap.max_inline_data;  // some have room for more than they are asked for
       break;
     }
   }
@@ -78,6 +95,7 @@ void QueuePair::initialise(const ChosenPort& port) {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_INIT;
   attributes.port_num = static_cast<std::uint8_t>(port.port.number);
+  attributes.pkey_index = static_cast<std::uint16_t>(port.pkey_index);
   attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
   modify(pair_.get(), attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "INIT", {});
 }
@@ -92,11 +110,14 @@ bool QueuePair::connect(const Address& peer, const ChosenPort& port, RetryLimits
   ready.min_rnr_timer = 12;
   ready.ah_attr.port_num = static_cast<std::uint8_t>(port.port.number);
   ready.ah_attr.dlid = peer.lid;
-  if (port.port.ethernet) {
+  const auto setting = [](int given, int absent) { return static_cast<std::uint8_t>(given < 0 ? absent : given); };
+  ready.ah_attr.sl = setting(port.settings.sl, 0);
+  if (needs_global_header(peer, port)) {
     ready.ah_attr.is_global = 1;
     std::memcpy(ready.ah_attr.grh.dgid.raw, peer.gid, sizeof peer.gid);
     ready.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(port.gid.index);
-    ready.ah_attr.grh.hop_limit = 64;
+    ready.ah_attr.grh.hop_limit = setting(port.settings.hops, 64);
+    ready.ah_attr.grh.traffic_class = setting(port.settings.tc, 0);
   }
   const int ready_mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;

@@ -30,9 +30,12 @@ struct RetryLimits {
   std::uint8_t timeout;      ///< one try lasts 4.096 µs · 2^timeout
   std::uint8_t retry_count;  ///< tries after the first
 
-  /// Returns retries that last about a quarter of the deadline in all, because adapters may take up to four times as long as
-  /// they are told. Six retries, not seven: for soft-RoCE seven means for ever.
-  static RetryLimits within(std::uint64_t deadline_ns);
+  /// Returns what the settings say. Where they don't: six retries, not seven, which for soft-RoCE means for ever, and as long a
+  /// timeout as lets all tries last about half of the deadline, so that a link which is gone for that long costs nobody the job.
+  /// Adapters may take up to four times as long as they are told; beyond the deadline waits end by themselves.
+  static RetryLimits of(const Settings& settings, std::uint64_t deadline_ns);
+  /// Returns "after 7 tries of 2.15 s, 15 s in all (--rdma retries=6,timeout=19)".
+  std::string text() const;
 };
 
 /// A queue pair and its counters. The device and protection domain must outlive it.

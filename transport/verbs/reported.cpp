@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <bit>
 #include <cstring>
 
 namespace tsprun::detail::verbs {
@@ -45,6 +47,16 @@ std::string port_defect(const ibv_port_attr& reported) {
 int mtu_bytes_of(const ibv_port_attr& reported) {
   const std::uint32_t mtu = number_of(reported.active_mtu);
   return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096 ? 128 << mtu : 0;
+}
+
+double gbps_of(const ibv_port_attr& reported) {
+  // As the header of the kernel's interface numbers them: a bit for each.
+  constexpr std::array<double, 8> kLane = {2.5, 5, 10, 10, 14, 25, 50, 100};
+  constexpr std::array<int, 5> kLanes = {1, 4, 8, 12, 2};
+  if (!std::has_single_bit(reported.active_speed) || !std::has_single_bit(reported.active_width)) return 0;
+  const auto speed = static_cast<std::size_t>(std::countr_zero(reported.active_speed));
+  const auto width = static_cast<std::size_t>(std::countr_zero(reported.active_width));
+  return width < kLanes.size() ? kLane[speed] * kLanes[width] : 0;
 }
 
 }  // namespace tsprun::detail::verbs

@@ -18,4 +18,7 @@ std::string port_defect(const ibv_port_attr& reported);
 /// Returns a port's active MTU in bytes; 0: what it reports is no ibv_mtu.
 int mtu_bytes_of(const ibv_port_attr& reported);
 
+/// Returns a port's rate in 10⁹ bits per second, all lanes together; 0: what it reports is no rate.
+double gbps_of(const ibv_port_attr& reported);
+
 }  // namespace tsprun::detail::verbs

@@ -2,6 +2,7 @@
 #include "transport/verbs/verbs_transport.h"
 
 #include "transport/cause.h"
+#include "transport/machine.h"
 #include "transport/verbs/parts.h"
 
 #include <fmt/format.h>
@@ -16,27 +17,30 @@ VerbsTransport::VerbsTransport(const VerbsOptions& options) : parts_(std::make_u
   parts.options = options;
   const DeviceChoice choice = DeviceChoice::parse(options.device);
   try {
-    parts.port = choose_port(list_ports(), choice, options.local_rank);
-    if (choice.device.empty())
+    parts.port = choose_port(list_ports(), choice, options.local_rank, machine::numa_node_of_this_thread());
+    parts.limits = RetryLimits::of(choice.settings, options.timeout_ns);
+    if (!choice.names_ports())
       parts.why_not = locked_memory_shortage(options.peers, std::min(options.heap.size(), options.heap_expected));
     if (parts.why_not.empty()) {
       parts.device = open_device(parts.port.port.device);
       parts.pd.reset(library().alloc_pd(parts.device.get()));
       if (!parts.pd)
         throw system_error(Cause::refused, fmt::format("verbs: no protection domain on {}", parts.port.text()), errno);
-      parts.events.emplace(parts.device.get(), static_cast<int>(kSends + kReceives) * std::max(1, options.peers));
+      parts.events.emplace(parts.device.get(), static_cast<int>(kSends + kReceives) * std::max(1, options.peers),
+                           options.local_rank);
       parts.slabs.emplace(parts.pd.get(), options.heap, options.heap_expected);
       // A device that lists itself may yet have no queue pairs as they are needed here. Better known now than with the peers.
       QueuePair(parts.pd.get(), parts.events->queue(), parts.port, 0);
     }
   } catch (const Error& error) {
-    if (!choice.device.empty()) throw;
+    if (choice.names_ports()) throw;
     parts.why_not = error.what();
   }
   if (!parts.why_not.empty()) {
     if (!options.place.empty()) parts.why_not = fmt::format("{}: {}", options.place, parts.why_not);
     return;
   }
+  parts.named = choice.names_ports();
   parts.peers.resize(static_cast<std::size_t>(std::max(0, options.peers)));
 }
 
@@ -68,7 +72,7 @@ std::vector<std::byte> VerbsTransport::address(int number) {
     try {
       slot = std::make_unique<Peer>(parts.pd.get(), parts.events->queue(), parts.port, number);
     } catch (const Error& error) {
-      if (!parts.options.device.empty()) throw;
+      if (parts.named) throw;
       address.why_not = parts.unmade[number] =
           parts.options.place.empty() ? error.what() : fmt::format("{}: {}", parts.options.place, error.what());
       return address.encode();
@@ -84,6 +88,8 @@ std::vector<std::byte> VerbsTransport::address(int number) {
   std::copy(parts.port.gid.bytes.begin(), parts.port.gid.bytes.end(), address.gid);
   address.network_bits = static_cast<std::uint8_t>(parts.port.network_bits);
   address.rail = static_cast<std::uint8_t>(parts.port.rail);
+  address.pkey = parts.port.pkey;
+  address.grh_required = parts.port.port.grh_required ? 1 : 0;
   address.port = parts.port.text();
   return address.encode();
 }
@@ -102,6 +108,12 @@ Reach VerbsTransport::can_reach(int number, std::span<const std::byte> blob) con
             fmt::format("one end is Ethernet, the other InfiniBand: {} here, {} there", parts_->port.text(), address->port)};
   }
   const ChosenPort& here = parts_->port;
+  constexpr int kPartition = 0x7fff;  // the other bit says only whether it is a full member, and two limited ones hear nothing
+  if (!here.port.ethernet &&
+      (((address->pkey ^ here.pkey) & kPartition) != 0 || ((address->pkey | here.pkey) & ~kPartition) == 0)) {
+    return {false, fmt::format("the ends are in partitions {:#x} and {:#x}: {} here, {} there", here.pkey, address->pkey,
+                               here.text(), address->port)};
+  }
   if (address->rail != here.rail && networks_differ(here.gid.bytes, here.network_bits, address->gid, address->network_bits)) {
     return {false, fmt::format("rails {} and {} are networks of their own: {} here, {} there", here.rail, address->rail,
                                here.text(), address->port)};
@@ -121,7 +133,7 @@ void VerbsTransport::connect(int number, std::span<const std::byte> blob) {
 
 void VerbsTransport::link(Peer& to) {
   const bool last_try = posix::now_ns() >= to.give_up_ns;
-  to.linked = to.pair.connect(to.address, parts_->port, RetryLimits::within(parts_->options.timeout_ns), last_try);
+  to.linked = to.pair.connect(to.address, parts_->port, parts_->limits, last_try);
 }
 
 bool VerbsTransport::linked(int number) {
@@ -133,8 +145,10 @@ bool VerbsTransport::linked(int number) {
 bool VerbsTransport::connected(int number) {
   Peer& to = peer(number);
   if (!linked(number)) return false;
-  if (to.broken.empty() && to.probe == 0) {
-    to.probe = to.mirror(0, 1, Immediate{News::credit, 0, 0}, true);
+  if (to.broken.empty() && to.first_probe == 0) {
+    // First a small write, then one that fills a packet: it lands where the first messages will lie, none of which is under way.
+    to.first_probe = to.mirror(0, kProbeBytes, std::nullopt, true);
+    if (to.first_probe != 0) to.probe = to.mirror(0, to.packet_bytes(parts_->port), Immediate{News::credit, 0, 0}, true);
     if (to.probe == 0) break_lanes(to, to.pair.post_error());
   }
   progress();
@@ -144,6 +158,12 @@ bool VerbsTransport::connected(int number) {
 std::string VerbsTransport::broken(int number) const {
   const Peer& to = peer(number);
   return to.broken.empty() ? std::string() : why_broken(to);
+}
+
+void VerbsTransport::forget(int number) {
+  std::unique_ptr<Peer>& slot = parts_->peers.at(static_cast<std::size_t>(number));
+  std::erase(parts_->touched, slot.get());
+  slot.reset();
 }
 
 // --- memory ------------------------------------------------------------------------------------------------------------------

@@ -19,11 +19,11 @@ namespace tsprun::detail::verbs {
 
 /// Parameters of a rank's verbs transport.
 struct VerbsOptions {
-  std::string device = {};                      ///< value of `--rdma` (DeviceChoice); empty: choose
-  int local_rank = 0;                           ///< index of the active port to use, modulo their number
-  std::uint64_t timeout_ns = 30'000'000'000;    ///< the job's deadline; the NIC's retries are derived from it
-  int peers = 1;                                ///< number of peers; they are numbered from 0
-  std::span<std::byte> heap = {};               ///< memory that register_memory() accepts
+  std::string device = {};                    ///< value of `--rdma` (DeviceChoice); empty: choose
+  int local_rank = 0;                         ///< index of the active port to use, modulo their number
+  std::uint64_t timeout_ns = 30'000'000'000;  ///< the job's deadline; the NIC's retries follow from it unless `device` sets them
+  int peers = 1;                              ///< number of peers; they are numbered from 0
+  std::span<std::byte> heap = {};             ///< memory that register_memory() accepts
   std::size_t heap_expected = ~std::size_t{0};  ///< first bytes of the heap that are likely to be all that is used
   std::string place = {};                       ///< place of this rank, for messages: "node 1"
 };
@@ -51,6 +51,7 @@ class VerbsTransport final : public Endpoint {
   /// else the probe waits for a retransmission. A probe that failed breaks the connection: see broken().
   bool connected(int peer) override;
   std::string broken(int peer) const override;
+  void forget(int peer) override;
 
   void register_memory(std::span<std::byte> memory) override;
   bool pins_memory() const override { return true; }
@@ -112,6 +113,7 @@ class VerbsTransport final : public Endpoint {
   void break_lanes(Peer& peer, const std::string& cause);
   Outcome unless_broken(const Peer& peer);
   std::string why_broken(const Peer& peer) const;
+  std::string why_failed(const Peer& peer, const void* completion) const;
 
   std::unique_ptr<Parts> parts_;
   TrafficCounters counters_;

@@ -115,7 +115,7 @@ constexpr std::uint64_t widen(std::uint32_t low, std::uint64_t near) {
 
 /// Begin of an address blob; its texts follow.
 struct AddressFields {
-  std::uint32_t magic = 0x33567354;           ///< "TsV3"
+  std::uint32_t magic = 0x34567354;           ///< "TsV4"
   std::uint32_t region_bytes = kRegionBytes;  ///< differs if the peer has another layout of the region
   std::uint64_t region = 0;                   ///< address of the region in its owner
   std::uint32_t queue_pair = 0;
@@ -129,9 +129,11 @@ struct AddressFields {
   std::uint8_t rail = 0;
   std::uint16_t port_bytes = 0;     ///< of the text `port`
   std::uint16_t why_not_bytes = 0;  ///< of the text `why_not`
-  std::uint16_t padding = 0;
+  std::uint16_t pkey = 0xffff;      ///< partition
+  std::uint8_t grh_required = 0;    ///< 1: packets to it need a global routing header
+  std::uint8_t padding[7] = {};
 };
-static_assert(sizeof(AddressFields) == 56 && std::is_trivially_copyable_v<AddressFields>);
+static_assert(sizeof(AddressFields) == 64 && std::is_trivially_copyable_v<AddressFields>);
 
 /// Facts that a peer needs to connect to this rank.
 struct Address : AddressFields {
