@@ -11,6 +11,7 @@
 #include "transport/cause.h"
 #include "transport/environment.h"
 #include "transport/number.h"
+#include "transport/verbs/choice.h"
 
 #include <fmt/format.h>
 
@@ -64,11 +65,25 @@ std::string algorithms_of(const Environment& environment) {
   return algorithms;
 }
 
+/// Throws Error(refused) if TSP_RDMA can't be read.
+void check_rdma(const Environment& environment) {
+  try {
+    verbs::DeviceChoice::parse(environment.rdma());
+  } catch (const Error& error) {
+    constexpr std::string_view kOption = "--rdma ";
+    const std::string_view what = error.what();
+    throw Error(Cause::refused,
+                what.starts_with(kOption) ? fmt::format("TSP_RDMA={}", what.substr(kOption.size())) : std::string(what));
+  }
+}
+
 /// Returns the options of a rank in a world of `ranks`. Throws Error(refused) for any value that can't be used, by the variable's
 /// name.
 ContextOptions options_of(const Environment& environment, int ranks) {
   ContextOptions options;
   static_cast<void>(environment.log_level());  // the logger takes an unknown one for "info"
+  static_cast<void>(environment.inter());      // read again where ranks of several nodes meet, as TSP_RDMA is
+  check_rdma(environment);
   options.heap_budget = environment.mem_per_rank();
   options.algorithms = algorithms_of(environment);
   options.reassociate = environment.flag("TSP_REASSOCIATE");
@@ -82,7 +97,7 @@ ContextOptions options_of(const Environment& environment, int ranks) {
 /// Meets the ranks of a job by a store, and makes this one's parts.
 std::unique_ptr<ContextParts> joined_parts(KeyValue& store, int rank, int size, const Environment& environment) {
   const ContextOptions options = options_of(environment, size);
-  Joined joined = join_by(store, rank, size, environment.text("TSP_NODE").value_or(""), environment.timeout_ns());
+  Joined joined = join_by(store, rank, size, environment);
   try {
     auto parts = std::make_unique<ContextParts>(std::move(joined.meeting.memory), nullptr, joined.local_rank, options,
                                                 joined.meeting.pids);

@@ -107,10 +107,16 @@ NodeLink connect(const Plan& plan, int node, std::uint64_t timeout_ns) {
 
 }  // namespace
 
-Joined join_by(KeyValue& store, int rank, int size, std::string_view node_name, std::uint64_t timeout_ns) {
+Joined join_by(KeyValue& store, int rank, int size, const Environment& environment) {
+  const std::uint64_t timeout_ns = environment.timeout_ns();
+  const bootstrap::Demand inter = environment.inter();
+  const std::string_view rdma = environment.rdma();
   NodeLink link;
-  const Plan plan = bootstrap::call_roll(rank, size, bootstrap::machine_name(node_name), store, timeout_ns,
-                                         [&](Plan& to_all) { link = serve(to_all); });
+  const Plan plan = bootstrap::call_roll(rank, size, bootstrap::machine_name(environment.text("TSP_NODE").value_or("")), store,
+                                         timeout_ns, [&](Plan& to_all) {
+                                           link = serve(to_all);
+                                           to_all.inter = inter;
+                                         });
   const int node = bootstrap::node_of(size, plan.nodes, rank);
   const bootstrap::RankBlock block = bootstrap::block_of(size, plan.nodes, node);
   const bootstrap::Identity identity{.rank = rank,
@@ -127,6 +133,8 @@ Joined join_by(KeyValue& store, int rank, int size, std::string_view node_name, 
     job.node = static_cast<std::uint32_t>(node);
     job.nodes = static_cast<std::uint32_t>(plan.nodes);
     job.tls = kTls ? 1 : 0;
+    job.inter = plan.inter;
+    rdma.copy(job.rdma, sizeof job.rdma - 1);
     if (address.size() >= sizeof job.store) throw Error(Cause::refused, fmt::format("rank 0's address {} is too long", address));
     address.copy(job.store, sizeof job.store - 1);
     secret = plan.secret;

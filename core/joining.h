@@ -3,11 +3,10 @@
 
 #include "core/board/courier.h"
 #include "transport/bootstrap/meeting.h"
+#include "transport/environment.h"
 #include "tsprun/key_value.h"
 
-#include <cstdint>
 #include <memory>
-#include <string_view>
 
 namespace tsprun::detail {
 
@@ -18,7 +17,8 @@ struct Joined {
   std::unique_ptr<Courier> courier;  ///< of a node's first rank; null: of any other, or if there is one node
 };
 
-/// Meets all ranks of the job; all of them call it. `node`: TSP_NODE, or empty. Throws Error as Context::join().
-Joined join_by(KeyValue& store, int rank, int size, std::string_view node, std::uint64_t timeout_ns);
+/// Meets all ranks of the job; all of them call it. Of the variables it reads TSP_NODE, TSP_INTER, TSP_RDMA and TSP_TIMEOUT.
+/// Throws Error as Context::join().
+Joined join_by(KeyValue& store, int rank, int size, const Environment& environment);
 
 }  // namespace tsprun::detail

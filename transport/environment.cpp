@@ -2,13 +2,16 @@
 #include "transport/environment.h"
 
 #include "transport/cause.h"
+#include "transport/factory.h"
 #include "transport/number.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <vector>
 
 namespace tsprun::detail {
 
@@ -39,6 +42,25 @@ std::string_view Environment::log_level() const {
   const std::string_view value = text("TSP_LOG_LEVEL").value_or("");
   if (!value.empty() && std::ranges::find(kLevels, value) == kLevels.end())
     refuse_value("TSP_LOG_LEVEL", value, "trace, debug, info, warn, error, critical and off work");
+  return value;
+}
+
+bootstrap::Demand Environment::inter() const {
+  const std::string_view value = text("TSP_INTER").value_or("auto");
+  if (value == "auto") return bootstrap::Demand::automatic;
+  std::vector<std::string_view> works = {"auto"};
+  for (const Factory* kind : kFactories) {
+    if (kind->between_nodes == Factory::Use::never) continue;
+    if (kind->name == value) return demand_for(value);
+    works.push_back(kind->name);
+  }
+  refuse_value("TSP_INTER", value, fmt::format("{} work", fmt::join(works, ", ")));
+}
+
+std::string_view Environment::rdma() const {
+  const std::string_view value = text("TSP_RDMA").value_or("");
+  if (value.size() >= sizeof bootstrap::JobDescription::rdma)
+    refuse_value("TSP_RDMA", value, fmt::format("at most {} bytes are expected", sizeof bootstrap::JobDescription::rdma - 1));
   return value;
 }
 

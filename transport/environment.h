@@ -8,6 +8,10 @@
 #include <string>
 #include <string_view>
 
+namespace tsprun::detail::bootstrap {
+enum class Demand : std::uint32_t;
+}
+
 namespace tsprun::detail {
 
 /// Readers of a variable.
@@ -28,7 +32,7 @@ struct EnvironmentVariable {
 };
 
 /// Table of all variables. That of docs/reference/environment.md is made of this one, which a test checks.
-inline constexpr std::array<EnvironmentVariable, 13> kEnvironment = {{
+inline constexpr std::array<EnvironmentVariable, 15> kEnvironment = {{
     {"TSP_KERNELS", ObeyedBy::tsprun, "baseline; on x86-64 avx2, avx512, avx512_bf16, amx_bf16; on aarch64 neon",
      "the best level that every rank's machine offers",
      "holds the ranks of train, eval, generate, block and compare at this level of kernels, so that unlike machines agree bit "
@@ -49,6 +53,10 @@ inline constexpr std::array<EnvironmentVariable, 13> kEnvironment = {{
      "no "
      "memory",
      "--nodes"},
+    {"TSP_INTER", ObeyedBy::programs, "auto, verbs, tcp", "auto",
+     "transport across nodes, for programs that no tsprun started; rank 0's holds for all", "--inter"},
+    {"TSP_RDMA", ObeyedBy::programs, "as --rdma", "choose a device",
+     "RDMA device of this node's ranks, and how it is used, for programs that no tsprun started", "--rdma"},
     {"TSP_MEM_PER_RANK", ObeyedBy::programs, "bytes", "no budget", "budget of a rank's heap", "--mem-per-rank"},
     {"TSP_VERIFY", ObeyedBy::programs, "0, 1", "0", "checksums every payload; tcp always does", "--verify"},
     {"TSP_REASSOCIATE", ObeyedBy::programs, "0, 1", "0", "allows orders of summation that depend on which rank is on which node",
@@ -78,6 +86,8 @@ class Environment {
   std::string_view gemm() const { return text("TSP_GEMM").value_or("auto"); }
   std::string_view log_level() const;  ///< TSP_LOG_LEVEL, which is checked like those; empty: not set
   std::string_view faults() const { return text("TSP_FAULTS").value_or(""); }
+  bootstrap::Demand inter() const;     ///< TSP_INTER
+  std::string_view rdma() const;       ///< TSP_RDMA, which verbs checks; empty: not set
   std::uint64_t timeout_ns() const;    ///< TSP_TIMEOUT
   std::uint64_t mem_per_rank() const;  ///< TSP_MEM_PER_RANK in bytes; 0: not set
   double link_gbps() const;            ///< TSP_LINK_GBPS; 0: not set

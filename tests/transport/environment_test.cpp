@@ -2,6 +2,7 @@
 #include "transport/environment.h"
 
 #include "tests/support/refusal.h"
+#include "transport/factory.h"
 
 #include <gtest/gtest.h>
 
@@ -64,6 +65,16 @@ TEST(Environment, RefusesWhatIsNoValue) {
               (void)environment_of({{"TSP_VERIFY", "yes"}}).flag("TSP_VERIFY");
             }),
             "TSP_VERIFY=yes: 0 and 1 work");
+}
+
+TEST(Environment, KnowsTheTransportsBetweenNodes) {
+  EXPECT_EQ(environment_of({}).inter(), bootstrap::Demand::automatic);
+  EXPECT_EQ(environment_of({{"TSP_INTER", "auto"}}).inter(), bootstrap::Demand::automatic);
+  EXPECT_EQ(environment_of({{"TSP_INTER", "tcp"}}).inter(), demand_for("tcp"));
+  EXPECT_EQ(environment_of({{"TSP_INTER", "verbs"}}).inter(), demand_for("verbs"));
+  EXPECT_EQ(refused_text([] { (void)environment_of({{"TSP_INTER", "shm"}}).inter(); }), "TSP_INTER=shm: auto, verbs, tcp work");
+  EXPECT_EQ(environment_of({{"TSP_RDMA", "mlx5_0:1"}}).rdma(), "mlx5_0:1");
+  EXPECT_NE(refused_text([] { (void)environment_of({{"TSP_RDMA", std::string(192, 'm')}}).rdma(); }), "");
 }
 
 TEST(Environment, KnowsTheLevelsOfTheLog) {

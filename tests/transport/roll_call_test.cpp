@@ -3,6 +3,7 @@
 #include "transport/bootstrap/roll_call.h"
 #include "transport/bootstrap/store_link.h"
 #include "transport/cause.h"
+#include "transport/factory.h"
 #include "transport/posix.h"
 
 #include <gtest/gtest.h>
@@ -95,6 +96,7 @@ std::vector<Heard> call_by(KeyValue& store, const std::vector<std::string>& mach
         heard[rank].plan = call_roll(static_cast<int>(rank), static_cast<int>(machines.size()), machines[rank], store, timeout_ns,
                                      [](Plan& plan) {
                                        plan.stores = {"10.0.0.1:4711", "[fd00::1]:4711"};
+                                       plan.inter = demand_for("tcp");
                                      });
       } catch (const Error& error) {
         heard[rank].cause = error.cause();
@@ -119,6 +121,7 @@ TEST(RollCall, AllRanksHaveThePlanOfRankZero) {
     EXPECT_EQ(each.plan->nodes, 3);
     EXPECT_FALSE(each.plan->one_machine);
     EXPECT_EQ(each.plan->stores, (std::vector<std::string>{"10.0.0.1:4711", "[fd00::1]:4711"}));
+    EXPECT_EQ(each.plan->inter, demand_for("tcp"));
     EXPECT_EQ(each.plan->job, heard[0].plan->job);
     EXPECT_TRUE(each.plan->secret == heard[0].plan->secret);
     EXPECT_FALSE(each.plan->secret == Secret());
@@ -176,12 +179,13 @@ TEST(RollCall, ARefusalIsShownByAFence) {
 TEST(RollCall, WhatIsNoPlanIsRefused) {
   const std::string good = call({"a/", "b/"})[0].plan->text();
   EXPECT_EQ(Plan::parse(good).text(), good);
-  const std::size_t secret = good.rfind(' ', good.find(" 10.")) - 2 * Secret::kBytes;
+  const std::size_t secret = good.rfind(' ', good.find(" 10.") - 1) - 2 * Secret::kBytes;
   std::string bad_secret = good;
   bad_secret[secret + 3] = 'g';
   for (const std::string& text :
-       {std::string(), std::string("2"), std::string("0 0 job -"), std::string("-1 0 job -"), std::string("1 0 job - 10.0.0.1:1"),
-        good.substr(0, good.find(" 10.")), bad_secret, "2 0 job " + std::string(63, 'a') + " 10.0.0.1:1"}) {
+       {std::string(), std::string("2"), std::string("0 0 job -"), std::string("-1 0 job -"),
+        std::string("1 0 job - 0 10.0.0.1:1"), good.substr(0, good.find(" 10.")), bad_secret,
+        "2 0 job " + std::string(63, 'a') + " 0 10.0.0.1:1", "2 0 job " + std::string(64, 'a') + " tcp 10.0.0.1:1"}) {
     EXPECT_THROW(Plan::parse(text), Error) << text;
   }
 }
@@ -189,7 +193,7 @@ TEST(RollCall, WhatIsNoPlanIsRefused) {
 TEST(RollCall, APlanOfMoreNodesThanRanksIsRefused) {
   MapStore store;
   store.set("place/0", bytes_of("a/"));
-  store.set("plan", bytes_of("yes 3 0 job " + std::string(2 * Secret::kBytes, 'a') + " 10.0.0.1:1"));
+  store.set("plan", bytes_of("yes 3 0 job " + std::string(2 * Secret::kBytes, 'a') + " 0 10.0.0.1:1"));
   try {
     call_roll(1, 2, "b/", store, kSecond, [](Plan&) {});
     ADD_FAILURE() << "it was taken";

@@ -137,21 +137,24 @@ Plan answered_plan(int size, KeyValue& store, std::uint64_t timeout_ns, const st
 
 std::string Plan::text() const {
   const std::string proof = nodes > 1 ? hexadecimal(secret.bytes()) : "-";
-  return fmt::format("{} {} {} {} {}", nodes, one_machine ? 1 : 0, job, proof, fmt::join(stores, " "));
+  return fmt::format("{} {} {} {} {} {}", nodes, one_machine ? 1 : 0, job, proof, static_cast<std::uint32_t>(inter),
+                     fmt::join(stores, " "));
 }
 
 Plan Plan::parse(std::string_view text) {
   std::vector<std::string> words;
   while (!text.empty()) words.emplace_back(take_word(text, ' '));
   Plan plan;
-  plan.nodes = words.size() < 4 ? 0 : number_from<int>(words[0]).value_or(0);
+  plan.nodes = words.size() < 5 ? 0 : number_from<int>(words[0]).value_or(0);
   const bool several = plan.nodes > 1;
+  const std::optional<std::uint32_t> inter = words.size() < 5 ? std::nullopt : number_from<std::uint32_t>(words[4]);
   const auto secret = several ? from_hexadecimal(words[3]) : std::nullopt;
-  if (plan.nodes < 1 || several != (secret && secret->size() == Secret::kBytes) || several != (words.size() > 4))
+  if (plan.nodes < 1 || several != (secret && secret->size() == Secret::kBytes) || several != (words.size() > 5) || !inter)
     throw Error(Cause::corrupt, "what rank 0 left in the store isn't how ranks meet: have all ranks the same version?");
   plan.one_machine = words[1] == "1";
   plan.job = words[2];
-  plan.stores.assign(words.begin() + 4, words.end());
+  plan.inter = static_cast<Demand>(*inter);  // describe_job() checks it
+  plan.stores.assign(words.begin() + 5, words.end());
   if (several) plan.secret = Secret(std::span<const std::byte, Secret::kBytes>(*secret));
   return plan;
 }

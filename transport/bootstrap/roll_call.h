@@ -6,6 +6,7 @@
 // Ranks must be numbered node by node, in blocks as placement.h has them.
 #pragma once
 
+#include "transport/bootstrap/job_description.h"
 #include "transport/bootstrap/secret.h"
 #include "tsprun/key_value.h"
 
@@ -23,6 +24,7 @@ struct Plan {
   bool one_machine = false;           ///< all nodes are on one machine, as TSP_NODE can have it
   std::string job;                    ///< random; the first part of the names of sockets at which the ranks of a node meet
   Secret secret{};                    ///< the job's; empty if there is one node
+  Demand inter = Demand::automatic;   ///< the transport that rank 0 demands between nodes
   std::vector<std::string> stores{};  ///< addresses of the job's own store, the preferred one first; none if there is one node
 
   /// Returns the plan as the value of a key.
