@@ -499,7 +499,45 @@ ranks death fail kill 3
             require(packets >= 400_000 // 4096, f"torch: only {packets} packets left node {node} over verbs")
 
 
-SCENARIOS = {"training": training, "verified": verified, "lost_messages": lost_messages, "lost_frames": lost_frames, "faults": faults,
+def unlike(lab, _steps, _size, timeout):
+    """Adapters that fail where TCP would have worked cost no job but where verbs is demanded: queue pairs that can't be made and probes that
+    fail on one machine leave those pairs to TCP, on both. Completions of different queue pairs may come in any order."""
+    digest = f"run -- {lab.options.actor} digest"
+    script = f"""
+only() {{ if [ $NODE = 1 ]; then export RDMA_SHIM="$1"; else export RDMA_SHIM=""; fi; }}
+export LD_PRELOAD={lab.options.shim} layout=tsp=4
+only "create_qp@2=12"; job unmade {digest}
+only "fail@1=12"; job unproved {digest}
+only "fail@1=12"; job demanded --inter verbs {digest}
+export RDMA_SHIM="reverse"; job reverse --inter verbs {digest}
+unset LD_PRELOAD
+mkdir -p "$SHARE/store.inter"
+export TSP_MEM_PER_RANK=16777216 TSP_TIMEOUT=60
+[ $NODE = 0 ] && export TSP_INTER=tcp
+WORLD_SIZE=2 RANK=$NODE ACTOR_STORE="$SHARE/store.inter" {lab.options.actor} rail 0 64 >"$SHARE/inter.$NODE.out" 2>"$SHARE/inter.$NODE.err"
+meet inter
+"""
+    require(lab.run(script, timeout=timeout) == 0, "the laboratory failed")
+    one = subprocess.run([lab.options.tsprun, "-n", "4", "--no-prefix", "--log-level", "warn", "run", "--", lab.options.actor, "digest"],
+                         stdout=subprocess.PIPE, text=True, check=True)
+    wanted = sorted(re.findall("digest [0-9a-f]{16}", one.stdout))
+    for name, inter, reason in (("unmade", "tcp", "no queue pair on rxe0 port 1"), ("unproved", "tcp", "IBV_WC_RETRY_EXC_ERR"),
+                                ("reverse", "verbs", "RDMA: rxe0 port 1")):
+        for node in (0, 1):
+            require(lab.code(name, node) == 0, f"{name}: node {node} failed\n{lab.words(name)}")
+        digests = sorted(re.findall("digest [0-9a-f]{16}", lab.text(name, 0, "out") + lab.text(name, 1, "out")))
+        require(len(digests) == 4 and digests == wanted, f"{name}: {digests}, on one machine {wanted}")
+        for a, b, way in ways_of(lab.report(name)):
+            if node_of(a) != node_of(b):
+                require(way["kind"] == inter and reason in way["why"], f"{name}: {way}")
+                print(f"{name}: ranks {a} and {b}: {way['why']}")
+    require(lab.code("demanded", 0) != 0 and lab.code("demanded", 1) != 0, f"--inter verbs went on\n{lab.words('demanded')}")
+    require("IBV_WC_RETRY_EXC_ERR" in lab.words("demanded"), f"it isn't told why\n{lab.words('demanded')}")
+    for node in (0, 1):
+        require("tcp sent 65536" in lab.text("inter", node, "out"), f"rank 0's TSP_INTER isn't obeyed\n{lab.words('inter')}")
+
+
+SCENARIOS = {"unlike": unlike, "training": training, "verified": verified, "lost_messages": lost_messages, "lost_frames": lost_frames, "faults": faults,
              "paused": paused, "circle": circle, "many_peers": many_peers, "rails": rails, "joined": joined}
 
 
@@ -509,6 +547,7 @@ def main():
     parser.add_argument("--actor", type=pathlib.Path, help="tests/programs/actor, for rails, many_peers and joined")
     parser.add_argument("--peer", type=pathlib.Path, help="verbs_peer, for lost_messages")
     parser.add_argument("--torch", nargs=2, metavar=("PYTHON", "FOLDER"), help="for joined: PyTorch's Python, and where tsprun_torch is")
+    parser.add_argument("--shim", type=pathlib.Path, help="verbs_shim, for unlike")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--seq", type=int, default=16)

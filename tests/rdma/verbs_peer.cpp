@@ -5,6 +5,7 @@
 
 #include "tests/rdma/verbs_pair.h"
 #include "tests/rdma/verbs_trouble.h"
+#include "tests/rdma/verbs_unlike.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
 
@@ -295,7 +296,7 @@ void mtu() {
 void choices() {
   const auto refused = [](const std::string& device) { return refusal([&] { verbs::VerbsTransport({.device = device}); }); };
   require(contains(refused("mlx5_9"), "no such device") && contains(refused("mlx5_9"), "rxe0:1"), refused("mlx5_9"));
-  require(contains(refused("rxe0:7"), "no port 7"), refused("rxe0:7"));
+  require(contains(refused("rxe0:7"), "no port 7 of rxe0"), refused("rxe0:7"));
   require(contains(refused("rxe0:1:99"), "no GID of index 99"), refused("rxe0:1:99"));
   require(contains(refused("rxe0:x"), "is expected"), refused("rxe0:x"));
   const verbs::VerbsTransport chosen({});
@@ -333,11 +334,31 @@ void rails() {
 
 int run(const std::vector<std::string>& names) {
   const std::map<std::string, void (*)()> scenarios = {
-      {"sizes", sizes},         {"plain", plain},    {"flight", flight},   {"credits", credits},
-      {"mismatch", mismatch},   {"sleep", sleeping}, {"slabs", slabs},     {"choices", choices},
-      {"limit", limit},         {"rails", rails},    {"large", large},     {"mtu", mtu},
-      {"port_flap", port_flap}, {"cut", cut},        {"silence", silence}, {"ungranted", ungranted},
+      {"sizes", sizes},
+      {"plain", plain},
+      {"flight", flight},
+      {"credits", credits},
+      {"mismatch", mismatch},
+      {"sleep", sleeping},
+      {"slabs", slabs},
+      {"choices", choices},
+      {"limit", limit},
+      {"rails", rails},
+      {"large", large},
+      {"mtu", mtu},
+      {"port_flap", port_flap},
+      {"cut", cut},
+      {"silence", silence},
+      {"ungranted", ungranted},
       {"port_down", port_down},
+      {"odd_devices", odd_devices},
+      {"odd_failures", odd_failures},
+      {"odd_inline", odd_inline},
+      {"odd_addresses", odd_addresses},
+      {"odd_completions", odd_completions},
+      {"long_flap", long_flap},
+      {"lost_address", lost_address},
+      {"small_packets", small_packets},
   };
   for (const std::string& name : names) {
     const std::uint64_t begin = posix::now_ns();

@@ -12,6 +12,7 @@ import threading
 import time
 
 MOST_WAITING = 4096  # frames a machine
+ETHERNET_HEADER = 14  # bytes of a frame that no MTU counts
 
 
 class Hub(threading.Thread):
@@ -23,7 +24,7 @@ class Hub(threading.Thread):
         self.weather = weather
         self.ending = False
         self.frames = 0
-        self.lost = 0  # by the weather: loss and cuts
+        self.lost = 0  # by the weather: loss, cuts and size
         self.undelivered = 0  # to machines that are not up yet, or gone, or take nothing
         # Frames for machines whose socket is full: a switch with buffers and flow control. Dropped here, a third of a busy RDMA
         # stream was lost, each time for the adapter's whole retransmission timeout.
@@ -75,7 +76,7 @@ class Hub(threading.Thread):
             if machine == sender:
                 continue
             self.frames += 1
-            if sender in weather.cut or machine in weather.cut or (weather.loss > 0 and random.random() < weather.loss):
+            if sender in weather.cut or machine in weather.cut or len(frame) > weather.longest + ETHERNET_HEADER or (weather.loss > 0 and random.random() < weather.loss):
                 self.lost += 1
             elif weather.delay > 0 or self.delayed:
                 self.delayed.append((time.monotonic() + weather.delay, port, machine, frame))
@@ -112,3 +113,4 @@ class Weather:
         self.loss = loss  # probability
         self.delay = delay  # seconds
         self.cut = set()  # machines that neither hear nor are heard
+        self.longest = 65536  # bytes of a frame that passes, without its header

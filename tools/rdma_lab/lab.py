@@ -11,6 +11,7 @@ Lines appended to $SHARE/control, from here or from within a machine, change the
 
     loss 0.01    each frame is lost with this probability
     delay 5      each frame takes 5 ms more
+    longest 1500 longer frames are lost, as by a switch of this MTU
     cut 1        machine 1 neither hears nor is heard;  join 1 ends that
     pause 1      machine 1 stands still;                resume 1 ends that
     kill 1       machine 1 is gone; that it didn't finish is no failure then
@@ -232,6 +233,8 @@ class Lab:
                 self.weather.loss = float(value)
             elif word == "delay":
                 self.weather.delay = float(value) / 1000
+            elif word == "longest":
+                self.weather.longest = int(value)
             else:
                 number = int(value)
                 if not 0 <= number < len(self.machines):  # -1 is Python's last
