@@ -40,13 +40,72 @@ TEST(Machines, AreReadFieldByField) {
 }
 
 TEST(Machines, ThatComeWithTheProgramAreFoundByName) {
-  EXPECT_EQ(machine_names(), (std::vector<std::string>{"h100", "mi300x"}));
+  EXPECT_EQ(machine_names(), (std::vector<std::string>{"a100-80", "b200", "h100", "h200", "mi300x", "mi325x"}));
   for (const std::string& name : machine_names()) EXPECT_EQ(find_machine(name).gpus_per_node, 8) << name;
   EXPECT_EQ(find_machine("mi300x").memory_bytes, 192.0 * 1024 * 1024 * 1024);
   EXPECT_EQ(find_machine("mi300x").fabric, Fabric::links);
   EXPECT_EQ(find_machine("h100").fabric, Fabric::on_switch);
-  EXPECT_EQ(refusal([] { find_machine("b200"); }),
-            "--machine b200: neither a machine that comes with tsprun (h100, mi300x) nor a file");
+  EXPECT_EQ(refusal([] { find_machine("h1000"); }),
+            "--machine h1000: neither a machine that comes with tsprun (a100-80, b200, h100, h200, mi300x, mi325x) nor a file");
+}
+
+/// Returns the document of a machine that comes with the program.
+nlohmann::json document_of(const std::string& name) {
+  std::ifstream file(std::filesystem::path(TSP_TOOLS_DIR) / "../layers/theory/machines" / (name + ".json"));
+  return nlohmann::json::parse(file);
+}
+
+TEST(Machines, ThatComeWithTheProgramSayWhereEachNumberIsFrom) {
+  for (const std::string& name : machine_names()) {
+    const nlohmann::json document = document_of(name);
+    const auto has_source = [&](const std::string& field) {
+      EXPECT_TRUE(document["sources"].contains(field)) << name << ": " << field;
+    };
+    for (const auto& [key, value] : document.items()) {
+      if (key == "version" || key == "name" || key == "sources") continue;
+      if (key != "within_node" && key != "across_nodes") {
+        has_source(key);
+        continue;
+      }
+      for (const auto& [inner, number] : value.items()) {
+        if (number.is_number()) has_source(fmt::format("{}.{}", key, inner));
+      }
+    }
+  }
+}
+
+/// What hardware can do at most, from how much of everything it has.
+struct Hardware {
+  std::string name;
+  double units;            ///< multiprocessors or compute units
+  double flops_per_clock;  ///< of a unit's matrix cores: dense bf16 products
+  double clock;            ///< Hz, at which the data sheet's peak is reached
+  double memory_pins;
+  double pin_bits_per_s;
+  double within_bytes_per_s;  ///< raw, of a port or link in one direction
+  double nic_bytes_per_s;     ///< raw
+};
+
+TEST(Machines, ThatComeWithTheProgramAreWithinWhatTheHardwareCanDo) {
+  const std::vector<Hardware> all = {
+      {"a100-80", 108, 2048, 1.41e9, 5120, 3.186e9, 12 * 25e9, 25e9}, {"b200", 148, 8192, 1.8353e9, 8192, 7.5e9, 18 * 50e9, 50e9},
+      {"h100", 132, 4096, 1.83e9, 5120, 5.24e9, 18 * 25e9, 50e9},     {"h200", 132, 4096, 1.83e9, 6144, 6.25e9, 18 * 25e9, 50e9},
+      {"mi300x", 304, 2048, 2.1e9, 8192, 5.2e9, 64e9, 50e9},          {"mi325x", 304, 2048, 2.1e9, 8192, 6e9, 64e9, 50e9}};
+  ASSERT_EQ(all.size(), machine_names().size());
+  for (const Hardware& hardware : all) {
+    const Machine machine = find_machine(hardware.name);
+    const double flops = hardware.units * hardware.flops_per_clock * hardware.clock;
+    EXPECT_NEAR(machine.flops(DType::bf16).value_or(0), flops, 0.015 * flops) << hardware.name;
+    const double memory = hardware.memory_pins * hardware.pin_bits_per_s / 8;
+    EXPECT_NEAR(machine.memory_bytes_per_s, memory, 0.025 * memory) << hardware.name;
+    EXPECT_LE(machine.within_bytes_per_s, hardware.within_bytes_per_s) << hardware.name;
+    EXPECT_LE(machine.nic_bytes_per_s, hardware.nic_bytes_per_s) << hardware.name;
+    EXPECT_LT(machine.memory_efficiency, 1) << hardware.name;
+    for (const double size : {1e9, 1e11, 1e13}) {
+      EXPECT_LT(machine.gemm_efficiency.at(size), 0.9) << hardware.name;
+      EXPECT_LT(machine.attention_efficiency.at(size), 0.75) << hardware.name;
+    }
+  }
 }
 
 TEST(Machines, OfFilesAreRefusedByFileAndField) {
