@@ -13,7 +13,8 @@ Rank::Rank(Context& context, const RankOptions& options)
       trace_(options.trace),
       recorder_(options.recorder),
       compute_(engine_of(context), heap_of(context), options.threads, options.trace, options.recorder),
-      begun_ns_(engine_of(context_).clock().now_ns()) {
+      begun_ns_(engine_of(context_).clock().now_ns()),
+      pieces_(options.pieces) {
   engine_of(context_).record(recorder_);
   heap_of(context_).record(recorder_);
   if (trace_ == nullptr) return;

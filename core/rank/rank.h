@@ -8,6 +8,7 @@
 #include "core/program/recorder.h"
 #include "core/rank/compute_stream.h"
 #include "core/rank/finite_watch.h"
+#include "core/rank/piece_sizes.h"
 
 #include <cstdint>
 #include <initializer_list>
@@ -22,6 +23,7 @@ struct RankOptions {
   std::size_t threads = 1;         ///< compute threads; results are the same bits for any number
   TraceRecorder* trace = nullptr;  ///< records kernels, waits and operations; null: no trace; borrowed
   Recorder* recorder = nullptr;    ///< records the rank's program; null: nothing does; borrowed
+  PieceSizes pieces = {};          ///< of those that schedules work in
 };
 
 /// Times of a rank in seconds, since the Rank was made or since reset_times().
@@ -58,6 +60,8 @@ class Rank {
   /// Returns true if nothing is computed or moved: see make_phantom().
   bool is_phantom() const { return engine_of(context_).options().phantom; }
   Communicator& world() { return context_.world(); }
+  /// Returns the sizes of the pieces that schedules work in.
+  const PieceSizes& pieces() const { return pieces_; }
   ComputeStream& compute() { return compute_; }
   /// Returns the trace, to which schedules add spans (TraceSpan); null: none.
   TraceRecorder* trace() const { return trace_; }
@@ -105,6 +109,7 @@ class Rank {
   std::uint64_t begun_ns_;
   std::uint64_t waited_ns_ = 0;
   RankTimes before_;
+  PieceSizes pieces_;
 };
 
 /// A tensor together with the posted operation that fills or reads it.

@@ -46,6 +46,7 @@ struct PlanQuestion {
   theory::PeakOptions peak_options() const {
     theory::PeakOptions options{.threads = threads, .nodes = nodes, .share = share};
     options.like.algorithms = algorithms;
+    if (machine) options.pieces = machine->pieces;
     return options;
   }
 };

@@ -83,11 +83,10 @@ void KvBucket::take_sum(Rank& rank, const TokenLayout& tokens, std::size_t which
   }
 }
 
-std::size_t kv_bucket_heads(std::size_t batch, std::size_t sequence, std::size_t head_dim, std::size_t element,
+std::size_t kv_bucket_heads(std::size_t bytes, std::size_t batch, std::size_t sequence, std::size_t head_dim, std::size_t element,
                             std::size_t heads) {
-  constexpr std::size_t kBucketBytes = std::size_t{64} << 20;
   const std::size_t head_bytes = std::max<std::size_t>(1, 2 * batch * sequence * head_dim * element);
-  return std::clamp<std::size_t>(kBucketBytes / head_bytes, 1, std::max<std::size_t>(heads, 1));
+  return std::clamp<std::size_t>(bytes / head_bytes, 1, std::max<std::size_t>(heads, 1));
 }
 
 }  // namespace tsprun::detail

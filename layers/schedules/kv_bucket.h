@@ -47,9 +47,9 @@ class KvBucket {
   std::array<Work, kHalves> leaving_;
 };
 
-/// Returns the number of K/V heads in a bucket: as many as 64 MiB hold, K and V of whole sequences together, but at least one and
-/// at most `heads`. `element`: bytes of an element.
-std::size_t kv_bucket_heads(std::size_t batch, std::size_t sequence, std::size_t head_dim, std::size_t element,
+/// Returns the number of K/V heads in a bucket: as many as `bytes` hold, K and V of whole sequences together, but at least one
+/// and at most `heads`. `element`: bytes of an element.
+std::size_t kv_bucket_heads(std::size_t bytes, std::size_t batch, std::size_t sequence, std::size_t head_dim, std::size_t element,
                             std::size_t heads);
 
 }  // namespace tsprun::detail

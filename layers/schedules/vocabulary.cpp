@@ -142,10 +142,9 @@ OwnedTensor head_input_gradient(Rank& rank, const ConstTensor& x, DType sums) {
   return rank.tensor(Category::workspace, sums, {x.size(0), x.size(1)}, "gradient of the head's input");
 }
 
-std::size_t logit_tile_rows(std::size_t ids, DType sums) {
-  constexpr std::size_t kTileBytes = std::size_t{8} << 20;
+std::size_t logit_tile_rows(std::size_t bytes, std::size_t ids, DType sums) {
   constexpr std::size_t kFewest = 64;
-  return std::max(kFewest, kTileBytes / (std::max<std::size_t>(ids, 1) * size_of(sums)));
+  return std::max(kFewest, bytes / (std::max<std::size_t>(ids, 1) * size_of(sums)));
 }
 
 namespace {
@@ -155,7 +154,7 @@ template <class Body>
 void for_tiles(const HeadShard& of, Body body) {
   const std::size_t rows = of.x.size(0);
   const std::size_t ids = of.W.size(0);
-  const std::size_t step = logit_tile_rows(ids, of.sums);
+  const std::size_t step = logit_tile_rows(of.rank.pieces().logits, ids, of.sums);
   const OwnedTensor tile = of.rank.tensor(Category::workspace, of.sums, {std::min(step, rows), ids}, "logits");
   for (std::size_t row = 0; row < rows; row += step) {
     const std::size_t count = std::min(step, rows - row);

@@ -170,7 +170,7 @@ class ExchangedVocabulary final : public Vocabulary {
 /// Returns memory for the gradient of the head's input x [rows, h], in the type `sums`.
 OwnedTensor head_input_gradient(Rank& rank, const ConstTensor& x, DType sums);
 
-/// Returns how many rows of logits of `ids` elements are computed at a time: as many as 8 MiB hold, at least 64.
-std::size_t logit_tile_rows(std::size_t ids, DType sums);
+/// Returns how many rows of logits of `ids` elements are computed at a time: as many as `bytes` hold, at least 64.
+std::size_t logit_tile_rows(std::size_t bytes, std::size_t ids, DType sums);
 
 }  // namespace tsprun::detail

@@ -24,7 +24,12 @@ constexpr std::uintmax_t kMaxFileBytes = std::uintmax_t{1} << 20;
 constexpr double kWorstCrossing = 1000;
 constexpr int kMostOfALeaf = 65536;
 constexpr double kSlowestKernels = 100;
-constexpr std::uint64_t kNewestVersion = 4;
+constexpr std::uint64_t kNewestVersion = 5;
+/// Pieces of GPUs whose file doesn't state them: parts of the memory, and the most that is taken.
+constexpr double kTilesOfMemory = 64;
+constexpr double kMostOfATile = 1 << 30;
+constexpr double kBucketsOfMemory = 256;
+constexpr double kMostOfABucket = 1 << 28;
 constexpr double kLeastEfficiency = 0.001;
 /// Largest memory of a GPU: an exabyte.
 constexpr double kMostMemory = 1e18;
@@ -121,6 +126,17 @@ void check_sources(JsonObject& object, const json& document) {
   }
 }
 
+/// Returns the sizes of the pieces in which the ranks work.
+PieceSizes read_pieces(JsonObject& object, double memory_bytes, bool may_be_stated) {
+  const PieceSizes least;
+  const auto size = [&](std::string_view field, std::size_t at_least, double parts, double at_most) {
+    const double usual = std::clamp(memory_bytes / parts, static_cast<double>(at_least), at_most);
+    return static_cast<std::size_t>(may_be_stated ? object.number(field, 1, kMostMemory, usual) : usual);
+  };
+  return {.logits = size("logit_tile_bytes", least.logits, kTilesOfMemory, kMostOfATile),
+          .kv_bucket = size("kv_bucket_bytes", least.kv_bucket, kBucketsOfMemory, kMostOfABucket)};
+}
+
 /// Reads the rest of a machine whose ranks have cores.
 Machine read_cores(JsonObject& object, Machine machine) {
   machine.memory_bytes = object.number("memory_bytes", 1, kMostMemory);
@@ -205,6 +221,7 @@ Machine parse_machine(std::string_view text, const std::string& where) {
     machine.copies_slow_kernels = object.number("copies_slow_kernels", 1, kSlowestKernels, 1);
     check_sources(object, document);
   }
+  machine.pieces = read_pieces(object, machine.memory_bytes, version >= 5);
   machine.gpus_per_node = object.integer("gpus_per_node", 1, kMostOfANode);
   read_within(object.inside("within_node"), machine);
   read_across(object.inside("across_nodes"), machine, version >= 4);

@@ -2,7 +2,7 @@
 // ones are found by name; their files are in machines/. docs/reference/machine-file.md documents the format for users.
 //
 //   {
-//     "version": 2,                             1 if it is missing; fields marked * need 2, ** 4
+//     "version": 2,                             1 if it is missing; fields marked * need 2, ** 4, *** 5
 //     "name": "8 MI300X a node, a Pollara 400 each",
 //     "memory_bytes": 206158430208,             of a GPU
 //     "memory_bytes_per_s": 5.3e12,
@@ -15,6 +15,10 @@
 //                                               FLOPs and fractions, [[1e9, 0.1], [1e12, 0.5]], between whose entries it is
 //                                               interpolated over the logarithm of FLOPs
 //     "attention_efficiency": 0.35,             likewise, of flash attention
+//     "logit_tile_bytes": 1073741824,           *** the pieces in which a rank makes logits and gathers K and V
+//     "kv_bucket_bytes": 268435456,             (core/rank/piece_sizes.h); without them a 64th of the memory, at most 1 GiB, and
+//     a
+//                                               256th, at most 256 MiB, but no less than real ranks have
 //     "gpus_per_node": 8,
 //     "within_node": {
 //       "fabric": "links",                      links: a link between every two GPUs (xGMI), so that k participants of a
@@ -42,10 +46,11 @@
 //
 // Version 3 has a second kind of machine, cores of a host: core_machine.h.
 //
-// Every field is required, except those of versions 2 and 4, and that flops_per_s may lack dtypes. No other field is allowed.
+// Every field is required, except those of versions 2, 4 and 5, and that flops_per_s may lack dtypes. No other field is allowed.
 // Errors name the file, the field and what was expected.
 #pragma once
 
+#include "core/rank/piece_sizes.h"
 #include "layers/theory/core_machine.h"
 #include "tsprun/types.h"
 
@@ -104,6 +109,7 @@ struct Machine {
   std::optional<double> flops_f64;
   Efficiency gemm_efficiency = 1;
   Efficiency attention_efficiency = 1;
+  PieceSizes pieces;  ///< that ranks work in; those of a real rank where ranks have cores
   int gpus_per_node = 1;
 
   std::optional<CoreMachine> cores;  ///< ranks have cores of this host; nothing: they are GPUs

@@ -71,7 +71,7 @@ struct PhantomRank {
 
   PhantomRank(const MeshSetting& of, int number, const PeakOptions& options)
       : context(make_phantom(number, of.layout.ranks(), likeness(of.layout.ranks(), number, options))),
-        rank(context, {.threads = options.threads, .trace = nullptr, .recorder = options.recorder}),
+        rank(context, {.threads = options.threads, .trace = nullptr, .recorder = options.recorder, .pieces = options.pieces}),
         mesh(context.world(), of.layout) {}
 };
 

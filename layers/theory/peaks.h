@@ -27,6 +27,7 @@ struct PeakOptions {
   std::size_t passes = 2;           ///< passes of the run. Two suffice: from the second on, kept buffers exist from the start
   int nodes = 1;                    ///< nodes that hold the ranks, in blocks; ignored if `like` describes peers
   bool share = true;                ///< whether ranks of one node share memory; likewise ignored
+  PieceSizes pieces = {};           ///< that the rank works in
   Recorder* recorder = nullptr;     ///< records the phantom's program; null: nothing does; borrowed
   PhantomOptions like = {};         ///< peers and algorithms as the rank has them. If it has a budget, what doesn't fit throws
                                     ///< Error(out_of_memory), as on the rank

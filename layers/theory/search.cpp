@@ -83,6 +83,7 @@ Candidate judge_mode(const Setting& setting, const Layout& layout, const Machine
   candidate.possible = true;
   PeakOptions how;
   how.like.algorithms = options.algorithms;
+  how.pieces = machine.pieces;
   try {
     const RecordedStep recorded = record_step({setting, layout}, fullest({setting, layout}), how, 2, true);
     candidate.memory = recorded.peaks;

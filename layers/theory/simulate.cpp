@@ -23,8 +23,10 @@ namespace tsprun::detail::theory {
 namespace {
 
 /// Returns what a rank is like: its peers by node.
-PeakOptions likeness(const MeshSetting& of, int number, int per_node, const SimulateOptions& options) {
+PeakOptions likeness(const MeshSetting& of, int number, const Machine& machine, const SimulateOptions& options) {
+  const int per_node = machine.gpus_per_node;
   PeakOptions how;
+  how.pieces = machine.pieces;
   how.training = options.training;
   how.like.algorithms = options.algorithms;
   how.like.reassociate = options.reassociate;
@@ -251,7 +253,7 @@ Simulated simulate(const MeshSetting& of, const Machine& machine, const Simulate
   result.played = unit;
   std::vector<Program> programs;
   for (int rank = 0; rank < unit; ++rank) {
-    RecordedStep recorded = record_step(of, rank, likeness(of, rank, machine.gpus_per_node, options), 2, false);
+    RecordedStep recorded = record_step(of, rank, likeness(of, rank, machine, options), 2, false);
     if (recorded.peaks.total > result.memory_peaks.total) {
       result.memory_peaks = recorded.peaks;
       result.fullest = rank;

@@ -230,7 +230,7 @@ TEST(Plan, JudgesABudget) {
   EXPECT_EQ(ample.report.at("plan")[0].at("fits"), true);
 }
 
-// Whether a time can be told, too, has nothing to do with what fits.
+// Whether a time can be told, too, has nothing to do with what fits, as long as a GPU's larger pieces don't matter.
 TEST(Plan, AMachineChangesNoVerdictOnMemory) {
   const std::vector<std::string> words = {"--config", "nano", "-n", "4", "--batch", "2"};
   const auto rows = [&](std::vector<std::string> more) {

@@ -170,6 +170,21 @@ TEST(Machines, HaveTablesOfEfficiency) {
   EXPECT_EQ(read.of_largest(), 0.8);
 }
 
+TEST(Machines, OfVersion5MaySayInWhatPiecesRanksWork) {
+  const auto pieces = [](const std::string& fields) {
+    return parse_machine(with("\"name\"", fields + "\"name\""), "m.json").pieces;
+  };
+  EXPECT_EQ(pieces("\"version\": 5, \"logit_tile_bytes\": 3e6, \"kv_bucket_bytes\": 5, "),
+            (PieceSizes{.logits = 3000000, .kv_bucket = 5}));
+  // Of 1e9 bytes a 64th is a tile, and a 256th would be less than a bucket of real ranks.
+  EXPECT_EQ(pieces(""), (PieceSizes{.logits = 15625000, .kv_bucket = PieceSizes{}.kv_bucket}));
+  EXPECT_EQ(find_machine("h100").pieces, (PieceSizes{.logits = std::size_t{1} << 30, .kv_bucket = std::size_t{1} << 28}));
+  EXPECT_NE(refusal([&] { pieces("\"version\": 4, \"kv_bucket_bytes\": 5, "); }).find("kv_bucket_bytes\" is not known"),
+            std::string::npos);
+  EXPECT_EQ(refusal([&] { pieces("\"version\": 5, \"logit_tile_bytes\": 0, "); }),
+            "m.json: field \"logit_tile_bytes\": expected a number from 1 to 1e+18, found 0");
+}
+
 const std::string kSpine =
     R"("spine": {"nodes_per_leaf": 32, "leaf_per_rail": true, "leaf_bytes_per_s": 1e12, "bytes_per_s": 3e13, "latency_s": 1e-6})";
 
@@ -216,7 +231,7 @@ TEST(Machines, OfVersion2AreRefusedByField) {
     text.replace(at, what.size(), instead);
     return refusal([&] { parse_machine(text, "m.json"); });
   };
-  EXPECT_EQ(refused("\"version\": 2", "\"version\": 5"), "m.json: field \"version\": expected an integer from 1 to 4, found 5");
+  EXPECT_EQ(refused("\"version\": 2", "\"version\": 6"), "m.json: field \"version\": expected an integer from 1 to 5, found 6");
   EXPECT_NE(refused("\"version\": 2, ", "").find("field \"copies_slow_kernels\" is not known"), std::string::npos);
   EXPECT_EQ(refused("1.25", "0.5"), "m.json: field \"copies_slow_kernels\": expected a number from 1 to 100, found 0.5");
   EXPECT_EQ(refused("4e-6", "-1"), "m.json: field \"launch_s\": expected a number from 0 to 1, found -1");

@@ -68,7 +68,37 @@ TEST(Simulate, HoldsTheMemoryThatAForecastSays) {
     const theory::Simulated played = theory::simulate(of, machine(), {});
     theory::PeakOptions options;
     options.nodes = of.layout.ranks() / 4;
+    options.pieces = machine().pieces;
     EXPECT_EQ(played.memory_peaks, theory::peaks(of, played.fullest, {}, options)) << layout;
+  }
+}
+
+TEST(Simulate, RanksWorkInThePiecesOfTheirMachine) {
+  // Where only launches take time, the time is the number of kernels. It grows by the same number with each tile of logits, and
+  // with each K/V bucket.
+  theory::Machine on = machine();
+  on.flops_bf16 = on.memory_bytes_per_s = std::numeric_limits<double>::infinity();
+  on.launch_seconds = 1;
+  on.within_bytes_per_s = std::numeric_limits<double>::infinity();
+  on.within_latency = 0;
+  on.copies_slow_kernels = 1;
+  const auto kernels = [&](const char* layout, std::size_t logits, std::size_t kv_bucket) {
+    on.pieces = {.logits = logits, .kv_bucket = kv_bucket};
+    return theory::simulate(setting(layout), on, {}).seconds;
+  };
+  const std::size_t row = 1024 * sizeof(float);               // a token's logits
+  const std::size_t head = 2 * 8 * 256 * 32 * sizeof(short);  // K and V of one head, for 8 sequences of 256 tokens
+  constexpr std::size_t kLarge = std::size_t{1} << 30;
+  const double whole = kernels("tsp=1", 2048 * row, kLarge);
+  const double halves = kernels("tsp=1", 1024 * row, kLarge);
+  EXPECT_GT(halves, whole);
+  EXPECT_DOUBLE_EQ(kernels("tsp=1", kLarge, kLarge), whole);
+  EXPECT_DOUBLE_EQ(kernels("tsp=1", 256 * row, kLarge) - whole, 7 * (halves - whole));
+  for (const char* layout : {"tsp=2", "sp=2"}) {
+    const double one = kernels(layout, kLarge, 8 * head);
+    EXPECT_GT(kernels(layout, kLarge, head), one) << layout;
+    EXPECT_DOUBLE_EQ(kernels(layout, kLarge, kLarge), one) << layout;
+    EXPECT_DOUBLE_EQ(kernels(layout, kLarge, head), kernels(layout, kLarge, 1)) << layout;
   }
 }
 

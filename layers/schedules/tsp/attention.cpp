@@ -253,9 +253,10 @@ void TspAttention::fetch(std::size_t layer, int r, Direction direction) {
 
 void TspAttention::begin(std::size_t layer, Direction direction) {
   const TokenLayout& tokens = *axis_.tokens;
-  const std::size_t bucket_heads = axis_.bucket_heads != 0 ? axis_.bucket_heads
-                                                           : kv_bucket_heads(tokens.batch(), tokens.sequence(), axis_.d(),
-                                                                             size_of(axis_.dtype), axis_.config.kv_heads);
+  const std::size_t bucket_heads = axis_.bucket_heads != 0
+                                       ? axis_.bucket_heads
+                                       : kv_bucket_heads(axis_.rank.pieces().kv_bucket, tokens.batch(), tokens.sequence(),
+                                                         axis_.d(), size_of(axis_.dtype), axis_.config.kv_heads);
   if (planned_heads_ != bucket_heads) {
     planned_heads_ = bucket_heads;
     plan_ = plan_units(axis_.heads, axis_.config.kv_heads, bucket_heads);
