@@ -4,6 +4,7 @@
 #include "layers/theory/flops.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/peaks.h"
+#include "tests/core/player_support.h"
 #include "tests/layers/model_run.h"
 #include "tests/support/refusal.h"
 
@@ -255,6 +256,21 @@ TEST(Simulate, KernelsTakeTheirLaunchAndTheLongerOfFlopsAndBytes) {
   EXPECT_DOUBLE_EQ(seconds(5e12, 1000), 13);
   EXPECT_DOUBLE_EQ(seconds(5e12, 80'000'000'000), 103);
   EXPECT_DOUBLE_EQ(seconds(0, 8'000'000'000), 13);
+}
+
+TEST(Simulate, AnAllReduceOnEightMi300xTakesAboutWhatRcclsDoes) {
+  // RCCL's measured all_reduce of N bytes on eight MI300X: 55 µs and 1.75 · N over 317 GB/s.
+  const theory::Machine on = theory::find_machine("mi300x");
+  for (const double bytes : {128e6, 134217728.0, 1e9}) {
+    const auto programs =
+        player_support::record(8, 8, 8, static_cast<std::size_t>(bytes) / 4, "",
+                               [](Context& context, Buffer all) { context.world().all_reduce(all, Reduction::sum); });
+    PlayOptions how = player_support::options(8, true);
+    how.fabric.within_bytes_per_s = on.within_bytes_per_s;
+    how.fabric.within_latency = on.within_latency;
+    const double published = 55e-6 + 1.75 * bytes / 317e9;
+    EXPECT_NEAR(play(programs, how).seconds, published, 0.1 * published) << bytes;
+  }
 }
 
 TEST(Simulate, ASlowRankComputesLongerAndOthersWait) {
