@@ -37,6 +37,7 @@ struct PlayedState {
   double left = 0;  // seconds of its work, at the time of the last change
   double changed_at = 0;
   double ends_at = 0;
+  double host_at = 0;    // when the host has started all that came up so far
   int moving = 0;        // messages that it sends or receives, if they slow kernels
   CategoryBytes held{};  // by the schedule, if there is a trace
   bool hears = false;    // an event kNews is on its way

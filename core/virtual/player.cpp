@@ -284,7 +284,9 @@ class Player final : public sim::Handler {
       switch (item.kind) {
         case ItemKind::kernel: {
           state.chores = false;
-          const double seconds = options_.price(static_cast<int>(rank), program.costs[item.index]);
+          state.host_at += options_.host_seconds;
+          const double seconds =
+              options_.price(static_cast<int>(rank), program.costs[item.index]) + std::max(0.0, state.host_at - timeline_.now());
           if (state.graph != nullptr) state.graph->kernel(seconds);
           take_core(rank, seconds);
           if (!options_.cores) return;

@@ -50,15 +50,17 @@ struct PlayOptions {
   bool blocking = false;               ///< a posted operation is waited for at once
   double copies_slow_kernels = 1;      ///< how many times longer kernels take while their rank sends or receives
   std::optional<CoreOptions> cores{};  ///< ranks have cores; nothing: they are engines
-  bool trace = false;                  ///< records what every played rank does when, and what links carry: PlayedRun
-  bool tasks = false;                  ///< records what every played rank did as a graph; ranks must be engines
+  double host_seconds = 0;  ///< that the host of an engine needs to start a kernel, one after another: the engine waits
+                            ///< where the host hasn't come so far
+  bool trace = false;       ///< records what every played rank does when, and what links carry: PlayedRun
+  bool tasks = false;       ///< records what every played rank did as a graph; ranks must be engines
   std::function<double(int rank, const KernelCost&)> price;  ///< seconds that a kernel takes on a played rank
 };
 
 /// Times and traffic of one played rank, in virtual time.
 struct PlayedTimes {
   double seconds = 0;         ///< from the beginning to its last item
-  double compute = 0;         ///< in kernels
+  double compute = 0;         ///< in kernels, and waiting for the host to start them
   double exposed = 0;         ///< in waits
   TrafficCounters traffic{};  ///< payloads, as Context::traffic() counts them
 };

@@ -32,12 +32,14 @@ constexpr ModelOptionUse kSimulateUse{
     .model_folder = false, .files = false, .seed = false, .micro_batches = true, .swept = true, .ranks = false, .beyond = true};
 constexpr std::int64_t kMostSimulatedSteps = 1000;
 constexpr double kMostFactor = 1e6;
+constexpr double kMostHostMicroseconds = 1e6;
 
 /// The options of `simulate`, each with its default.
 struct SimulateCommandOptions : SweepOptions {
   std::string machine;
   Given<int> gpus{1};
   Given<int> steps{1};
+  Given<double> host_us{0};
   bool forward = false;
   bool blocking = false;
   std::string fold = "on";
@@ -93,6 +95,11 @@ void SimulateCommand::declare(OptionTable& table) {
             Whole{1, kMostSimulatedSteps});
   table.add("--forward", options_.forward, "a forward pass instead of a training step");
   table.add("--blocking", options_.blocking, "wait for every operation at once: shows what overlap saves");
+  table.add(
+      "--host-us T", options_.host_us,
+      "microseconds that a rank's host takes to start a kernel, one after another, as frameworks do that don't compile: a GPU "
+      "waits where the host hasn't come so far",
+      Number{{.lowest = 0, .highest = kMostHostMicroseconds, .usual = 5}});
   table.add("--fold WHICH", options_.fold, "play one unit of ranks for all that do the same: {}", one_of({"on", "off"}));
   table.add(
       "--slow WHAT", options_.slow,
@@ -245,6 +252,13 @@ void SimulateCommand::check(const SimulatePoint& point) const {
     refuse(fmt::format("--export {}: it holds every rank, and one unit of {} would be played for all {}; add --fold off",
                        options_.exports.front(), unit, layout.ranks()));
   }
+  if (options_.host_us != 0 && machine_->cores) {
+    refuse(fmt::format("--host-us {}: {} describes cores, which compute themselves", options_.host_us.text, options_.machine));
+  }
+  if (options_.host_us != 0 && !options_.exports.empty()) {
+    refuse(fmt::format("--export {}: it says how long kernels take, not when a host starts them; leave --host-us {} out",
+                       options_.exports.front(), options_.host_us.text));
+  }
   if (!options_.exports.empty() && machine_->cores) {
     refuse(fmt::format("--export {}: {} describes cores, which also copy and sum, and neither format can say when",
                        options_.exports.front(), options_.machine));
@@ -290,6 +304,7 @@ theory::Simulated SimulateCommand::play(const SimulatePoint& point, const Global
                            .training = !point.forward,
                            .blocking = options_.blocking,
                            .steps = options_.steps,
+                           .host_seconds = 1e-6 * options_.host_us.value,
                            .binds = point.measured == 0,
                            .trace = !global.trace.empty(),
                            .tasks = !options_.exports.empty(),

@@ -89,6 +89,7 @@ PlayedRun play_on(const Machine& machine, std::span<const Program> programs, int
                          .blocking = options.blocking,
                          .copies_slow_kernels = machine.copies_slow_kernels,
                          .cores = std::move(cores),
+                         .host_seconds = machine.cores ? 0 : options.host_seconds,
                          .trace = watched && options.trace,
                          .tasks = watched && options.tasks,
                          .price = [&](int rank, const KernelCost& cost) {
@@ -143,11 +144,13 @@ std::string what_binds(const Machine& machine, std::span<const Program> programs
   struct WhatIf {
     std::string_view resource;
     Machine without;
+    double host_seconds = 0;
     double most = 0;  // that it can gain in a step
   };
   std::vector<WhatIf> candidates;
   const auto add = [&](std::string_view resource, void (*make_infinite)(Machine&)) {
-    WhatIf& candidate = candidates.emplace_back(WhatIf{.resource = resource, .without = machine});
+    WhatIf& candidate =
+        candidates.emplace_back(WhatIf{.resource = resource, .without = machine, .host_seconds = options.host_seconds});
     make_infinite(candidate.without);
     double least = 0;
     for (std::size_t rank = 0; rank < programs.size(); ++rank)
@@ -164,13 +167,19 @@ std::string what_binds(const Machine& machine, std::span<const Program> programs
   add("launches of kernels", [](Machine& of) { of.launch_seconds = 0; });
   add(name(Resource::within_node, machine), make_within_node_infinite);
   add(name(Resource::across_nodes, machine), make_across_nodes_infinite);
+  if (options.host_seconds > 0) {
+    add("the host", [](Machine&) {});
+    candidates.back().host_seconds = 0;
+  }
   if (machine.spine) add("leaf and spine switches", [](Machine& of) { of.spine.reset(); });
   std::ranges::stable_sort(candidates, std::ranges::greater(), &WhatIf::most);
   std::string_view binds;
   double gain = 0;
   for (const WhatIf& candidate : candidates) {
     if (candidate.most <= gain) break;
-    const double seconds = play_on(candidate.without, programs, world, options).seconds;
+    SimulateOptions how = options;
+    how.host_seconds = candidate.host_seconds;
+    const double seconds = play_on(candidate.without, programs, world, how).seconds;
     if ((run.seconds - seconds) / options.steps <= gain) continue;
     gain = (run.seconds - seconds) / options.steps;
     binds = candidate.resource;

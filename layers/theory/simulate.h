@@ -39,6 +39,7 @@ struct SimulateOptions {
   bool training = true;                      ///< a training step, else a forward pass
   bool blocking = false;                     ///< posted operations are waited for at once: shows what overlap saves
   int steps = 1;                             ///< played one after another; times are of one
+  double host_seconds = 0;                   ///< as in PlayOptions
   bool binds = false;                        ///< finds out what binds, which takes one or a few more runs of virtual time
   bool trace = false;                        ///< records what every played rank does when
   bool tasks = false;                        ///< keeps programs, and what every played rank did as a graph of tasks

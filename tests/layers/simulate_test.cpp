@@ -258,6 +258,21 @@ TEST(Simulate, KernelsTakeTheirLaunchAndTheLongerOfFlopsAndBytes) {
   EXPECT_DOUBLE_EQ(seconds(0, 8'000'000'000), 13);
 }
 
+TEST(Simulate, AHostStartsKernelsOneAfterAnother) {
+  // Every kernel takes a second, and the first one waits for the host alone.
+  theory::Machine on = machine();
+  on.flops_bf16 = on.memory_bytes_per_s = std::numeric_limits<double>::infinity();
+  on.launch_seconds = 1;
+  const auto seconds = [&](double host) { return theory::simulate(setting("tsp=1"), on, {.host_seconds = host, .binds = true}); };
+  const double kernels = seconds(0).seconds;
+  EXPECT_GT(kernels, 50);
+  EXPECT_NE(seconds(0).binds, "the host");
+  EXPECT_DOUBLE_EQ(seconds(0.5).seconds, 0.5 + kernels);
+  EXPECT_DOUBLE_EQ(seconds(3).seconds, 3 * kernels + 1);
+  EXPECT_EQ(seconds(3).binds, "the host");
+  EXPECT_DOUBLE_EQ(seconds(3).compute_seconds, seconds(3).seconds);
+}
+
 TEST(Simulate, AnAllReduceOnEightMi300xTakesAboutWhatRcclsDoes) {
   // RCCL's measured all_reduce of N bytes on eight MI300X: 55 µs and 1.75 · N over 317 GB/s.
   const theory::Machine on = theory::find_machine("mi300x");
