@@ -32,6 +32,8 @@ void open_standard_streams() {
 
 void print_text(std::string_view text) { note(std::fwrite(text.data(), 1, text.size(), stdout) == text.size()); }
 
+void show_printed() { note(std::fflush(stdout) == 0); }
+
 int flush_printed() {
   note(std::fflush(stdout) == 0);
   std::clearerr(stdout);

@@ -19,6 +19,8 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <chrono>
+#include <functional>
 #include <span>
 #include <string_view>
 
@@ -27,6 +29,7 @@ namespace tsprun::detail::launcher {
 namespace {
 
 constexpr std::int64_t kMostGpus = kMostRanksOnPaper;
+constexpr std::chrono::seconds kBetweenLines{2};  // of a search
 constexpr ModelOptionUse kPlanUse{.files = false, .seed = false, .micro_batches = true, .ranks = false, .beyond = true};
 
 /// The options of `plan`, each with its default.
@@ -193,6 +196,15 @@ void PlanCommand::validate(const GlobalOptions& global) {
   }
 }
 
+/// Returns what tells how far a search is, every two seconds.
+std::function<void(std::size_t, std::size_t)> tells_of_search() {
+  return [last = std::chrono::steady_clock::now()](std::size_t done, std::size_t total) mutable {
+    if (std::chrono::steady_clock::now() - last < kBetweenLines) return;
+    last = std::chrono::steady_clock::now();
+    spdlog::info("{} of {} layouts judged", done, total);
+  };
+}
+
 /// Plays the fastest layouts in virtual time, and prints them in that order. `found`: the layouts of `rows`, which get the time.
 void PlanCommand::play_fastest(std::span<const theory::Candidate> found, nlohmann::ordered_json& rows,
                                const GlobalOptions& global) const {
@@ -237,8 +249,9 @@ void PlanCommand::play_fastest(std::span<const theory::Candidate> found, nlohman
 
 /// Runs the search and prints it. If nothing fits, the reason is printed last and put into the report.
 int PlanCommand::run_search(Report& report, const GlobalOptions& global) const {
-  const std::vector<theory::Candidate> found =
-      theory::search(question_.setting, options_.gpus, *question_.machine, question_.search_options());
+  theory::SearchOptions how = question_.search_options();
+  if (!global.quiet) how.progress = tells_of_search();
+  const std::vector<theory::Candidate> found = theory::search(question_.setting, options_.gpus, *question_.machine, how);
   std::vector<PlanPoint> points;
   nlohmann::ordered_json& rows = report.root()["plan"] = nlohmann::ordered_json::array();
   for (const theory::Candidate& each : found) {
@@ -246,7 +259,10 @@ int PlanCommand::run_search(Report& report, const GlobalOptions& global) const {
     rows.push_back(plan_json(question_, points.back()));
   }
   print_lines(search_table(question_, points, options_.top));
-  if (options_.simulate != 0) play_fastest(found, rows, global);
+  if (options_.simulate != 0) {
+    show_printed();
+    play_fastest(found, rows, global);
+  }
   if (const auto remedies = theory::remedies(question_.setting, found, *question_.machine, question_.search_options())) {
     print_lines(remedy_lines(question_, *remedies));
     report.root()["would_fit"] = remedy_json(*remedies);

@@ -157,8 +157,11 @@ Candidate judge(const Setting& setting, const Layout& layout, const Machine& mac
 
 std::vector<Candidate> search(const Setting& setting, int gpus, const Machine& machine, const SearchOptions& options) {
   std::vector<Candidate> candidates;
-  for (const Layout& layout : all_layouts(gpus)) {
+  const std::vector<Layout> layouts = all_layouts(gpus);
+  std::size_t done = 0;
+  for (const Layout& layout : layouts) {
     Candidate judged = judge(setting, layout, machine, options);
+    if (options.progress) options.progress(++done, layouts.size());
     const auto twin =
         std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& each) { return are_alike(each, judged); });
     if (twin == candidates.end()) candidates.push_back(std::move(judged));

@@ -9,7 +9,9 @@
 #include "layers/theory/step_time.h"
 #include "tsprun/memory.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,6 +46,8 @@ struct SearchOptions {
   /// Recomputation modes to choose from; empty: only the setting's.
   std::vector<Recompute> modes = {};
   std::string algorithms = {};  ///< TSP_ALGORITHMS, as the ranks will have it
+  /// Called by search() after each layout: how many of how many are judged. Empty: nothing is.
+  std::function<void(std::size_t done, std::size_t total)> progress = {};
 };
 
 /// Returns the FLOPs that one training step takes in total, whatever the layout, with Recompute::none. Attention counts causal

@@ -289,7 +289,14 @@ TEST(Search, ALayoutThatNeedsTerabytesIsLeftOutAndSaysSo) {
 TEST(Search, RanksWhatFitsAndSaysWhyTheRestDoesNot) {
   const Setting s = paper_7b(2, 65536);
   const std::uint64_t budget = 128ULL << 30;
-  const std::vector<Candidate> found = search(s, 16, find_machine("mi300x"), {.memory_bytes = budget, .dtype = DType::bf16});
+  std::size_t told = 0;
+  const auto tell = [&](std::size_t done, std::size_t total) {
+    EXPECT_EQ(done, ++told);
+    EXPECT_EQ(total, all_layouts(16).size());
+  };
+  const std::vector<Candidate> found =
+      search(s, 16, find_machine("mi300x"), {.memory_bytes = budget, .dtype = DType::bf16, .progress = tell});
+  EXPECT_EQ(told, all_layouts(16).size());
   EXPECT_EQ(labels_of(found), labels_of(all_layouts(16)));
   double last = 0;
   bool fitting = true;
