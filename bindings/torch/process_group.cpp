@@ -19,15 +19,6 @@ std::atomic<int> groups_on[kStreams];
 
 }  // namespace
 
-/// One operation to be posted.
-struct TsprunGroup::Job {
-  const char* call;
-  c10d::OpType type;
-  Tensors inputs;                                   ///< for profiles; kept until the operation is over, like the outputs
-  Tensors outputs;                                  ///< the result, as the work's future gives it
-  std::shared_ptr<MessageInfo> received = nullptr;  ///< of a receive
-};
-
 TsprunGroup::TsprunGroup(std::shared_ptr<Member> member, c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                          const std::vector<int>& members, std::optional<Stream> stream, milliseconds timeout, std::string name)
     : GroupBase(rank, size),
@@ -58,7 +49,8 @@ CallOptions TsprunGroup::call_options() const { return {.stream = stream_.value_
 /// Posts an operation. `finish` runs after it: copies results to where they belong, as the caller's thread could.
 WorkPtr TsprunGroup::start(Job job, std::function<void()> finish, const std::function<tsprun::Work(Communicator&)>& post) {
   auto work = c10::make_intrusive<TsprunWork>(member_, getRank(), job.type, name_ + ":" + job.call,
-                                              c10::optional<Tensors>(job.inputs), std::move(job.outputs), timeout_);
+                                              c10::optional<Tensors>(job.shown.empty() ? job.inputs : job.shown),
+                                              std::move(job.outputs), timeout_);
   // A program may post a receive long before it waits for it.
   const bool is_message =
       job.type == c10d::OpType::SEND || job.type == c10d::OpType::RECV || job.type == c10d::OpType::RECVANYSOURCE;
@@ -101,6 +93,8 @@ WorkPtr TsprunGroup::broadcast(Tensors& tensors, const c10d::BroadcastOptions& o
 }
 
 WorkPtr TsprunGroup::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  if (tensors.size() == 1 && tensors.front().defined() && tensors.front().layout() == at::kSparse)
+    return allreduce_of_sparse(tensors.front(), options.reduceOp);
   const Result result(only("all_reduce", "tensor", tensors));
   const Reduction reduction = reduction_of("all_reduce", options.reduceOp, tensors.front());
   return start({"all_reduce", c10d::OpType::ALLREDUCE, tensors, tensors}, result.finish(), [=, this](Communicator& group) {
@@ -129,12 +123,15 @@ WorkPtr TsprunGroup::reduce(Tensors& tensors, const c10d::ReduceOptions& options
   const int root = static_cast<int>(options.rootRank);
   const bool mine = root == getRank();
   const Result result(tensor);
-  return start(
-      {"reduce", c10d::OpType::REDUCE, {result.memory()} /* which nothing else keeps elsewhere than on the root */, tensors},
-      mine ? result.finish() : nullptr, [=, this](Communicator& group) {
-        const Buffer all = view(result.memory());
-        return group.post_reduce(all, mine ? all : Buffer(), reduction, root, call_options());
-      });
+  return start({"reduce",
+                c10d::OpType::REDUCE,
+                {result.memory()} /* which nothing else keeps elsewhere than on the root */,
+                tensors,
+                tensors},
+               mine ? result.finish() : nullptr, [=, this](Communicator& group) {
+                 const Buffer all = view(result.memory());
+                 return group.post_reduce(all, mine ? all : Buffer(), reduction, root, call_options());
+               });
 }
 
 WorkPtr TsprunGroup::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions&) {
@@ -191,7 +188,7 @@ WorkPtr TsprunGroup::allgather_coalesced(std::vector<Tensors>& outputs, Tensors&
   Tensors results;
   for (const Tensors& list : lists) results.insert(results.end(), list.begin(), list.end());
   return start(
-      {"all_gather", c10d::OpType::ALLGATHER_COALESCED, {mine}, std::move(results)},
+      {"all_gather", c10d::OpType::ALLGATHER_COALESCED, {mine}, std::move(results), inputs},
       [=] {
         std::int64_t at = 0;
         for (const Tensors& list : lists) {
@@ -236,7 +233,7 @@ WorkPtr TsprunGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
   const at::Tensor mine = room_for(outputs);
   const Tensors results = outputs;
   return start(
-      {"reduce_scatter", c10d::OpType::COALESCED, {all}, outputs}, [=] { spread(mine, results); },
+      {"reduce_scatter", c10d::OpType::COALESCED, {all}, outputs, inputs}, [=] { spread(mine, results); },
       [=, this](Communicator& group) { return group.post_reduce_scatter(view(all), view(mine), reduction, call_options()); });
 }
 #endif
@@ -274,8 +271,9 @@ WorkPtr TsprunGroup::scatter(Tensors& outputs, std::vector<Tensors>& inputs, con
   } else {
     TORCH_CHECK(inputs.empty(), "scatter: only the root, rank ", root, ", gives input tensors");
   }
-  return start({"scatter", c10d::OpType::SCATTER, flat.defined() ? Tensors{flat} : Tensors{}, outputs}, result.finish(),
-               [=, this](Communicator& group) {
+  return start({"scatter", c10d::OpType::SCATTER, flat.defined() ? Tensors{flat} : Tensors{}, outputs,
+                inputs.empty() ? Tensors{} : inputs.front()},
+               result.finish(), [=, this](Communicator& group) {
                  return group.post_scatter(flat.defined() ? view(flat) : Buffer(), view(result.memory()), root, call_options());
                });
 }
@@ -290,7 +288,7 @@ WorkPtr TsprunGroup::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inpu
               "reduce_scatter: this rank's input tensor, number ", getRank(), ", has ",
               parts[static_cast<std::size_t>(getRank())].sizes(), " elements, its output ", outputs.front().sizes());
   const at::Tensor flat = joined(parts);
-  return start({"reduce_scatter", c10d::OpType::REDUCE_SCATTER, {flat}, outputs}, result.finish(),
+  return start({"reduce_scatter", c10d::OpType::REDUCE_SCATTER, {flat}, outputs, parts}, result.finish(),
                [=, this](Communicator& group) {
                  return group.post_reduce_scatter_v(view(flat), view(result.memory()), counts, reduction, call_options());
                });
@@ -335,7 +333,7 @@ WorkPtr TsprunGroup::alltoall(Tensors& outputs, Tensors& inputs, const c10d::All
   const at::Tensor all = joined(to);
   const at::Tensor flat = room_for(from);
   return start(
-      {"all_to_all", c10d::OpType::ALLTOALL, {all}, outputs}, [=] { spread(flat, from); },
+      {"all_to_all", c10d::OpType::ALLTOALL, {all}, outputs, to}, [=] { spread(flat, from); },
       [=, this](Communicator& group) {
         return group.post_all_to_all_v(view(all), counts_of(to), view(flat), counts_of(from), call_options());
       });
@@ -358,7 +356,7 @@ WorkPtr TsprunGroup::receive(const char* call, c10d::OpType type, Tensors& tenso
   check_tag("recv", tag);
   const Result result(only("recv", "tensor", tensors), false);
   const auto received = std::make_shared<MessageInfo>();
-  return start({call, type, tensors, tensors, received}, result.finish(), [=](Communicator& group) {
+  return start({call, type, tensors, tensors, {}, received}, result.finish(), [=](Communicator& group) {
     return group.post_recv(view(result.memory()), from, {.tag = tag, .received = received.get()});
   });
 }

@@ -106,6 +106,11 @@ class TsprunGroup : public GroupBase {
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 1)
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    return allreduce(tensors, options);
+  }
+#endif
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
@@ -137,9 +142,18 @@ class TsprunGroup : public GroupBase {
   uint64_t getSequenceNumberForGroup() override { return posted_; }
 
  private:
-  struct Job;
+  /// One operation to be posted.
+  struct Job {
+    const char* call;
+    c10d::OpType type;
+    Tensors inputs;                                   ///< kept until the operation is over, like the outputs
+    Tensors outputs;                                  ///< the result, as the work's future gives it
+    Tensors shown = {};                               ///< the caller's tensors, for profiles; empty: the inputs
+    std::shared_ptr<MessageInfo> received = nullptr;  ///< of a receive
+  };
   WorkPtr start(Job job, std::function<void()> finish, const std::function<tsprun::Work(Communicator&)>& post);
   CallOptions call_options() const;
+  WorkPtr allreduce_of_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op);
   WorkPtr receive(const char* call, c10d::OpType type, Tensors& tensors, int from, int tag);
 
   std::string name_;

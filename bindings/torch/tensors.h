@@ -22,9 +22,9 @@ inline std::size_t bytes_of(const at::Tensor& tensor) {
   return static_cast<std::size_t>(tensor.numel()) * static_cast<std::size_t>(tensor.element_size());
 }
 
-/// Returns the element type of a tensor; types without arithmetic here are moved as bytes.
+/// Returns the element type of a tensor. A complex number travels as two real ones; types without arithmetic here as bytes.
 inline DType dtype_of(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
+  switch (c10::toRealValueType(tensor.scalar_type())) {
     case at::kFloat: return DType::f32;
     case at::kDouble: return DType::f64;
     case at::kHalf: return DType::f16;
@@ -50,12 +50,16 @@ inline Buffer view(const at::Tensor& tensor) {
   return {tensor.data_ptr(), bytes_of(tensor) / size_of(dtype), dtype};
 }
 
+inline void check_place(const char* call, const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.device().is_cpu(), call, ": tsprun moves tensors in host memory, this one is on ", tensor.device(),
+              "; .cpu() copies it");
+}
+
 inline void check(const char* call, const at::Tensor& tensor) {
   TORCH_CHECK(tensor.defined(), call, ": a tensor is undefined");
   TORCH_CHECK(tensor.layout() == at::kStrided, call, ": tsprun takes dense tensors, not ", tensor.layout(),
-              " ones; .to_dense() makes one, and the gloo backend reduces sparse ones");
-  TORCH_CHECK(tensor.device().is_cpu(), call, ": tsprun moves tensors in host memory, this one is on ", tensor.device(),
-              "; .cpu() copies it");
+              " ones; .to_dense() makes one, and all_reduce adds up Sparse ones");
+  check_place(call, tensor);
 }
 
 inline const at::Tensor& only(const char* call, const char* what, const Tensors& tensors) {
@@ -104,6 +108,9 @@ inline Reduction reduction_of(const char* call, const c10d::ReduceOp& op, const 
     }
   }();
   TORCH_CHECK(chosen, call, ": tsprun has no premultiplied sum");
+  TORCH_CHECK(!tensor.is_complex() || *chosen == Reduction::sum || *chosen == Reduction::average, call, ": complex numbers (",
+              tensor.scalar_type(), ") are reduced by SUM and AVG alone, not by ", std::string(name(*chosen)),
+              "; torch.view_as_real() gives their parts, which are reduced each by itself");
   TORCH_CHECK(reduces(*chosen, dtype_of(tensor)), call, ": tensors of type ", tensor.scalar_type(), " can't be reduced by ",
               std::string(name(*chosen)));
   return *chosen;

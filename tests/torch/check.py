@@ -151,6 +151,11 @@ elif case == "spawned":
 elif case == "inputs":
     good(run("views.py"))
     good(run("cnn.py", 2))
+elif case == "sums":
+    for ranks in (1, 3):
+        good(run("sums.py", ranks))
+elif case == "shapes":
+    good(run("shapes.py"))
 elif case == "started":
     sys.path.insert(0, os.path.join(here, "../../bindings/torch/tsprun_torch"))
     import starters

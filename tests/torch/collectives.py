@@ -192,7 +192,7 @@ if size > 2:
     for i, _ in mine:
         equal(sums[i], sum(given(r, 10 + i) for r in range(size if i else size - 1)))
 
-refused("dense tensors", lambda: dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (2,))))
+refused("dense tensors", lambda: dist.broadcast(torch.sparse_coo_tensor([[0]], [1.0], (2,)), 0))
 refused("can't be reduced by", lambda: dist.all_reduce(given(rank, 3, torch.float32), dist.ReduceOp.BXOR))
 refused("a tensor for each of", lambda: dist.all_gather([torch.empty(7)] * (size + 1), given(rank)))
 if size > 1:
