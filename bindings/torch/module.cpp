@@ -10,7 +10,9 @@ namespace tsprun::torch_binding {
 
 PYBIND11_MODULE(_tsprun, module) {
   module.doc() = "torch.distributed's process groups on tsprun's collectives";
-  py::class_<TsprunGroup, GroupBase, c10::intrusive_ptr<TsprunGroup>>(module, "ProcessGroupTsprun");
+  py::class_<TsprunGroup, GroupBase, c10::intrusive_ptr<TsprunGroup>>(module, "ProcessGroupTsprun")
+      .def("coalesced", &TsprunGroup::coalesced, py::call_guard<py::gil_scoped_release>(),
+           "Returns one work object for all operations since _start_coalescing(), which are on their way, each by itself.");
   module.def(
       "make_group",
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::vector<int>& members,

@@ -82,7 +82,22 @@ WorkPtr TsprunGroup::start(Job job, std::function<void()> finish, const std::fun
   } catch (const Error&) {
     std::rethrow_exception(as_torch_error(name_ + ":" + job.call, std::current_exception()));
   }
+  const std::lock_guard<std::mutex> lock(coalescing_mutex_);
+  if (coalescing_) coalescing_->push_back(work);
   return work;
+}
+
+void TsprunGroup::startCoalescing() {
+  const std::lock_guard<std::mutex> lock(coalescing_mutex_);
+  coalescing_.emplace();
+}
+
+WorkPtr TsprunGroup::coalesced() {
+  const std::lock_guard<std::mutex> lock(coalescing_mutex_);
+  TORCH_CHECK(coalescing_, name_, ": endCoalescing() without startCoalescing() before it");
+  auto all = c10::make_intrusive<WorkOfSeveral>(getRank(), std::move(*coalescing_));
+  coalescing_.reset();
+  return all;
 }
 
 WorkPtr TsprunGroup::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {

@@ -135,6 +135,16 @@ class TsprunGroup : public GroupBase {
   WorkPtr recv(Tensors& tensors, int from, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  /// Lets coalesced() have what this group is given from now on. What an earlier call let it have is forgotten.
+  void startCoalescing() override;
+#if TORCH_VERSION_MAJOR >= 2
+  WorkPtr endCoalescing() override { return coalesced(); }
+#else
+  void endCoalescing(std::vector<WorkPtr>& /*theirs*/) override { coalesced(); }
+#endif
+  /// Returns one work object for all operations since startCoalescing(), which are on their way, each by itself. Throws if that
+  /// wasn't called.
+  WorkPtr coalesced();
   /// Waits until all ranks have called it; after the timeout rank 0 names the first that hasn't, or all of them, and tells the
   /// others. It goes by the store, so that nothing is left pending: the group can be used on.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
@@ -165,6 +175,8 @@ class TsprunGroup : public GroupBase {
   std::atomic<std::uint64_t> posted_{0};
   std::int64_t life_;            // how many groups this rank has made on the store: it may outlive them, with their keys
   std::uint64_t monitored_ = 0;  // monitored barriers so far
+  std::mutex coalescing_mutex_;
+  std::optional<std::vector<WorkPtr>> coalescing_;  // guarded by that; none: nobody called startCoalescing()
 };
 
 }  // namespace tsprun::torch_binding

@@ -150,4 +150,57 @@ class TsprunWork : public c10d::Work {
   int source_ = -1;
 };
 
+/// Several operations as one, which is over when all are; used by any thread.
+class WorkOfSeveral : public c10d::Work {
+ public:
+  WorkOfSeveral(int rank, std::vector<WorkPtr> parts) : Work(rank, c10d::OpType::UNKNOWN), parts_(std::move(parts)) {}
+
+  bool isCompleted() override {
+    return std::ranges::all_of(parts_, [](const WorkPtr& part) { return part->isCompleted(); });
+  }
+  bool isSuccess() const override {
+    return std::ranges::all_of(parts_, [](const WorkPtr& part) { return part->isSuccess(); });
+  }
+  std::exception_ptr exception() const override {
+    for (const WorkPtr& part : parts_) {
+      if (std::exception_ptr failure = part->exception()) return failure;
+    }
+    return nullptr;
+  }
+  /// Waits for all of them, at most for `timeout` in all; without one, each has the group's.
+  bool wait(std::chrono::milliseconds timeout) override {
+    using std::chrono::steady_clock;
+    const steady_clock::time_point end = steady_clock::now() + std::min<std::chrono::milliseconds>(timeout, kLongest);
+    for (const WorkPtr& part : parts_) {
+      const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(end - steady_clock::now());
+      part->wait(timeout.count() > 0 ? std::max(rest, std::chrono::milliseconds(1)) : kNoTimeout);
+    }
+    return true;
+  }
+  /// Returns the results of all, in the order in which they were posted.
+  std::vector<at::Tensor> result() override {
+    Tensors all;
+    for (const WorkPtr& part : parts_) {
+      const Tensors each = part->result();
+      all.insert(all.end(), each.begin(), each.end());
+    }
+    return all;
+  }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    const c10::TypePtr type = c10::ListType::create(c10::TensorType::get());
+    c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(c10::FutureType::create(type));
+    for (const WorkPtr& part : parts_) futures.push_back(part->getFuture());
+    return c10::collectAll(std::move(futures))
+        ->then(
+            [self = c10::intrusive_ptr<WorkOfSeveral>::reclaim_copy(this)](c10::ivalue::Future& /*all*/) -> c10::IValue {
+              if (const std::exception_ptr failure = self->exception()) std::rethrow_exception(failure);
+              return self->result();
+            },
+            type);
+  }
+
+ private:
+  std::vector<WorkPtr> parts_;
+};
+
 }  // namespace tsprun::torch_binding

@@ -156,6 +156,8 @@ elif case == "sums":
         good(run("sums.py", ranks))
 elif case == "shapes":
     good(run("shapes.py"))
+elif case == "split":
+    good(run("split.py", 4))
 elif case == "started":
     sys.path.insert(0, os.path.join(here, "../../bindings/torch/tsprun_torch"))
     import starters

@@ -7,16 +7,21 @@ The rest of the program stays as it was with gloo. Start it by `tsprun -n 4 run 
 """
 
 import atexit
+import datetime
 import functools
+import inspect
 import multiprocessing.util
 import os
 import sys
+from typing import Any, List, Optional
 
 import torch
 import torch.distributed as dist
 
 from . import _tsprun, starters
 from ._tsprun import ProcessGroupTsprun, fail, use_heap
+
+__all__ = ["ProcessGroupTsprun", "abort", "fail", "monitored_barrier", "shutdown", "split_group", "use_heap"]
 
 
 def _stream(own_store, members, rank):
@@ -54,7 +59,8 @@ def _make_group(options, _, name="tsprun"):
                               world_size, name)
 
 
-def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+def monitored_barrier(group: Optional[dist.ProcessGroup] = None, timeout: Optional[datetime.timedelta] = None,
+                      wait_all_ranks: bool = False) -> None:
     """Does what torch.distributed.monitored_barrier does, which refuses all backends but gloo: waits until all ranks of the group
     have called it. After `timeout` (a timedelta; none: the group's) rank 0 raises an error that names the first rank that hasn't, with
     `wait_all_ranks` all of them, and so do the others."""
@@ -65,7 +71,39 @@ def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
     pg.monitored_barrier(wait_all_ranks=wait_all_ranks, **limit)
 
 
-def shutdown():
+def split_group(parent_pg: Optional[dist.ProcessGroup] = None, split_ranks: Optional[List[List[int]]] = None,
+                timeout: Optional[datetime.timedelta] = None, pg_options: Any = None,
+                group_desc: Optional[str] = None) -> Optional[dist.ProcessGroup]:
+    """Makes a group of each list of `split_ranks`, which has ranks of the group `parent_pg` (none: of all ranks), as torch.distributed's
+    split_group does, which PyTorch has from 2.4 on, for GPUs alone. All ranks of the parent call it, with the same lists. Returns the group
+    in which this rank is, or None if no list has it. Raises ValueError for lists that can't be: empty ones, and ranks that the parent doesn't
+    have or that are in two lists; also for a parent of fewer than all ranks with a PyTorch before 2.1, in which all ranks make a group."""
+    parent = parent_pg if parent_pg is not None else dist.distributed_c10d._get_default_group()
+    size = dist.get_world_size(parent)
+    named = [rank for ranks in split_ranks or [] for rank in ranks]
+    if not split_ranks or not all(split_ranks):
+        raise ValueError(f"split_group: split_ranks needs at least one list of ranks, and each list a rank, got {split_ranks}")
+    if wrong := sorted({rank for rank in named if not 0 <= rank < size or named.count(rank) > 1}):
+        raise ValueError(f"split_group: the parent group has ranks 0 to {size - 1}, of which each can be in one list; wrong in split_ranks: {wrong}")
+    of_all = size == dist.get_world_size()
+    options = {"backend": "tsprun", "timeout": timeout, "pg_options": pg_options, "group_desc": group_desc}
+    known = inspect.signature(dist.new_group).parameters
+    options = {name: value for name, value in options.items() if value is not None and name in known}
+    by_members_alone = "use_local_synchronization" in known
+    if by_members_alone:
+        options["use_local_synchronization"] = True
+    elif not of_all:
+        raise ValueError(f"split_group: in PyTorch {torch.__version__} all ranks of the job make a group; call new_group() on all of them")
+    mine = None
+    for ranks in split_ranks:
+        member = dist.get_rank(parent) in ranks
+        if member or not by_members_alone:
+            made = dist.new_group([rank if of_all else dist.get_global_rank(parent, rank) for rank in sorted(ranks)], **options)
+            mine = made if member else mine
+    return mine
+
+
+def shutdown() -> None:
     """Leaves the job: completes what is pending, and waits until all other ranks leave, too, or are gone; at most for TSP_TIMEOUT (under
     tsprun: --timeout), after which a warning names those that are missing. destroy_process_group() and the end of the process do the
     same. Raises RuntimeError if another rank has sent something that this one never received: a broadcast with another root, for
@@ -73,7 +111,7 @@ def shutdown():
     _tsprun.leave()
 
 
-def abort(text="aborted"):
+def abort(text: str = "aborted") -> None:
     """Ends the job at once: all other ranks get an error with this text, which names this rank. Waits for nobody, and raises nothing."""
     _tsprun.abort(text)
 
@@ -107,6 +145,11 @@ def _destroy_process_group(theirs, group=None):
             _tsprun.leave(only_if_failed=sys.exc_info()[1] is not None)
     finally:
         theirs(group)
+
+
+def _split_group(theirs, parent_pg=None, *arguments, **named):
+    call = split_group if _is_ours(parent_pg) else theirs
+    return call(parent_pg, *arguments, **named)
 
 
 _uncaught = None
@@ -166,3 +209,5 @@ if "TSPRUN" not in dist.Backend._plugins:
     os.environ.update(starters.variables(os.environ))
     _replace("monitored_barrier", _monitored_barrier)
     _replace("destroy_process_group", _destroy_process_group)
+    if hasattr(dist.distributed_c10d, "split_group"):
+        _replace("split_group", _split_group)
