@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 """Runs one of the programs beside it on ranks, and checks how the job ends: check.py CASE TSPRUN PACKAGE_DIR."""
 
+import ast
+import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import typing
 
 case, tsprun, package = sys.argv[1:]
 here = os.path.dirname(os.path.abspath(__file__))
@@ -158,6 +162,58 @@ elif case == "shapes":
     good(run("shapes.py"))
 elif case == "split":
     good(run("split.py", 4))
+elif case == "wheel":
+    # Made by the script, installed by pip into an environment of its own, and used there without an import and without PYTHONPATH.
+    build = os.path.realpath(os.path.join(package, "../../.."))
+    with tempfile.TemporaryDirectory() as folder:
+        def output(*words):
+            done = subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=folder)
+            print(" ".join(words), f"\n{done.stdout}{done.stderr}exit code {done.returncode}")
+            assert done.returncode == 0
+            return done.stdout
+
+        wheel = output(os.path.join(here, "../../tools/wheel.sh"), build, os.path.join(folder, "made")).strip()
+        output(sys.executable, "-m", "venv", "--system-site-packages", "--without-pip", os.path.join(folder, "venv"))
+        python = os.path.join(folder, "venv/bin/python")
+        output(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", wheel)  # with what it requires: torch
+        about = output(python, "-c", "import importlib.metadata as m; print(m.version('tsprun-torch'), *m.requires('tsprun-torch'))")
+        assert re.fullmatch(r"[\d.]+\+torch(\d+\.\d+) torch ?\(?==\1\.\*\)?\n", about), about
+        files = output(python, "-c", "import importlib.metadata as m; print(*m.files('tsprun-torch'))")
+        assert all(f"tsprun_torch/{name}" in files.split() for name in ("_tsprun.so", "_tsprun.pyi", "py.typed", "__init__.py"))
+        del environment["PYTHONPATH"]
+        done = subprocess.run([tsprun, "-n", "2", "run", "--", python, os.path.join(here, "no_import.py")], env=environment, capture_output=True,
+                              text=True, timeout=300, cwd=folder)
+        print(f"{done.stdout}{done.stderr}exit code {done.returncode}")
+        good(done)
+        assert os.path.join(folder, "venv") in done.stdout, "it was another copy of the package"
+elif case == "types":
+    sys.path.insert(0, package)
+    import tsprun_torch
+    from tsprun_torch import _tsprun
+
+    # Python's part says its types itself.
+    for name in tsprun_torch.__all__:
+        function = getattr(tsprun_torch, name)
+        if inspect.isfunction(function):
+            parameters = inspect.signature(function).parameters
+            assert set(typing.get_type_hints(function)) == {*parameters, "return"}, name
+    # The extension's are in a stub, which must have each function with the parameters that pybind11 knows.
+    with open(os.path.join(package, "tsprun_torch/_tsprun.pyi")) as stub:
+        described = {node.name: node for node in ast.parse(stub.read()).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    public = {name: value for name, value in vars(_tsprun).items() if not name.startswith("__")}
+    assert described.keys() == public.keys(), (sorted(described), sorted(public))
+    methods = {name: value for name, value in vars(_tsprun.ProcessGroupTsprun).items() if not name.startswith("__")}
+    of_class = {node.name: node for node in described["ProcessGroupTsprun"].body}
+    assert of_class.keys() == methods.keys(), (sorted(of_class), sorted(methods))
+    for name, function in {**public, **methods}.items():
+        node = {**described, **of_class}[name]
+        if isinstance(node, ast.FunctionDef):
+            signature = function.__doc__.splitlines()[0]
+            pairs = [(argument.arg, argument in node.args.args[len(node.args.args) - len(node.args.defaults):]) for argument in node.args.args]
+            known = [(argument.split(":")[0].strip(), "=" in argument) for argument in re.findall(r"\w+: [^,()]*(?:\[[^()]*?\][^,()]*)?", signature)]
+            assert pairs == known, (name, pairs, known, signature)
+            assert node.returns is not None and all(argument.annotation or argument.arg == "self" for argument in node.args.args), name
+    print("ok")
 elif case == "started":
     sys.path.insert(0, os.path.join(here, "../../bindings/torch/tsprun_torch"))
     import starters

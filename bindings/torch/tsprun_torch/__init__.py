@@ -3,12 +3,12 @@
     import torch.distributed as dist, tsprun_torch
     dist.init_process_group("tsprun")
 
-The rest of the program stays as it was with gloo. Start it by `tsprun -n 4 run -- python3 train.py`, or by torchrun.
+The rest of the program stays as it was with gloo. Start it by `tsprun -n 4 run -- python3 train.py`, or by torchrun. Where pip has installed
+the package, programs of PyTorch 2.5 and later need no import.
 """
 
 import atexit
 import datetime
-import functools
 import inspect
 import multiprocessing.util
 import os
@@ -17,6 +17,8 @@ from typing import Any, List, Optional
 
 import torch
 import torch.distributed as dist
+
+import tsprun_torch_entry
 
 from . import _tsprun, starters
 from ._tsprun import ProcessGroupTsprun, fail, use_heap
@@ -124,14 +126,6 @@ def _is_ours(group):
         return False
 
 
-def _replace(name, ours):
-    """Puts `ours(torch's, …)` in the place of one of torch's functions: as a rule it calls that."""
-    theirs = getattr(dist.distributed_c10d, name)
-    replaced = functools.wraps(theirs)(functools.partial(ours, theirs))
-    setattr(dist.distributed_c10d, name, replaced)
-    setattr(dist, name, replaced)
-
-
 def _monitored_barrier(theirs, group=None, timeout=None, wait_all_ranks=False):
     call = monitored_barrier if _is_ours(group) else theirs
     return call(group, timeout, wait_all_ranks)
@@ -151,6 +145,9 @@ def _split_group(theirs, parent_pg=None, *arguments, **named):
     call = split_group if _is_ours(parent_pg) else theirs
     return call(parent_pg, *arguments, **named)
 
+
+#: What tsprun_torch_entry puts in the place of torch's functions; each is given torch's first.
+_in_place_of = {"monitored_barrier": _monitored_barrier, "destroy_process_group": _destroy_process_group, "split_group": _split_group}
 
 _uncaught = None
 _show = None
@@ -203,11 +200,5 @@ def _attend_to_the_end():
             multiprocessing.util.Finalize(None, _leave_child, exitpriority=100)
 
 
-if "TSPRUN" not in dist.Backend._plugins:
-    for_devices = {} if torch.__version__.startswith("1.") else {"devices": ["cpu"]}
-    dist.Backend.register_backend("tsprun", _make_group, extended_api=True, **for_devices)
-    os.environ.update(starters.variables(os.environ))
-    _replace("monitored_barrier", _monitored_barrier)
-    _replace("destroy_process_group", _destroy_process_group)
-    if hasattr(dist.distributed_c10d, "split_group"):
-        _replace("split_group", _split_group)
+tsprun_torch_entry.register()
+os.environ.update(starters.variables(os.environ))
