@@ -1,6 +1,6 @@
 """Ring attention in PyTorch: every rank holds a part of the sequence, and keys and values travel around a ring of send and recv.
 
-    tsprun -n 4 run -- python3 examples/torch_context_parallel.py
+    tsprun -n 4 run -- /usr/bin/python3 examples/torch_context_parallel.py
 
 While a part of keys and values is used, the next one arrives. The result is compared with attention over the whole sequence.
 """

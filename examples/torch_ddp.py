@@ -1,6 +1,6 @@
 """Trains a small network with PyTorch's DistributedDataParallel on tsprun's collectives.
 
-    tsprun -n 4 run -- python3 examples/torch_ddp.py
+    tsprun -n 4 run -- /usr/bin/python3 examples/torch_ddp.py
 
 With gloo it would be the same program with "gloo" instead of "tsprun".
 """

@@ -162,6 +162,22 @@ elif case == "shapes":
     good(run("shapes.py"))
 elif case == "split":
     good(run("split.py", 4))
+elif case == "manual":
+    # The first commands of the manual, as they are printed there, where its reader would say them: with this build as build/release.
+    root = os.path.join(here, "../..")
+    with open(os.path.join(root, "docs/how-to/pytorch.md")) as page:
+        blocks = re.findall(r"^```(\w*)\n(.*?)^```", page.read(), re.MULTILINE | re.DOTALL)
+    commands = next(text for language, text in blocks if not language)
+    assert "tsprun -n 4 run" in commands
+    with tempfile.TemporaryDirectory() as folder:
+        os.symlink(os.path.realpath(os.path.join(root, "examples")), os.path.join(folder, "examples"))
+        os.makedirs(os.path.join(folder, "build"))
+        os.symlink(os.path.realpath(os.path.join(package, "../../..")), os.path.join(folder, "build/release"))
+        bare = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PATH")}
+        bare["PATH"] = "/usr/bin:/bin"
+        done = subprocess.run(["sh", "-ec", commands], cwd=folder, env=bare, capture_output=True, text=True, timeout=300)
+    print(f"{commands}{done.stdout}{done.stderr}exit code {done.returncode}")
+    good(done)
 elif case == "wheel":
     # Made by the script, installed by pip into an environment of its own, and used there without an import and without PYTHONPATH.
     build = os.path.realpath(os.path.join(package, "../../.."))
