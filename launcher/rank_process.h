@@ -49,8 +49,9 @@ RankProcess start_rank(const StartPlan& plan, int rank);
 
 /// Descriptors that tsprun opens now and then while ranks run.
 inline constexpr int kDescriptorsOfAJob = 8;
-/// Returns how many descriptors it takes to start so many ranks: of each a pidfd and two pipes, and those of a job.
-constexpr int descriptors_of_a_start(int ranks) { return 3 * ranks + kDescriptorsOfAJob; }
+/// Returns how many descriptors it takes at most to start so many ranks: of each a pidfd, a bell and two pipes, and its node's
+/// memory; those of a job, once for what starts it and once for what it opens then.
+constexpr int descriptors_of_a_start(int ranks) { return 5 * ranks + 2 * kDescriptorsOfAJob; }
 
 /// Returns a TCP port of the loopback interface that no process uses at present. Throws Error(refused).
 int free_port();

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <limits>
 #include <optional>
+#include <poll.h>
 #include <sched.h>
 #include <set>
 #include <sstream>
@@ -281,6 +282,18 @@ std::uint64_t limit_open_files() { return soft_limit(RLIMIT_NOFILE); }
 std::uint64_t limit_processes() { return soft_limit(RLIMIT_NPROC); }
 std::uint64_t limit_locked_memory() { return soft_limit(RLIMIT_MEMLOCK); }
 std::uint64_t limit_address_space() { return soft_limit(RLIMIT_AS); }
+
+bool can_open(int descriptors) {
+  const std::uint64_t limit = limit_open_files();
+  std::array<pollfd, 1024> numbers;
+  for (std::uint64_t first = 0; descriptors > 0 && first < limit; first += numbers.size()) {
+    const auto count = std::min<std::uint64_t>(numbers.size(), limit - first);
+    for (std::uint64_t i = 0; i < count; ++i) numbers[i] = {static_cast<int>(first + i), 0, 0};
+    if (::poll(numbers.data(), count, 0) < 0) return true;  // not to be found out
+    for (std::uint64_t i = 0; i < count; ++i) descriptors -= (numbers[i].revents & POLLNVAL) != 0 ? 1 : 0;
+  }
+  return descriptors <= 0;
+}
 
 std::string huge_page_policy_for_shared_memory() {
   // "always within_size advise [never] deny force"

@@ -64,6 +64,8 @@ Space shared_memory_file_system();
 /// Return the soft limits of getrlimit(2): RLIMIT_NOFILE, RLIMIT_NPROC, RLIMIT_MEMLOCK (bytes) and RLIMIT_AS (bytes);
 /// UINT64_MAX: unlimited.
 std::uint64_t limit_open_files();
+/// Returns whether so many descriptors could be opened now, as far as `ulimit -n` goes.
+bool can_open(int descriptors);
 std::uint64_t limit_processes();
 std::uint64_t limit_locked_memory();
 std::uint64_t limit_address_space();

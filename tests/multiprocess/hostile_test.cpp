@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
@@ -209,6 +210,64 @@ TEST(Hostiles, AtARanksPortKeepNoRankOut) {
     EXPECT_EQ(process->out().find("refused"), std::string::npos) << process->out();
   }
   EXPECT_NE(first.err().find("rank 0: tcp refused a connection from 127.0.0.1:"), std::string::npos) << first.err();
+}
+
+/// Strangers that connect and say nothing. Who is sent away comes again, as long as the object lives.
+class HalfOpen {
+ public:
+  HalfOpen(int port, std::size_t count) : sockets_(count), keeper_([this, port] { keep(port); }) {}
+  HalfOpen(const HalfOpen&) = delete;
+  HalfOpen& operator=(const HalfOpen&) = delete;
+  ~HalfOpen() {
+    over_ = true;
+    keeper_.join();
+  }
+  int connections() const { return connections_; }
+
+ private:
+  void keep(int port) {
+    while (!over_) {
+      for (posix::UniqueFd& socket : sockets_) {
+        char byte = 0;
+        const ssize_t got = socket ? ::recv(socket.get(), &byte, 1, MSG_DONTWAIT) : 0;
+        if (got > 0 || (got < 0 && errno == EAGAIN)) continue;
+        socket = dial(port);
+        if (socket) ++connections_;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+
+  std::atomic<bool> over_ = false;
+  std::atomic<int> connections_ = 0;
+  std::vector<posix::UniqueFd> sockets_;
+  std::thread keeper_;
+};
+
+/// More of them than `ulimit -n` leaves descriptors: they displace each other, and what the job opens there is room for.
+TEST(Hostiles, ThatSayNothingTakeNoDescriptorThatTheJobNeeds) {
+  for (const int limit : {40, 60, 80}) {  // 40: what such a job needs
+    const int port = free_port();
+    const auto node = [&](int index) {
+      std::vector<std::string> words = {"sh", "-c", fmt::format("ulimit -n {} && exec \"$0\" \"$@\"", limit)};
+      const std::vector<std::string> job =
+          tsprun_actor({"-n", "2", "--timeout", "20", "--nnodes", "2", "--node-rank", std::to_string(index), "--rendezvous",
+                        fmt::format("127.0.0.1:{}", port)},
+                       {"sum", "20"});
+      words.insert(words.end(), job.begin(), job.end());
+      return words;
+    };
+    const ProcessOptions options{.environment = {{"TSP_SECRET", kText}}, .input = {}};
+    Process first(node(0), options);
+    const HalfOpen strangers(port, 64);
+    for (int tries = 0; tries < 1000 && strangers.connections() < 64; ++tries)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_GE(strangers.connections(), 64);
+    Process second(node(1), options);
+    EXPECT_EQ(second.wait().code, 0) << limit << second.err();
+    EXPECT_EQ(first.wait().code, 0) << limit << first.err();
+    EXPECT_NE(first.err().find("no file descriptor is left"), std::string::npos) << limit << first.err();
+  }
 }
 
 }  // namespace

@@ -109,8 +109,9 @@ void StoreServer::accept(int listener) {
       if (arrival.no_descriptor) make_room(true);
       return;
     }
-    make_room(static_cast<std::uint64_t>(arrival.socket.get()) + static_cast<std::uint64_t>(kept_free_) >=
-              machine::limit_open_files());  // a new descriptor has the lowest number that is free
+    make_room(false);
+    while (!machine::can_open(kept_free_) && make_room(true)) {
+    }
     tcp::set_option(arrival.socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
     const int descriptor = arrival.socket.get();
     epoll_event event{.events = EPOLLIN, .data = {.fd = descriptor}};
@@ -129,8 +130,8 @@ void StoreServer::accept(int listener) {
 }
 
 /// Makes room for one more accepted socket: if too many wait for their proof, or no descriptor is left, drops the oldest.
-/// Silent strangers never displace those that have sent a valid greeting.
-void StoreServer::make_room(bool no_descriptors) {
+/// Silent strangers never displace those that have sent a valid greeting. Returns whether a descriptor became free.
+bool StoreServer::make_room(bool no_descriptors) {
   for (const bool greeted : {false, true}) {
     std::size_t count = 0;
     const std::pair<const int, Client>* oldest = nullptr;
@@ -143,8 +144,9 @@ void StoreServer::make_room(bool no_descriptors) {
     if (count == 0 || (count < (greeted ? kMostGreeted : kMostStrangers) && !no_descriptors)) continue;
     refusals_.refused(oldest->second.address, no_descriptors ? "no file descriptor is left" : "too many try at once");
     drop(oldest->first, {});
-    if (no_descriptors) return;
+    if (no_descriptors) return true;
   }
+  return false;
 }
 
 void StoreServer::drop(int descriptor, const std::string& why) {

@@ -87,7 +87,7 @@ class StoreServer {
     std::string asked_too_much{};  ///< why its link ends; empty: it goes on
   };
   void accept(int listener);
-  void make_room(bool no_descriptors);
+  bool make_room(bool no_descriptors);
   void serve(int descriptor);
   void obey(Client& client, const StoreFrame& frame);
   void drop(int descriptor, const std::string& why);
