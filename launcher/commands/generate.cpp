@@ -23,8 +23,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tsprun::detail::launcher {
@@ -41,6 +43,21 @@ Layout decodable(const Layout& layout) {
     if (decoded || row.decoded_instead) works.axes.push_back({decoded ? axis.kind : *row.decoded_instead, axis.degree});
   }
   return works.axes.empty() ? Layout::tsp(layout.ranks()) : works;
+}
+
+/// Returns the replicas with most tokens in their prompts, so many as forecasts look at.
+std::vector<int> longest_first(int replicas, const std::function<std::span<const Prompt>(int replica)>& texts_of) {
+  std::vector<std::pair<std::size_t, int>> by_length;
+  for (int replica = 0; replica < replicas; ++replica) {
+    std::size_t tokens = 0;
+    for (const Prompt& prompt : texts_of(replica)) tokens += prompt.ids.size();
+    by_length.emplace_back(tokens, replica);
+  }
+  std::ranges::sort(by_length, [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<int> longest;
+  for (const auto& each : std::span(by_length).first(std::min<std::size_t>(by_length.size(), theory::kMostAsked)))
+    longest.push_back(each.second);
+  return longest;
 }
 
 /// Returns text as JSON may hold it: bytes that aren't UTF-8 become U+FFFD.
@@ -347,13 +364,17 @@ void GenerateCommand::validate(const GlobalOptions& global) {
   options_.sampling = {
       .temperature = options_.temperature, .top_k = options_.top_k, .top_p = options_.top_p, .seed = model_.seed};
   validate_memory(model_, global, ModelUse::inference);
-  check_need(model_, global, false, "its texts", [&](const theory::MeshSetting& of, int rank, const theory::PeakOptions& how) {
-    std::vector<DecodedText> texts;  // of the first replica, to which the rank belongs; what is added doesn't matter
-    const std::size_t own = Chunks::balanced(layout.data(), options_.texts.size()).count(0);
-    for (const Prompt& prompt : std::span(options_.texts).first(own))
-      texts.push_back({prompt.ids, std::vector<Token>(options_.tokens - 1)});
-    return theory::decoding_counts(of, rank, texts, how).memory;
-  });
+  const Chunks cut = Chunks::balanced(layout.data(), options_.texts.size());
+  const auto own = [&](int replica) { return std::span(options_.texts).subspan(cut.offset(replica), cut.count(replica)); };
+  check_need(
+      model_, global, false, "its texts",
+      [&](const theory::MeshSetting& of, int rank, const theory::PeakOptions& how) {
+        std::vector<DecodedText> texts;  // what is added doesn't matter
+        for (const Prompt& prompt : own(layout.place(layout.data_axis(), rank)))
+          texts.push_back({prompt.ids, std::vector<Token>(options_.tokens - 1)});
+        return theory::decoding_counts(of, rank, texts, how).memory;
+      },
+      longest_first(layout.data(), own));
 }
 
 Inputs GenerateCommand::inputs() const {

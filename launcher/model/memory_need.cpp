@@ -28,7 +28,7 @@ std::string by_category(const CategoryBytes& bytes) {
 }  // namespace
 
 void check_need(const ModelCommandOptions& options, const GlobalOptions& global, bool training, const std::string& when,
-                const PeaksOfRank& peaks) {
+                const PeaksOfRank& peaks, const std::vector<int>& replicas) {
   if (global.mem_per_rank.value == 0) return;
   kernels::set_level(global.kernel_level);  // workspace depends on it
   const theory::MeshSetting of{.setting = options.setting(), .layout = layout_of(global)};
@@ -41,11 +41,14 @@ void check_need(const ModelCommandOptions& options, const GlobalOptions& global,
   how.like.reassociate = global.reassociate;
   CategoryBytes most;
   int where = 0;
-  for (const int rank : theory::asked(of)) {
-    const CategoryBytes each = peaks(of, rank, how);
-    if (each.total <= most.total) continue;
-    most = each;
-    where = rank;
+  for (const int replica : replicas) {
+    for (const int of_first : theory::asked(of)) {
+      const int rank = replica * of.layout.stride(of.layout.data_axis()) + of_first;
+      const CategoryBytes each = peaks(of, rank, how);
+      if (each.total <= most.total) continue;
+      most = each;
+      where = rank;
+    }
   }
   if (most.total <= global.mem_per_rank.value) return;
   const char* instead = training ? "more ranks, --recompute full or a shorter --seq" : "more ranks or --dtype bf16";

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace tsprun::detail::launcher {
 
@@ -14,9 +15,10 @@ namespace tsprun::detail::launcher {
 using PeaksOfRank = std::function<CategoryBytes(const theory::MeshSetting& of, int rank, const theory::PeakOptions& options)>;
 
 /// Throws Error(refused) if a rank would need more than --mem-per-rank, with what it needs by category and the least budget that
-/// works. `when`: what of the run is forecast: "its first steps". Of many ranks it looks at those of theory::asked().
+/// works. `when`: what of the run is forecast: "its first steps". Of many ranks it looks at those of theory::asked(), in each of
+/// the `replicas`.
 void check_need(const ModelCommandOptions& options, const GlobalOptions& global, bool training, const std::string& when,
-                const PeaksOfRank& peaks);
+                const PeaksOfRank& peaks, const std::vector<int>& replicas = {0});
 
 /// Checks a training that goes on after step `done`: its first two steps, on the tokens that they read, and a checkpoint after
 /// them if it `saves`.

@@ -1,11 +1,13 @@
 // The promises about memory, on the command line: the audit equals the forecast over several steps on every transport; a budget
 // as large as the audit's peak suffices, to the byte; what `plan` says to fit does.
+#include "tests/support/block_files.h"
 #include "tests/support/text_data.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <random>
 #include <string>
 #include <vector>
@@ -91,6 +93,56 @@ TEST(Memory, ABudgetOfThePeakSufficesAndPlanSaysSo) {
       const bool depends_on_ids = why.find("where all tokens") != std::string::npos;
       EXPECT_EQ(fits, budget >= peak && !depends_on_ids) << where << " " << why;
     }
+  }
+}
+
+/// Runs a command with as many bytes as its forecast has, and with one byte less, which is refused before a rank starts by an
+/// error that names what works.
+void expect_the_forecast_to_be_the_least_budget(const TextData& data, const Arguments& command) {
+  std::uint64_t need = 0;
+  const json report = run_for_report(data, command);
+  for (const json& rank : report.at("theory").at("per_rank"))
+    need = std::max(need, rank.at("memory_peak_bytes").at("total").get<std::uint64_t>());
+  ASSERT_GT(need, 0U) << joined(command);
+  const auto with = [&](const std::string& budget) {
+    return run_tsprun(command + Arguments{"--mem-per-rank", budget, "--log-level", "debug"});
+  };
+  const Finished enough = with(std::to_string(need));
+  EXPECT_EQ(enough.end.code, 0) << joined(command) << "needs " << need << enough.describe();
+  EXPECT_NE(enough.err.find(" cores"), std::string::npos) << "no line tells that ranks start\n" << enough.err;
+  const Finished less = with(std::to_string(need - 1));
+  EXPECT_EQ(less.end.code, 2) << joined(command) << "needs " << need << less.describe();
+  EXPECT_EQ(less.err.find(" cores"), std::string::npos) << joined(command) << "ranks have started\n" << less.err;
+  EXPECT_NE(less.err.find(fmt::format("needs {} B", need)), std::string::npos) << joined(command) << less.err;
+  const std::string works = fmt::format("{}K", (need + 1023) / 1024);
+  EXPECT_NE(less.err.find(fmt::format("try --mem-per-rank {};", works)), std::string::npos) << joined(command) << less.err;
+  const Finished proposed = with(works);
+  EXPECT_EQ(proposed.end.code, 0) << joined(command) << proposed.describe();
+}
+
+TEST(Memory, OfGenerateIsTheLeastBudgetToTheByte) {
+  const TextData data(10);
+  std::string prompt;
+  for (int i = 0; i < 12; ++i) prompt += "Once upon a time ";
+  std::ofstream(data.path("prompts.txt")) << prompt << "\n" << prompt << "and once more\n";  // the second is the second replica's
+  const Arguments one = {"generate", "--config", "nano", "--prompt", prompt, "--tokens", "30"};
+  const Arguments several = {"generate", "--config", "nano", "--prompts", data.path("prompts.txt"), "--tokens", "30"};
+  for (const Arguments& command :
+       {one + Arguments{"--layout", "tsp=2"}, one + Arguments{"--layout", "tp=2", "--intra", "tcp"},
+        one + Arguments{"--layout", "sp=2", "--dtype", "f64"}, several + Arguments{"--layout", "tp=2,tsp=2", "--nodes", "2"},
+        several + Arguments{"--layout", "dp=2"}}) {
+    expect_the_forecast_to_be_the_least_budget(data, command);
+  }
+}
+
+TEST(Memory, OfABlockIsTheLeastBudgetToTheByte) {
+  const TextData data(10);
+  const Arguments block = BlockFiles(data).command();
+  for (const Arguments& more :
+       {Arguments{"--layout", "tsp=2", "--backward"}, Arguments{"--layout", "tp=2", "--backward", "--intra", "tcp"},
+        Arguments{"--layout", "sp=2", "--backward", "--dtype", "bf16"},
+        Arguments{"--layout", "zero3=2", "--backward", "--nodes", "2"}}) {
+    expect_the_forecast_to_be_the_least_budget(data, block + more);
   }
 }
 
