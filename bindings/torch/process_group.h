@@ -120,7 +120,7 @@ class TsprunGroup : public GroupBase {
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
 #endif
 #if TORCH_VERSION_MAJOR >= 2
-  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
+  void setTimeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }  // overrides the one that later versions of 2.x have
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override;
 #endif
