@@ -268,7 +268,8 @@ void GenerateOptions::declare(OptionTable& table) {
   using enum Trait;
   constexpr double kHottest = 1e6;
   table.group("Generation");
-  table.add("--prompt TEXT|FILE.bin", prompt, "what the text begins with; a .bin file holds token ids", computed | reads);
+  table.add("--prompt TEXT|FILE", prompt, "what the text begins with, or a file of token ids: .bin, .u32 or .npy",
+            computed | reads);
   table.add("--prompts FILE", prompts, "instead: each line begins a text of its own, and all are decoded together", reads);
   table.add("--tokens N", tokens, "tokens to add; without this option fewer where the model has no room for so many");
   table.add("--temperature T", temperature, "of the logits; 0: always the likeliest token",

@@ -39,7 +39,7 @@ bool prompt_is_file(const std::string& prompt) {
   const std::filesystem::path path(prompt);
   std::error_code error;  // such as a text too long for a name
   // Files of ids in a form that isn't read are none of the user's text either; reading them refuses them.
-  return (path.extension() == ".bin" || names_other_numbers(path)) && std::filesystem::is_regular_file(path, error);
+  return (names_ids(path) || names_other_numbers(path)) && std::filesystem::is_regular_file(path, error);
 }
 
 Prompt read_prompt(const std::string& prompt, const ModelCommandOptions& model) {
@@ -52,7 +52,7 @@ Prompt read_prompt(const std::string& prompt, const ModelCommandOptions& model) 
     stream.read(0, read.ids);
   } else {
     if (!model.source.empty()) refuse_text_beside_tokenizer({"--prompt"}, model.source);
-    if (path.extension() == ".bin") spdlog::warn("--prompt {}: there is no such file; it is taken as text", prompt);
+    if (names_ids(path)) spdlog::warn("--prompt {}: there is no such file; it is taken as text", prompt);
     read.ids = ids_of(prompt);
   }
   if (read.ids.empty()) refuse("--prompt '': a text begins with at least one byte; try --prompt 'The '");

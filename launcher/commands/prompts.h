@@ -21,7 +21,7 @@ struct Prompt {
 /// Returns true if the prompt names a file of token ids instead of being a text.
 bool prompt_is_file(const std::string& prompt);
 
-/// Returns --prompt's tokens: a text's bytes, or the ids of a .bin file. Throws Error(refused) for a text that the model can't
+/// Returns --prompt's tokens: a text's bytes, or the ids of a .bin, .u32 or .npy file. Throws Error(refused) for a text that the model can't
 /// take, and for ids that aren't in its vocabulary.
 Prompt read_prompt(const std::string& prompt, const ModelCommandOptions& model);
 

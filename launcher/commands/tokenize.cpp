@@ -70,7 +70,7 @@ class Tokenize final : public Command {
   }
 
   void declare(OptionTable& table) override {
-    table.add("FILES", files_, "texts in UTF-8, whose ids follow each other; with --decode files of ids (.u32)",
+    table.add("FILES", files_, "texts in UTF-8, whose ids follow each other; with --decode files of ids (.u32, .bin, .npy)",
               Trait::computed | Trait::required | Trait::reads);
     table.add("--model DIR", model_, "a model's folder with its tokenizer.json", Trait::required | Trait::reads);
     table.add("--output FILE", output_, "where ids go, little-endian numbers of 32 bits, or with --decode the text; -: stdout",
@@ -85,10 +85,10 @@ class Tokenize final : public Command {
     if (!decode_ && output_ != "-" && std::filesystem::path(output_).extension() != ".u32")
       refuse(fmt::format("--output {}: expected a name that ends in .u32, since ids have 32 bits", output_));
     for (const std::string& file : files_) {
-      if (decode_ != (std::filesystem::path(file).extension() == ".u32"))
+      if (decode_ != names_ids(file))
         refuse(fmt::format("tokenize {}: expected {}", file,
-                           decode_ ? "a file of ids that ends in .u32, as --output without --decode writes it"
-                                   : "text; with --decode, .u32 files are read"));
+                           decode_ ? "a file of ids that ends in .u32, as --output without --decode writes it, .bin or .npy"
+                                   : "text; with --decode, files of ids are read"));
       static_cast<void>(file::open_to_read(file));
     }
   }
@@ -136,23 +136,15 @@ class Tokenize final : public Command {
 
   void decode(const Tokenizer& tokenizer, const std::string& path, const Destination& destination, std::uint64_t& bytes,
               std::uint64_t& tokens) const {
-    const posix::UniqueFd file = file::open_to_read(path);
-    const std::uint64_t size = file::size(file, path);
-    if (size % sizeof(Token) != 0) refuse(fmt::format("{}: {} bytes; expected ids of 4 bytes each", path, size));
+    const TokenStream ids({path}, 0);
     text::TextStream stream(tokenizer, !special_);
-    std::vector<Token> ids(std::size_t{1} << 16);
+    std::vector<Token> piece(std::size_t{1} << 16);
     std::string text;
-    for (std::uint64_t at = 0; at < size; at += ids.size() * sizeof(Token)) {
-      ids.resize(static_cast<std::size_t>(std::min<std::uint64_t>(ids.size(), (size - at) / sizeof(Token))));
-      file::read(file, path, at, std::as_writable_bytes(std::span(ids)));
-      for (const Token& id : ids) {
-        if (id < 0 || static_cast<std::size_t>(id) >= tokenizer.ids()) {
-          refuse(fmt::format("{}: token {} is {}; the tokenizer's ids are below {}", path,
-                             at / sizeof(Token) + static_cast<std::uint64_t>(&id - ids.data()), static_cast<std::uint32_t>(id),
-                             tokenizer.ids()));
-        }
-        text += stream.add(id);
-      }
+    ids.check_vocabulary(tokenizer.ids());
+    for (std::uint64_t at = 0; at < ids.size(); at += piece.size()) {
+      piece.resize(static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), ids.size() - at)));
+      ids.read(at, piece);
+      for (const Token id : piece) text += stream.add(id);
       destination.write(text);
       bytes += text.size();
       text.clear();
@@ -160,7 +152,7 @@ class Tokenize final : public Command {
     text = stream.finish();
     destination.write(text);
     bytes += text.size();
-    tokens += size / sizeof(Token);
+    tokens += ids.size();
   }
 
   std::vector<std::string> files_;

@@ -182,7 +182,10 @@ void ModelCommandOptions::declare(OptionTable& table, const ModelOptionUse& use)
   }
   if (use.data) {
     if (use.files) {
-      table.add("--data FILE", data, "files that make one stream: text is bytes, .bin is little-endian uint16 token ids", reads);
+      table.add("--data FILE", data,
+                "files that make one stream: text is bytes, .bin is little-endian uint16 token ids, .u32 uint32 ones, .npy what "
+                "it says",
+                reads);
     }
     table.add("--batch B", batch, "sequences in all", Whole{1, kLargestBatch}).saved(&CheckpointState::batch);
     table.add("--seq S", sequence, "tokens of a sequence; default: 1024, or the config's maximum if less", computed)
@@ -240,7 +243,7 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
 }
 
 void validate_data(ModelCommandOptions& options, bool sequence_needed) {
-  if (options.data.empty()) refuse("no data: give --data FILE… (text is bytes, .bin is little-endian uint16 token ids)");
+  if (options.data.empty()) refuse("no data: give --data FILE… (text is bytes; .bin, .u32 and .npy are token ids)");
   if (!options.source.empty()) refuse_text_beside_tokenizer(options.files(), options.source);
   const TokenStream stream(options.files());
   options.tokens = stream.size();

@@ -2,6 +2,8 @@
 #include "layers/io/data.h"
 
 #include "layers/io/file.h"
+#include "layers/io/json_text.h"
+#include "layers/io/npy.h"
 #include "layers/io/philox.h"
 #include "transport/cause.h"
 
@@ -9,10 +11,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cctype>
+#include <cstring>
 #include <iterator>
+#include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace tsprun::detail {
 
@@ -25,66 +31,147 @@ constexpr std::uint64_t kLookedAt = std::uint64_t{64} << 10;  // bytes at the be
 constexpr std::uint64_t kDataKey = 0x6461746120736571ULL;
 
 constexpr std::string_view kHowToWrite =
-    "write ids below 65536 as little-endian uint16, with numpy: ids.astype('<u2').tofile('tokens.bin')";
+    "write ids as little-endian numbers of 32 bits, with numpy: ids.astype('<u4').tofile('tokens.u32')";
 
 /// Endings of files that hold numbers, of which none is read.
-constexpr std::array<std::string_view, 24> kOtherNumbers = {
-    ".u16", ".u32", ".u64", ".i16", ".i32", ".i64", ".uint16", ".uint32",  ".uint64",      ".int16", ".int32", ".int64",
-    ".idx", ".npy", ".npz", ".pt",  ".pth", ".pkl", ".arrow",  ".parquet", ".safetensors", ".h5",    ".mds",   ".tfrecord"};
+constexpr std::array<std::string_view, 22> kOtherNumbers = {
+    ".u16", ".u64", ".i16", ".i32", ".i64", ".uint16", ".uint32",  ".uint64",      ".int16", ".int32", ".int64",
+    ".idx", ".npz", ".pt",  ".pth", ".pkl", ".arrow",  ".parquet", ".safetensors", ".h5",    ".mds",   ".tfrecord"};
 
 /// First bytes of files in which ids stand behind a header.
 struct Header {
   std::string_view bytes;
   std::string_view what;
 };
-constexpr std::array<Header, 4> kHeaders = {{{"\x93NUMPY", "numpy's save() writes a header before the numbers"},
-                                             {"PK\x03\x04", "it is an archive, as torch.save() and numpy's savez() write"},
-                                             {"\x88\xd8\x34\x01", "llm.c writes a header of 1024 bytes before the ids"},
-                                             {"\xa1\xd9\x34\x01", "llm.c writes a header of 1024 bytes before 32-bit ids"}}};
+constexpr std::array<Header, 4> kHeaders = {
+    {{"\x93NUMPY", "numpy's save() wrote it, whose files are read if they are named .npy"},
+     {"PK\x03\x04", "it is an archive, as torch.save() and numpy's savez() write"},
+     {"\x88\xd8\x34\x01", "llm.c writes a header of 1024 bytes before the ids"},
+     {"\xa1\xd9\x34\x01", "llm.c writes a header of 1024 bytes before 32-bit ids"}}};
 
-bool holds_ids(const std::filesystem::path& path) { return path.extension() == ".bin"; }
-
-/// Returns whether the first ids of a .bin file, read as 16-bit numbers, look like the halves of wider ones: every second is 0
-/// (or all ones: a negative number) or, in a vocabulary above 65536, small beside the others.
-bool seem_wide(std::span<const std::byte> bytes) {
-  constexpr std::size_t kFewest = 4;    // pairs; fewer may be so by chance
-  constexpr std::size_t kMany = 64;     // enough to tell small numbers from upper halves
-  constexpr unsigned kLargeLow = 1024;  // a lower half that no toy vocabulary has
-  constexpr unsigned kSmallHigh = 16;
-  unsigned low = 0;
-  unsigned high = 0;
-  const std::size_t pairs = bytes.size() / 4;
-  const auto word = [&](std::size_t i) {
-    return std::to_integer<unsigned>(bytes[2 * i]) | std::to_integer<unsigned>(bytes[2 * i + 1]) << 8U;
-  };
-  for (std::size_t pair = 0; pair < pairs; ++pair) {
-    low = std::max(low, word(2 * pair));
-    const unsigned upper = word(2 * pair + 1);
-    high = std::max(high, upper == 0xffffU ? 0 : upper);
-  }
-  return (pairs >= kFewest && low > 0 && high == 0) || (pairs >= kMany && low >= kLargeLow && high < kSmallHigh);
+std::string ending_of(const std::filesystem::path& path) {
+  std::string ending = path.extension().string();
+  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return ending;
 }
 
-Token token_at(const std::byte* bytes, std::size_t width) {
-  const int low = std::to_integer<int>(bytes[0]);
-  return width == 1 ? low : low | std::to_integer<int>(bytes[1]) << 8;
+/// Calls `function` with a number of the kind.
+template <class Function>
+auto with_kind(IdKind kind, const Function& function) {
+  switch (kind) {
+    case IdKind::u8: return function(std::uint8_t{});
+    case IdKind::u16: return function(std::uint16_t{});
+    case IdKind::u32: return function(std::uint32_t{});
+    case IdKind::i32: return function(std::int32_t{});
+    case IdKind::i64: break;
+  }
+  return function(std::int64_t{});
+}
+
+/// Returns the bytes of an id.
+std::size_t width_of(IdKind kind) {
+  return with_kind(kind, [](auto number) { return sizeof number; });
+}
+
+/// Returns number i of a file's bytes.
+template <class Number>
+Number number_at(const std::byte* bytes, std::size_t i) {
+  static_assert(std::endian::native == std::endian::little, "files are little-endian and are read as they lie");
+  Number number;
+  std::memcpy(&number, bytes + i * sizeof number, sizeof number);
+  return number;
+}
+
+template <class Number>
+bool is_token(Number number) {
+  return std::in_range<std::uint32_t>(number) && std::in_range<Token>(number);
+}
+
+/// Turns a file's bytes into tokens. Returns the index of the first that is none, or the number of tokens.
+template <class Number>
+std::size_t widen(const std::byte* bytes, std::span<Token> tokens) {
+  constexpr bool kFits = sizeof(Number) < sizeof(Token);
+  bool fits = true;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const Number number = number_at<Number>(bytes, i);
+    if constexpr (!kFits) fits &= is_token(number);
+    tokens[i] = static_cast<Token>(number);
+  }
+  if (fits) return tokens.size();
+  std::size_t i = 0;
+  while (is_token(number_at<Number>(bytes, i))) ++i;
+  return i;
+}
+
+/// Returns whether the first ids of a file, read as numbers of this kind, look like the halves of wider ones: every second is 0
+/// (or all ones: a negative number) or, in a vocabulary above 65536, small beside the others.
+template <class Number>
+bool seem_wide(std::span<const std::byte> bytes) {
+  constexpr std::size_t kFewest = 4;  // pairs; fewer may be so by chance
+  constexpr std::size_t kMany = 64;   // enough to tell small numbers from upper halves
+  constexpr Number kLargeLow = 1024;  // a lower half that no toy vocabulary has
+  constexpr Number kSmallHigh = 16;
+  Number low = 0;
+  Number high = 0;
+  const std::size_t pairs = bytes.size() / (2 * sizeof(Number));
+  for (std::size_t pair = 0; pair < pairs; ++pair) {
+    low = std::max(low, number_at<Number>(bytes.data(), 2 * pair));
+    const auto upper = number_at<Number>(bytes.data(), 2 * pair + 1);
+    high = std::max(high, upper == std::numeric_limits<Number>::max() ? Number{0} : upper);
+  }
+  const bool split = sizeof(Number) == sizeof(std::uint16_t) && pairs >= kMany && low >= kLargeLow && high < kSmallHigh;
+  return (pairs >= kFewest && low > 0 && high == 0) || split;
+}
+
+/// How the ids of one file lie in it.
+struct Ids {
+  IdKind kind = IdKind::u8;
+  std::uint64_t begin = 0;  ///< byte of the first
+  std::uint64_t count = 0;
+};
+
+Ids npy_ids(const posix::UniqueFd& file, const std::filesystem::path& path, std::uint64_t bytes) {
+  constexpr std::array<std::pair<std::string_view, IdKind>, 4> kKinds = {
+      {{"<u2", IdKind::u16}, {"<u4", IdKind::u32}, {"<i4", IdKind::i32}, {"<i8", IdKind::i64}}};
+  const NpyArray array = read_npy(file, path);
+  const auto* const kind = std::ranges::find(kKinds, std::string_view(array.type), &std::pair<std::string_view, IdKind>::first);
+  if (kind == kKinds.end()) {
+    throw Error(Cause::refused,
+                fmt::format("{}: an array of type {}; ids of <u2, <u4, <i4 and <i8 are read: save ids.astype('<u4')",
+                            path.string(), printable(array.type)));
+  }
+  const std::uint64_t behind = bytes - array.first;
+  const std::size_t width = width_of(kind->second);
+  if (behind % width != 0 || behind / width != array.count) {
+    throw Error(Cause::refused, fmt::format("{}: its header says {} numbers of {} bytes, and {} bytes follow; it is damaged",
+                                            path.string(), array.count, width, behind));
+  }
+  return {kind->second, array.first, array.count};
+}
+
+Ids ids_of(const posix::UniqueFd& file, const std::filesystem::path& path) {
+  const std::uint64_t bytes = file::size(file, path);
+  const std::string ending = ending_of(path);
+  if (ending == ".npy") return npy_ids(file, path, bytes);
+  const IdKind kind = ending == ".bin" ? IdKind::u16 : ending == ".u32" ? IdKind::u32 : IdKind::u8;
+  const std::size_t width = width_of(kind);
+  if (bytes % width != 0) {
+    throw Error(Cause::refused, fmt::format("{}: {} bytes; expected a multiple of {}: a {} file holds {}-bit token ids",
+                                            path.string(), bytes, width, ending, 8 * width));
+  }
+  return {kind, 0, bytes / width};
 }
 
 }  // namespace
 
 TokenStream::TokenStream(const std::vector<std::filesystem::path>& files, std::uint64_t fewest) {
-  if (files.empty()) throw Error(Cause::refused, "--data: no files; expected text or .bin files");
+  if (files.empty()) throw Error(Cause::refused, "--data: no files; expected text, .bin, .u32 or .npy files");
   for (const std::filesystem::path& path : files) {
     posix::UniqueFd file = file::open_to_read(path);
-    const std::uint64_t bytes = file::size(file, path);
     refuse_other_numbers(path);
-    const std::size_t width = holds_ids(path) ? sizeof(std::uint16_t) : 1;
-    if (bytes % width != 0) {
-      throw Error(Cause::refused,
-                  fmt::format("{}: {} bytes; expected an even number: a .bin file holds 16-bit token ids", path.string(), bytes));
-    }
-    parts_.push_back({path, std::move(file), size_, bytes / width, width});
-    size_ += bytes / width;
+    const Ids ids = ids_of(file, path);
+    parts_.push_back({path, std::move(file), size_, ids.count, ids.kind, ids.begin});
+    size_ += ids.count;
   }
   if (size_ < fewest) {
     const std::string names = files.size() == 1 ? files.front().string() : fmt::format("--data: {} files", files.size());
@@ -95,30 +182,37 @@ TokenStream::TokenStream(const std::vector<std::filesystem::path>& files, std::u
 }
 
 void TokenStream::check_vocabulary(std::size_t vocabulary) const {
-  std::vector<std::byte> scratch(kScratchBytes);
-  for (const Part& part : parts_) {
-    const std::size_t ids = std::size_t{1} << (8 * part.width);
-    if (part.width > 1 && vocabulary > ids) {
+  for (const Part& part : parts_) check_vocabulary(part, vocabulary);
+}
+
+void TokenStream::check_vocabulary(const Part& part, std::size_t vocabulary) const {
+  const std::size_t width = width_of(part.kind);
+  if (width <= sizeof(std::uint16_t)) {
+    const std::size_t ids = std::size_t{1} << (8 * width);
+    if (vocabulary > ids && ending_of(part.path) == ".bin") {
       throw Error(Cause::refused,
                   fmt::format("{}: a .bin file holds 16-bit ids, and the model's vocabulary has {}: those from {} on can't be in "
-                              "it. Wider ids aren't read yet; a model with a vocabulary of at most {} works",
-                              part.path.string(), vocabulary, ids, ids));
+                              "it; {}",
+                              part.path.string(), vocabulary, ids, kHowToWrite));
     }
-    if (vocabulary >= ids) continue;
-    const std::uint64_t bytes = part.count * part.width;
-    for (std::uint64_t done = 0; done < bytes;) {
-      const auto piece =
-          std::span(scratch).first(static_cast<std::size_t>(std::min<std::uint64_t>(scratch.size(), bytes - done)));
-      file::read(part.file, part.path, done, piece);
-      for (std::size_t at = 0; at < piece.size(); at += part.width) {
-        const Token token = token_at(piece.data() + at, part.width);
-        if (static_cast<std::size_t>(token) >= vocabulary) {
-          throw Error(Cause::refused, fmt::format("{}: token id {} at byte {}; expected ids below the vocabulary's {}",
-                                                  part.path.string(), token, done + at, vocabulary));
-        }
+    if (vocabulary >= ids) return;
+  }
+  std::vector<std::byte> scratch(kScratchBytes);
+  const std::uint64_t bytes = part.count * width;
+  for (std::uint64_t done = 0; done < bytes;) {
+    const auto piece = std::span(scratch).first(static_cast<std::size_t>(std::min<std::uint64_t>(scratch.size(), bytes - done)));
+    file::read(part.file, part.path, part.begin + done, piece);
+    with_kind(part.kind, [&]<class Number>(Number) {
+      for (std::size_t i = 0; i < piece.size() / sizeof(Number); ++i) {
+        const auto id = number_at<Number>(piece.data(), i);
+        if (std::cmp_less(id, vocabulary) && std::cmp_greater_equal(id, 0)) continue;
+        const std::uint64_t byte = done + i * sizeof(Number);
+        throw Error(Cause::refused,
+                    fmt::format("{}: token id {} at position {} (byte {}); expected ids below the vocabulary's {}",
+                                part.path.string(), id, byte / sizeof(Number), part.begin + byte, vocabulary));
       }
-      done += piece.size();
-    }
+    });
+    done += piece.size();
   }
 }
 
@@ -126,29 +220,38 @@ void TokenStream::read(std::uint64_t first, std::span<Token> tokens) const {
   if (first > size_ || tokens.size() > size_ - first) {
     throw Error(Cause::refused, fmt::format("--data: tokens {} to {} of {}", first, first + tokens.size(), size_));
   }
-  std::vector<std::byte> scratch(std::min(kScratchBytes, tokens.size() * sizeof(std::uint16_t)));
+  std::vector<std::byte> scratch(std::min(kScratchBytes, tokens.size() * sizeof(std::uint64_t)));
   // The last part that begins at or before `first`.
   auto part = std::prev(std::upper_bound(parts_.begin(), parts_.end(), first,
                                          [](std::uint64_t place, const Part& each) { return place < each.first; }));
   while (!tokens.empty()) {
     const std::uint64_t inside = first - part->first;
-    const auto count = static_cast<std::size_t>(std::min({part->count - inside, static_cast<std::uint64_t>(tokens.size()),
-                                                          static_cast<std::uint64_t>(scratch.size() / part->width)}));
+    const std::size_t width = width_of(part->kind);
+    const auto count = static_cast<std::size_t>(std::min(
+        {part->count - inside, static_cast<std::uint64_t>(tokens.size()), static_cast<std::uint64_t>(scratch.size() / width)}));
     if (count == 0) {
       ++part;
       continue;
     }
-    file::read(part->file, part->path, inside * part->width, std::span(scratch).first(count * part->width));
-    for (std::size_t i = 0; i < count; ++i) tokens[i] = token_at(scratch.data() + i * part->width, part->width);
+    file::read(part->file, part->path, part->begin + inside * width, std::span(scratch).first(count * width));
+    const std::size_t good =
+        with_kind(part->kind, [&]<class Number>(Number) { return widen<Number>(scratch.data(), tokens.first(count)); });
+    if (good < count) {
+      throw Error(Cause::refused,
+                  fmt::format("{}: the number at position {} is no token id", part->path.string(), inside + good));
+    }
     tokens = tokens.subspan(count);
     first += count;
   }
 }
 
+bool names_ids(const std::filesystem::path& path) {
+  const std::string ending = ending_of(path);
+  return ending == ".bin" || ending == ".u32" || ending == ".npy";
+}
+
 bool names_other_numbers(const std::filesystem::path& path) {
-  std::string ending = path.extension().string();
-  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return std::ranges::find(kOtherNumbers, ending) != kOtherNumbers.end();
+  return std::ranges::find(kOtherNumbers, ending_of(path)) != kOtherNumbers.end();
 }
 
 void refuse_other_numbers(const std::filesystem::path& path) {
@@ -156,6 +259,14 @@ void refuse_other_numbers(const std::filesystem::path& path) {
     throw Error(Cause::refused,
                 fmt::format("{}: by its name it holds numbers, which would be read as text; {}", path.string(), kHowToWrite));
   }
+  const std::string ending = ending_of(path);
+  std::error_code none;
+  if (const auto index = std::filesystem::path(path).replace_extension(".idx");
+      ending == ".bin" && std::filesystem::exists(index, none)) {
+    throw Error(Cause::refused, fmt::format("{}: {} beside it says that Megatron wrote both, and that index isn't read; {}",
+                                            path.string(), index.string(), kHowToWrite));
+  }
+  if (ending == ".npy") return;
   const posix::UniqueFd file = file::open_to_read(path);
   std::vector<std::byte> first(
       static_cast<std::size_t>(std::min<std::uint64_t>(kLookedAt, file::size(file, path) & ~std::uint64_t{3})));
@@ -165,10 +276,15 @@ void refuse_other_numbers(const std::filesystem::path& path) {
     if (text.starts_with(header.bytes))
       throw Error(Cause::refused, fmt::format("{}: holds more than ids: {}; {}", path.string(), header.what, kHowToWrite));
   }
-  if (holds_ids(path) && seem_wide(first)) {
-    throw Error(Cause::refused, fmt::format("{}: every second 16-bit number is 0 or small, as in a file of 32-bit or 64-bit ids, "
-                                            "which aren't read yet; {}",
-                                            path.string(), kHowToWrite));
+  if (ending == ".bin" && seem_wide<std::uint16_t>(first)) {
+    throw Error(Cause::refused,
+                fmt::format("{}: every second 16-bit number is 0 or small, as in a file of 32-bit or 64-bit ids, which .bin "
+                            "doesn't mean; if they have 32 bits, name it .u32; or {}",
+                            path.string(), kHowToWrite));
+  }
+  if (ending == ".u32" && seem_wide<std::uint32_t>(first)) {
+    throw Error(Cause::refused,
+                fmt::format("{}: every second 32-bit number is 0, as in a file of 64-bit ids; {}", path.string(), kHowToWrite));
   }
 }
 
@@ -176,13 +292,14 @@ void refuse_text_beside_tokenizer(const std::vector<std::filesystem::path>& file
   constexpr std::array<const char*, 10> kTokenizers = {
       "tokenizer.json", "tokenizer.model", "vocab.json",  "tokenizer_config.json", "merges.txt",
       "vocab.txt",      "spiece.model",    "tekken.json", "added_tokens.json",     "sentencepiece.bpe.model"};
-  const auto text = std::find_if_not(files.begin(), files.end(), holds_ids);
+  const auto text = std::find_if_not(files.begin(), files.end(), names_ids);
   if (text == files.end()) return;
   for (const char* tokenizer : kTokenizers) {
     std::error_code error;
     if (!std::filesystem::exists(model_folder / tokenizer, error)) continue;
-    throw Error(Cause::refused, fmt::format("{}: text, but the model has a tokenizer ({}), which isn't supported; give .bin ids",
-                                            text->string(), (model_folder / tokenizer).string()));
+    throw Error(Cause::refused,
+                fmt::format("{}: text, but the model has a tokenizer ({}), which isn't supported; give ids (.bin, .u32 or .npy)",
+                            text->string(), (model_folder / tokenizer).string()));
   }
 }
 

@@ -1,6 +1,6 @@
 // Training and evaluation data: files joined into one stream of tokens t₀ … t_{N−1}. In text files every byte is a token; `.bin`
-// files hold little-endian uint16 ids. The tokens of a training sequence are determined by seed, step and the sequence's number
-// alone, never by the layout.
+// files hold little-endian uint16 ids, `.u32` files uint32 ones, and `.npy` files say themselves what they hold. The tokens of a
+// training sequence are determined by seed, step and the sequence's number alone, never by the layout.
 #pragma once
 
 #include "transport/posix.h"
@@ -16,20 +16,24 @@ namespace tsprun::detail {
 /// A token's id.
 using Token = std::int32_t;
 
+/// How a file holds ids, all little-endian.
+enum class IdKind : std::uint8_t { u8, u16, u32, i32, i64 };
+
 /// The stream of tokens. Tokens are read from the files when they are asked for. Ranks and threads may share it.
 class TokenStream {
  public:
   /// Opens the files, which follow each other in the stream. Throws Error(refused): no files, a file that is missing or not
-  /// regular, one that holds numbers of another kind (refuse_other_numbers()), a .bin file of odd length, fewer than `fewest`
-  /// tokens in all (1 or 2; a prediction needs two).
+  /// regular, one that holds numbers of another kind (refuse_other_numbers()) or that its length doesn't fit, fewer than `fewest`
+  /// tokens in all (0 to 2; a prediction needs two).
   explicit TokenStream(const std::vector<std::filesystem::path>& files, std::uint64_t fewest = 2);
 
   std::uint64_t size() const { return size_; }  ///< N
   /// Checks that all ids are below `vocabulary`, reading the files once if their format allows larger ids. Throws Error(refused)
-  /// at the first that isn't: file, byte offset, id; and for a .bin file if the vocabulary has ids that don't fit into 16 bits.
+  /// at the first that isn't: file, position, byte offset, id; and for a .bin file if the vocabulary has ids that don't fit into
+  /// 16 bits.
   void check_vocabulary(std::size_t vocabulary) const;
-  /// Reads tokens first, first + 1, … into `tokens`. Throws Error(refused) if they aren't all in the stream, or if a file can't
-  /// be read.
+  /// Reads tokens first, first + 1, … into `tokens`. Throws Error(refused) if they aren't all in the stream, if a file can't be
+  /// read, or if an id isn't from 0 to 2^31 − 1.
   void read(std::uint64_t first, std::span<Token> tokens) const;
 
  private:
@@ -38,16 +42,21 @@ class TokenStream {
     posix::UniqueFd file;
     std::uint64_t first;  // its first token's place in the stream
     std::uint64_t count;
-    std::size_t width;  // bytes a token
+    IdKind kind;
+    std::uint64_t begin;  // byte of the first
   };
+  void check_vocabulary(const Part& part, std::size_t vocabulary) const;
   std::vector<Part> parts_;
   std::uint64_t size_ = 0;
 };
 
-/// Returns whether a file's name says that it holds ids or other numbers in a form that isn't read: "tokens.u32", "ids.npy".
+/// Returns whether a file's name says that it holds ids in a form that is read: .bin, .u32, .npy.
+bool names_ids(const std::filesystem::path& path);
+/// Returns whether a file's name says that it holds ids or other numbers in a form that isn't read: "tokens.u16", "ids.pt".
 bool names_other_numbers(const std::filesystem::path& path);
-/// Throws Error(refused) if a file holds numbers but not those that its name makes tsprun read: a text file or .bin file whose
-/// name or first bytes are those of another format, or a .bin file whose ids seem to have more than 16 bits.
+/// Throws Error(refused) if a file holds numbers but not those that its name makes tsprun read: a file whose name or first bytes
+/// are those of another format, a .bin file with Megatron's .idx beside it, or a .bin or .u32 file whose ids seem to have more
+/// bits.
 void refuse_other_numbers(const std::filesystem::path& path);
 
 /// Throws Error(refused) if one of `files` is text although the model folder has a tokenizer: such a model's ids aren't bytes.

@@ -73,9 +73,10 @@ TEST_F(TokenizeCommand, RefusesWhatItCantDo) {
   EXPECT_NE(refused({path("one.txt"), "--decode", "--output", path("x.txt")}).find("a file of ids that ends in .u32"),
             std::string::npos);
   EXPECT_NE(refused({path("odd.u32"), "--output", path("x.u32")}).find("with --decode"), std::string::npos);
-  EXPECT_NE(refused({path("odd.u32"), "--decode", "--output", path("x.txt")}).find("ids of 4 bytes"), std::string::npos);
+  EXPECT_NE(refused({path("odd.u32"), "--decode", "--output", path("x.txt")}).find("odd.u32: 3 bytes; expected a multiple of 4"),
+            std::string::npos);
   EXPECT_NE(refused({path("large.u32"), "--decode", "--output", path("x.txt")})
-                .find("token 1 is 65535; the tokenizer's ids are below 397"),
+                .find("token id 65535 at position 1 (byte 4); expected ids below the vocabulary's 397"),
             std::string::npos);
   EXPECT_NE(refused({path("none.txt"), "--output", path("x.u32")}).find("none.txt"), std::string::npos);
 }

@@ -65,7 +65,7 @@ TEST(TokenStream, RefusesWhatHoldsNoTwoTokens) {
   EXPECT_EQ(one.size(), 1U);
   EXPECT_EQ(read(one, 0, 1), (std::vector<Token>{'x' | 'y' << 8}));
   EXPECT_REFUSED(TokenStream({folder / "empty.txt"}, 1), "empty.txt", "empty", "at least one token");
-  EXPECT_REFUSED(TokenStream({folder.write("odd.bin", "xyz")}), "odd.bin", "3 bytes", "even");
+  EXPECT_REFUSED(TokenStream({folder.write("odd.bin", "xyz")}), "odd.bin", "3 bytes", "multiple of 2");
   EXPECT_REFUSED(TokenStream({folder / "none.txt"}), "none.txt", "No such file");
   EXPECT_REFUSED(TokenStream({folder.path()}), "regular file");
   ASSERT_EQ(::mkfifo((folder / "fifo").c_str(), 0600), 0);
@@ -78,8 +78,8 @@ TEST(TokenStream, NamesTheFirstTokenBeyondTheVocabulary) {
   const auto ids = folder.write("b.bin", std::string("\x10\x00\x00\x01\x20\x00", 6));
   const TokenStream stream({text, ids});
   EXPECT_NO_THROW(stream.check_vocabulary(257));
-  EXPECT_REFUSED(stream.check_vocabulary(256), "b.bin", "token id 256", "byte 2", "256");
-  EXPECT_REFUSED(stream.check_vocabulary(99), "a.txt", "token id 99", "byte 2");
+  EXPECT_REFUSED(stream.check_vocabulary(256), "b.bin", "token id 256 at position 1 (byte 2)", "256");
+  EXPECT_REFUSED(stream.check_vocabulary(99), "a.txt", "token id 99 at position 2 (byte 2)");
   EXPECT_NO_THROW(TokenStream({text}).check_vocabulary(100));
 }
 
@@ -89,7 +89,8 @@ TEST(TokenStream, RefusesTextForAModelWithATokenizer) {
   const auto ids = folder.write("b.bin", "abcd");
   EXPECT_NO_THROW(refuse_text_beside_tokenizer({text, ids}, folder.path()));
   folder.write("tokenizer.json", "{}");
-  EXPECT_REFUSED(refuse_text_beside_tokenizer({ids, text}, folder.path()), "a.txt", "tokenizer.json", "give .bin ids");
+  EXPECT_REFUSED(refuse_text_beside_tokenizer({ids, text}, folder.path()), "a.txt", "tokenizer.json",
+                 "give ids (.bin, .u32 or .npy)");
   EXPECT_NO_THROW(refuse_text_beside_tokenizer({ids}, folder.path()));
 }
 
@@ -101,8 +102,8 @@ std::string bytes_of(const std::vector<Number>& numbers) {
 
 TEST(TokenStream, RefusesNumbersThatItWouldReadAsOthers) {
   const test::TemporaryFolder folder;
-  for (const char* name : {"a.u32", "a.U16", "a.int64", "a.npy", "a.pt", "a.parquet"}) {
-    EXPECT_REFUSED(TokenStream({folder.write(name, "abcdefgh")}), name, "by its name it holds numbers", "astype('<u2')");
+  for (const char* name : {"a.U16", "a.int64", "a.npz", "a.pt", "a.parquet"}) {
+    EXPECT_REFUSED(TokenStream({folder.write(name, "abcdefgh")}), name, "by its name it holds numbers", "astype('<u4')");
   }
   // The same 300 ids in 16, 32 and 64 bits, below and above 65536.
   std::vector<std::uint16_t> narrow;
@@ -119,7 +120,8 @@ TEST(TokenStream, RefusesNumbersThatItWouldReadAsOthers) {
   EXPECT_EQ(TokenStream({folder.write("narrow.bin", bytes_of(narrow))}).size(), 300U);
   for (const std::string& bytes :
        {bytes_of(wide), bytes_of(widest), bytes_of(large), bytes_of(std::vector<std::uint32_t>{15, 0, 3, 72})}) {
-    EXPECT_REFUSED(TokenStream({folder.write("wide.bin", bytes)}), "wide.bin", "32-bit or 64-bit ids", "astype('<u2')");
+    EXPECT_REFUSED(TokenStream({folder.write("wide.bin", bytes)}), "wide.bin", "32-bit or 64-bit ids", "name it .u32",
+                   "astype('<u4')");
   }
   // What is odd, and no more than that.
   for (const std::vector<std::uint16_t>& ids :
@@ -130,15 +132,106 @@ TEST(TokenStream, RefusesNumbersThatItWouldReadAsOthers) {
   std::vector<std::int32_t> header = {20240520, 1, 300};
   header.resize(256);
   EXPECT_REFUSED(TokenStream({folder.write("llm.bin", bytes_of(header) + bytes_of(narrow))}), "llm.bin", "llm.c", "1024 bytes");
-  EXPECT_REFUSED(TokenStream({folder.write("saved.bin", "\x93NUMPY\x01 and so on")}), "saved.bin", "numpy's save()");
+  EXPECT_REFUSED(TokenStream({folder.write("saved.bin", "\x93NUMPY\x01 and so on")}), "saved.bin", "named .npy");
+  EXPECT_REFUSED(TokenStream({folder.write("wide.u32", bytes_of(widest))}), "wide.u32", "64-bit ids", "astype('<u4')");
+  EXPECT_REFUSED(TokenStream({folder.write("llm.u32", bytes_of(header) + bytes_of(narrow))}), "llm.u32", "llm.c");
+  folder.write("narrow.idx", "MMIDIDX");
+  EXPECT_REFUSED(TokenStream({folder / "narrow.bin"}), "narrow.bin", "narrow.idx", "Megatron");
   EXPECT_REFUSED(TokenStream({folder.write("saved.txt", "PK\x03\x04 and so on")}), "saved.txt", "an archive");
+}
+
+TEST(TokenStream, ReadsIdsOf32Bits) {
+  const test::TemporaryFolder folder;
+  const std::vector<std::uint32_t> ids = {0, 65536, 151935, 0x7fffffff};
+  const auto file = folder.write("a.u32", bytes_of(ids));
+  const auto one = folder.write("one.u32", bytes_of(std::vector<std::uint32_t>{128255}));
+  const auto narrow = folder.write("b.bin", bytes_of(std::vector<std::uint16_t>{7, 65535}));
+  const TokenStream stream({file, narrow, one, folder.write("c.txt", "x")});
+  const std::vector<Token> all = {0, 65536, 151935, 0x7fffffff, 7, 65535, 128255, 'x'};
+  ASSERT_EQ(stream.size(), all.size());
+  for (std::size_t first = 0; first < all.size(); ++first) EXPECT_EQ(read(stream, first, 1), std::vector<Token>{all[first]});
+  EXPECT_EQ(read(stream, 0, all.size()), all);
+  EXPECT_NO_THROW(TokenStream({file}).check_vocabulary(std::size_t{1} << 31));
+  EXPECT_REFUSED(TokenStream({one, file}).check_vocabulary(151935), "a.u32", "token id 151935 at position 2 (byte 8)",
+                 "the vocabulary's 151935");
+  const TokenStream large({folder.write("large.u32", bytes_of(std::vector<std::uint32_t>{1, 0x80000000}))});
+  EXPECT_REFUSED(large.check_vocabulary(1 << 20), "large.u32", "token id 2147483648 at position 1");
+  EXPECT_REFUSED(read(large, 0, 2), "large.u32", "position 1", "no token id");
+  EXPECT_REFUSED(TokenStream({folder.write("odd.u32", "abcdef")}), "odd.u32", "6 bytes", "multiple of 4", "32-bit");
+}
+
+/// What numpy's save() writes, of version 1: the dictionary as numpy prints it, padded to a multiple of 64 with a newline.
+std::string npy(const std::string& type, const std::string& shape, const std::string& numbers) {
+  std::string dictionary = "{'descr': '" + type + "', 'fortran_order': False, 'shape': " + shape + ", }";
+  while ((10 + dictionary.size() + 1) % 64 != 0) dictionary += ' ';
+  dictionary += '\n';
+  const std::string length = {static_cast<char>(dictionary.size()), static_cast<char>(dictionary.size() >> 8)};
+  return std::string("\x93NUMPY\x01\0", 8) + length + dictionary + numbers;
+}
+
+TEST(TokenStream, ReadsWhatNumpySaves) {
+  const test::TemporaryFolder folder;
+  const auto expect = [&](const std::string& type, const std::string& numbers, const std::vector<Token>& tokens) {
+    const TokenStream stream({folder.write("a.npy", npy(type, "(" + std::to_string(tokens.size()) + ",)", numbers))}, 1);
+    EXPECT_EQ(stream.size(), tokens.size());
+    EXPECT_EQ(read(stream, 0, tokens.size()), tokens) << type;
+    EXPECT_EQ(read(stream, tokens.size() - 1, 1), std::vector<Token>{tokens.back()}) << type;
+  };
+  expect("<u2", bytes_of(std::vector<std::uint16_t>{1, 65535}), {1, 65535});
+  expect("<u4", bytes_of(std::vector<std::uint32_t>{1, 65536, 9}), {1, 65536, 9});
+  expect("<i4", bytes_of(std::vector<std::int32_t>{262143}), {262143});
+  expect("<i8", bytes_of(std::vector<std::int64_t>{5, 262143}), {5, 262143});
+
+  const TokenStream negative({folder.write("n.npy", npy("<i8", "(2,)", bytes_of(std::vector<std::int64_t>{3, -100})))});
+  EXPECT_REFUSED(negative.check_vocabulary(256), "n.npy", "token id -100 at position 1 (byte 136)");
+  EXPECT_REFUSED(read(negative, 0, 2), "n.npy", "position 1");
+  const TokenStream wide({folder.write("w.npy", npy("<i8", "(2,)", bytes_of(std::vector<std::int64_t>{3, (1LL << 32) + 1})))});
+  EXPECT_REFUSED(wide.check_vocabulary(256), "w.npy", "token id 4294967297 at position 1");
+  EXPECT_REFUSED(read(wide, 0, 2), "w.npy", "position 1");
+  // A vocabulary of more than 16 bits doesn't forbid a file of fewer.
+  EXPECT_NO_THROW(TokenStream({folder.write("s.npy", npy("<u2", "(2,)", "abcd"))}).check_vocabulary(151936));
+}
+
+TEST(TokenStream, RefusesWhatNumpySavesOtherwise) {
+  const test::TemporaryFolder folder;
+  const auto refused = [&](const std::string& bytes) {
+    const auto path = folder.write("a.npy", bytes);
+    try {
+      const TokenStream stream({path});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.cause(), Cause::refused);
+      return std::string(error.what());
+    }
+    ADD_FAILURE() << "was read";
+    return std::string();
+  };
+  const auto expect = [&](const std::string& bytes, const std::string& part) {
+    EXPECT_NE(refused(bytes).find(part), std::string::npos) << refused(bytes);
+  };
+  expect(npy("<f4", "(2,)", "abcdefgh"), "an array of type <f4; ids of <u2, <u4, <i4 and <i8 are read");
+  expect(npy(">i4", "(2,)", "abcdefgh"), "type >i4");
+  expect(npy("<i4", "(1, 2)", "abcdefgh"), "shape (1, 2); expected one dimension");
+  expect(npy("<i4", "()", "abcd"), "shape (); expected one dimension");
+  expect(npy("<i4", "(3,)", "abcdefgh"), "3 numbers of 4 bytes, and 8 bytes follow");
+  expect(npy("<i4", "(1,)", "abcdefgh"), "1 numbers of 4 bytes, and 8 bytes follow");
+  expect(npy("<i4", "(99999999999999999999,)", "abcd"), "the shape (99999999999999999999,)");
+  expect(npy("<i4", "(2305843009213693953,)", "abcd"), "2305843009213693953 numbers");
+  expect("not numpy's", "numpy's save()");
+  expect("", "numpy's save()");
+  expect(std::string("\x93NUMPY\x04\0\x10\0\0\0", 12), "version 4");
+  expect(std::string("\x93NUMPY\x01\0", 8), "ends within");
+  expect(std::string("\x93NUMPY\x02\0\xff\xff\xff\xff", 12), "4294967295 bytes");
+  expect(npy("<i4", "(2,)", "abcdefgh").substr(0, 60), "ends within");
+  std::string structured = npy("<i4", "(2,)", "abcdefgh");
+  structured.replace(structured.find("'<i4'"), 5, "[('a'");
+  expect(structured, "no type");
 }
 
 TEST(TokenStream, RefusesIdsOfAVocabularyThatNeedsMoreBits) {
   const test::TemporaryFolder folder;
   const auto ids = folder.write("a.bin", bytes_of(std::vector<std::uint16_t>{1, 2, 65535}));
   EXPECT_NO_THROW(TokenStream({ids}).check_vocabulary(65536));
-  EXPECT_REFUSED(TokenStream({ids}).check_vocabulary(65537), "a.bin", "16-bit ids", "65537", "at most 65536");
+  EXPECT_REFUSED(TokenStream({ids}).check_vocabulary(65537), "a.bin", "16-bit ids", "65537", "astype('<u4')");
   EXPECT_NO_THROW(TokenStream({folder.write("a.txt", "bytes")}).check_vocabulary(128256));
 }
 

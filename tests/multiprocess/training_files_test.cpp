@@ -187,7 +187,37 @@ TEST_F(TrainingFiles, APromptOfOneTokenIsAPrompt) {
     return std::pair(report().at("generate").at("tokens"), run.err);
   };
   EXPECT_EQ(tokens(path("one.bin")).first, tokens("a").first);
+  std::ofstream(path("one.u32"), std::ios::binary) << std::string("a\0\0\0", 4);
+  EXPECT_EQ(tokens(path("one.u32")).first, tokens("a").first);
   EXPECT_TRUE(holds(tokens(path("two.bin")).second, "there is no such file; it is taken as text"));
+}
+
+TEST_F(TrainingFiles, TheSameIdsTrainTheSameInEveryForm) {
+  std::string narrow;
+  std::string wide;
+  std::string widest;
+  for (int i = 0; i < 200; ++i) {
+    const char id = static_cast<char>(i * 7 % 251);
+    narrow += {id, '\0'};
+    wide += {id, '\0', '\0', '\0'};
+    widest += {id, '\0', '\0', '\0', '\0', '\0', '\0', '\0'};
+  }
+  const std::string dictionary = "{'descr': '<i8', 'fortran_order': False, 'shape': (200,), }" + std::string(58, ' ') + "\n";
+  std::ofstream(path("ids.bin"), std::ios::binary) << narrow;
+  std::ofstream(path("ids.u32"), std::ios::binary) << wide;
+  std::ofstream(path("ids.npy"), std::ios::binary)
+      << std::string("\x93NUMPY\x01\0", 8) << static_cast<char>(dictionary.size()) << '\0' << dictionary << widest;
+  const auto losses = [&](const char* file) {
+    const Finished run = run_tsprun({"train", "-n", "2", "--data", path(file), "--config", "nano", "--seq", "16", "--steps", "2",
+                                     "--json", path("report.json")});
+    EXPECT_EQ(run.end.code, 0) << run.describe();
+    std::vector<double> found;
+    for (const json& step : report().at("steps")) found.push_back(step.at("loss").get<double>());
+    return found;
+  };
+  const std::vector<double> expected = losses("ids.bin");
+  EXPECT_EQ(losses("ids.u32"), expected);
+  EXPECT_EQ(losses("ids.npy"), expected);
 }
 
 }  // namespace
