@@ -97,7 +97,7 @@ void EvalCommand::validate(const GlobalOptions& global) {
   check_need(model_, global, false, "its first windows",
              [&](const theory::MeshSetting& of, int rank, const theory::PeakOptions& how) {
                constexpr int kTellingPasses = 2;  // buffers that are kept for later use exist from the second on
-               const TokenStream stream(model_.files());
+               const TokenStream stream = model_.stream();
                const std::uint64_t windows = window_count(stream.size(), model_.sequence);
                theory::RunPeaks run(of, rank, how);
                std::uint64_t first = 0;
@@ -126,7 +126,7 @@ void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptio
   Rank& rank = session.rank();
   Model model(rank, session.mesh(), model_options(options, false));
   fill_weights(session, model, options);
-  const TokenStream stream(options.files());
+  const TokenStream stream = options.stream();
   const std::uint64_t windows = window_count(stream.size(), options.sequence);
   std::optional<OutputFile> file;
   if (!logits_.empty()) {

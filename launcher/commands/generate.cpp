@@ -9,9 +9,9 @@
 #include "launcher/model/memory_need.h"
 #include "launcher/model/model_options.h"
 #include "launcher/model/model_rank.h"
+#include "launcher/model/model_text.h"
 #include "launcher/model/session.h"
 #include "launcher/refuse.h"
-#include "launcher/utf8_pieces.h"
 #include "layers/model/decode.h"
 #include "layers/model/sampling.h"
 #include "layers/parameters/not_finite.h"
@@ -77,6 +77,7 @@ struct GenerateOptions {
   std::string audit;  ///< "report": print the audit's tables, not only its verdict; "strict": and fail if a figure differs
 
   // Values derived during validation, not given on the command line.
+  ModelText reader;           ///< makes text of tokens
   std::vector<Prompt> texts;  ///< at least one
   SamplingOptions sampling;
 
@@ -135,20 +136,20 @@ std::vector<std::vector<Token>> added_to_all(Session& session, const OwnTexts& o
 /// Prints one text as it is made.
 class TextStream {
  public:
-  TextStream(ReportSink& sink, bool speaks) : sink_(sink), speaks_(speaks) {}
+  TextStream(ReportSink& sink, bool speaks, const ModelText& reader) : sink_(sink), speaks_(speaks), text_(reader) {}
   void say(std::span<const Token> ids) {
     if (!speaks_) return;
-    const std::string whole = pieces_.add(text_of(ids));
+    const std::string whole = text_.add(ids);
     if (!whole.empty()) sink_.text(whole);
   }
   void end() {
-    if (speaks_) sink_.text(pieces_.rest() + "\n");
+    if (speaks_) sink_.text(text_.finish() + "\n");
   }
 
  private:
   ReportSink& sink_;
   bool speaks_;
-  Utf8Pieces pieces_;
+  TokenText text_;
 };
 
 /// Throws an error that names the first tensor that isn't finite if the logits of a text aren't.
@@ -169,9 +170,13 @@ void check_logits(Session& session, Model& model, Decoder& decoder, const ConstT
   }
 }
 
-/// Returns a text as the report has it.
-nlohmann::ordered_json text_json(const Prompt& prompt, const std::vector<Token>& added) {
-  return {{"text", utf8(text_of(added))}, {"tokens", added}, {"prompt", utf8(text_of(prompt.ids))}};
+/// Returns a text as the report has it. Prompt and text together are the text of all tokens.
+nlohmann::ordered_json text_json(const ModelText& reader, const Prompt& prompt, const std::vector<Token>& added) {
+  TokenText text(reader);
+  const std::string before = text.add(prompt.ids);
+  std::string after = text.add(added);
+  after += text.finish();
+  return {{"text", utf8(after)}, {"tokens", added}, {"prompt", utf8(before)}};
 }
 
 void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& global, const ModelCommandOptions& shape,
@@ -184,7 +189,7 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
   Decoder decoder(rank, model, texts.positions(options.tokens));
   rank.reset_times();
   const std::uint64_t begun = posix::now_ns();
-  TextStream stream(sink, session.speaks() && options.prompts.empty());
+  TextStream stream(sink, session.speaks() && options.prompts.empty(), options.reader);
   stream.say(options.texts.front().ids);
   RankAudit audit;
   const TrafficCounters at_first = context.traffic();
@@ -219,11 +224,11 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
       const Prompt& prompt = options.texts[text];
       given += prompt.ids.size();
       if (options.prompts.empty()) {
-        report = text_json(prompt, added[text]);
+        report = text_json(options.reader, prompt, added[text]);
         continue;
       }
-      report["texts"].push_back(text_json(prompt, added[text]));
-      sink.line(utf8(text_of(prompt.ids) + text_of(added[text])).dump());
+      nlohmann::ordered_json& of = report["texts"].emplace_back(text_json(options.reader, prompt, added[text]));
+      sink.line(nlohmann::ordered_json(of["prompt"].get<std::string>() + of["text"].get<std::string>()).dump());
     }
     const std::size_t later = (options.tokens - 1) * added.size();
     report["tokens_per_s"] = speed(options.tokens * added.size(), ended - begun);
@@ -310,8 +315,10 @@ void GenerateCommand::read_texts() {
                ? "generate needs --prompt TEXT or --prompts FILE; try --prompt 'The '"
                : "--prompt and --prompts: give one of them; --prompts takes the texts' beginnings from a file");
   }
-  options_.texts =
-      options_.prompts.empty() ? std::vector{read_prompt(options_.prompt, model_)} : read_prompts(options_.prompts, model_);
+  options_.reader = ModelText::if_readable(model_);
+  model_.tokenizer = options_.reader.file();
+  options_.texts = options_.prompts.empty() ? std::vector{read_prompt(options_.prompt, model_, options_.reader)}
+                                            : read_prompts(options_.prompts, model_, options_.reader);
 }
 
 /// Refuses more replicas than there are texts.

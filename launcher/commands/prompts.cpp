@@ -16,14 +16,7 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-constexpr Token kBytes = 256;
 constexpr std::uint64_t kLargestPrompts = std::uint64_t{64} << 20;
-
-std::vector<Token> ids_of(std::string_view text) {
-  std::vector<Token> ids;
-  for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
-  return ids;
-}
 
 void check_vocabulary(const Prompt& prompt, const ModelCommandOptions& model) {
   for (const Token id : prompt.ids) {
@@ -42,7 +35,7 @@ bool prompt_is_file(const std::string& prompt) {
   return (names_ids(path) || names_other_numbers(path)) && std::filesystem::is_regular_file(path, error);
 }
 
-Prompt read_prompt(const std::string& prompt, const ModelCommandOptions& model) {
+Prompt read_prompt(const std::string& prompt, const ModelCommandOptions& model, const ModelText& text) {
   const std::filesystem::path path(prompt);
   Prompt read{.name = "--prompt", .ids = {}};
   if (prompt_is_file(prompt)) {
@@ -51,18 +44,16 @@ Prompt read_prompt(const std::string& prompt, const ModelCommandOptions& model) 
     read.ids.resize(static_cast<std::size_t>(stream.size()));
     stream.read(0, read.ids);
   } else {
-    if (!model.source.empty()) refuse_text_beside_tokenizer({"--prompt"}, model.source);
     if (names_ids(path)) spdlog::warn("--prompt {}: there is no such file; it is taken as text", prompt);
-    read.ids = ids_of(prompt);
+    read.ids = text.ids(prompt, "--prompt");
   }
-  if (read.ids.empty()) refuse("--prompt '': a text begins with at least one byte; try --prompt 'The '");
+  if (read.ids.empty()) refuse("--prompt '': a text begins with at least one token; try --prompt 'The '");
   check_vocabulary(read, model);
   return read;
 }
 
-std::vector<Prompt> read_prompts(const std::filesystem::path& file, const ModelCommandOptions& model) {
+std::vector<Prompt> read_prompts(const std::filesystem::path& file, const ModelCommandOptions& model, const ModelText& reader) {
   // Never ids, whatever the file is called.
-  if (!model.source.empty()) refuse_text_beside_tokenizer({"--prompts"}, model.source);
   const posix::UniqueFd opened = file::open_to_read(file);
   refuse_other_numbers(file);
   const std::uint64_t bytes = file::size(opened, file);
@@ -75,8 +66,9 @@ std::vector<Prompt> read_prompts(const std::filesystem::path& file, const ModelC
     const std::size_t end = std::min(text.find('\n', at), text.size());
     std::string_view line = std::string_view(text).substr(at, end - at);
     if (line.ends_with('\r')) line.remove_suffix(1);
-    prompts.push_back({.name = fmt::format("--prompts {}, line {}", file.string(), prompts.size() + 1), .ids = ids_of(line)});
-    if (line.empty()) refuse(fmt::format("{} is empty: a text begins with at least one byte", prompts.back().name));
+    const std::string name = fmt::format("--prompts {}, line {}", file.string(), prompts.size() + 1);
+    if (line.empty()) refuse(fmt::format("{} is empty: a text begins with at least one byte", name));
+    prompts.push_back({.name = name, .ids = reader.ids(line, name)});
     check_vocabulary(prompts.back(), model);
     at = end + 1;
   }
@@ -95,15 +87,6 @@ void check_room(std::span<const Prompt> prompts, std::size_t tokens, std::size_t
                          prompt.ids.size(), tokens, positions, positions - prompt.ids.size()));
     }
   }
-}
-
-std::string text_of(std::span<const Token> ids) {
-  std::string text;
-  for (const Token id : ids) {
-    if (id < kBytes) text += static_cast<char>(id);
-    else text += fmt::format("<{}>", id);
-  }
-  return text;
 }
 
 }  // namespace tsprun::detail::launcher

@@ -3,6 +3,7 @@
 
 #include "launcher/commands/command.h"
 #include "launcher/model/model_options.h"
+#include "launcher/model/model_text.h"
 #include "layers/io/data.h"
 
 #include <filesystem>
@@ -21,18 +22,15 @@ struct Prompt {
 /// Returns true if the prompt names a file of token ids instead of being a text.
 bool prompt_is_file(const std::string& prompt);
 
-/// Returns --prompt's tokens: a text's bytes, or the ids of a .bin, .u32 or .npy file. Throws Error(refused) for a text that the model can't
-/// take, and for ids that aren't in its vocabulary.
-Prompt read_prompt(const std::string& prompt, const ModelCommandOptions& model);
+/// Returns --prompt's tokens: a text's, or the ids of a .bin, .u32 or .npy file. Throws Error(refused) for a text that the model
+/// can't take, and for ids that aren't in its vocabulary.
+Prompt read_prompt(const std::string& prompt, const ModelCommandOptions& model, const ModelText& text);
 
-/// Returns the bytes of each line of --prompts' file, without "\n" or "\r\n". Throws Error(refused) like read_prompt(), and if
+/// Returns the tokens of each line of --prompts' file, without "\n" or "\r\n". Throws Error(refused) like read_prompt(), and if
 /// the file can't be read, has no line or an empty one.
-std::vector<Prompt> read_prompts(const std::filesystem::path& file, const ModelCommandOptions& model);
+std::vector<Prompt> read_prompts(const std::filesystem::path& file, const ModelCommandOptions& model, const ModelText& text);
 
 /// Throws Error(refused) if a prompt and `tokens` more are over the model's positions.
 void check_room(std::span<const Prompt> prompts, std::size_t tokens, std::size_t positions);
-
-/// Returns the bytes that the ids stand for. An id of 256 or more becomes "<300>".
-std::string text_of(std::span<const Token> ids);
 
 }  // namespace tsprun::detail::launcher

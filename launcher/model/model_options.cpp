@@ -2,6 +2,7 @@
 #include "launcher/model/model_options.h"
 
 #include "launcher/model/layouts.h"
+#include "launcher/model/model_text.h"
 #include "launcher/output.h"
 #include "launcher/refuse.h"
 #include "layers/checkpoints/checkpoint.h"
@@ -183,8 +184,8 @@ void ModelCommandOptions::declare(OptionTable& table, const ModelOptionUse& use)
   if (use.data) {
     if (use.files) {
       table.add("--data FILE", data,
-                "files that make one stream: text is bytes, .bin is little-endian uint16 token ids, .u32 uint32 ones, .npy what "
-                "it says",
+                "files that make one stream: text, read by the model's tokenizer.json, else as bytes; token ids: .bin "
+                "(little-endian uint16), .u32 (uint32), .npy",
                 reads);
     }
     table.add("--batch B", batch, "sequences in all", Whole{1, kLargestBatch}).saved(&CheckpointState::batch);
@@ -243,9 +244,13 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
 }
 
 void validate_data(ModelCommandOptions& options, bool sequence_needed) {
-  if (options.data.empty()) refuse("no data: give --data FILE… (text is bytes; .bin, .u32 and .npy are token ids)");
-  if (!options.source.empty()) refuse_text_beside_tokenizer(options.files(), options.source);
-  const TokenStream stream(options.files());
+  if (options.data.empty()) refuse("no data: give --data FILE… (text; .bin, .u32 and .npy are token ids)");
+  if (!std::ranges::all_of(options.data, [](const std::string& file) { return names_ids(file); })) {
+    const ModelText text = ModelText::of(options);
+    options.texts = text.ids_of(options.files());
+    options.tokenizer = text.file();
+  }
+  const TokenStream stream = options.stream();
   options.tokens = stream.size();
   if (sequence_needed) check_training_data(options.tokens, options.sequence);
   stream.check_vocabulary(options.shape.vocabulary);
@@ -290,6 +295,9 @@ Inputs model_inputs(const ModelCommandOptions& options) {
   Inputs inputs{.kernels = true, .files = {}};
   for (const std::filesystem::path& file : options.files()) inputs.files.push_back({"--data", file});
   if (config_is_file(options)) inputs.files.push_back({"--config", options.config});
+  if (!options.tokenizer.empty())
+    inputs.files.push_back(
+        {options.model.empty() ? "--resume" : "--model", options.tokenizer, options.tokenizer.filename().string()});
   if (options.model.empty()) return inputs;
   std::vector<std::filesystem::path> read = ModelFolder(options.model).paths();
   read.insert(read.begin(), std::filesystem::path(options.model) / "config.json");

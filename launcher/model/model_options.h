@@ -7,6 +7,7 @@
 #include "launcher/options.h"
 #include "launcher/report.h"
 #include "layers/io/config.h"
+#include "layers/io/data.h"
 #include "layers/layout/setting.h"
 
 #include <cstddef>
@@ -54,11 +55,15 @@ struct ModelCommandOptions {
   ModelConfig shape;                   ///< the model of --config or of the folder's config.json
   std::filesystem::path source;        ///< the folder, or else the config.json, that describes the model; empty: a built-in one
   std::uint64_t tokens = 0;            ///< number of tokens in all files of --data
+  IdsOfTexts texts;                    ///< the ids of those of them that a tokenizer reads
+  std::filesystem::path tokenizer;     ///< that tokenizer's file; empty: none is used
 
   /// Adds the rows of the options that a command takes.
   void declare(OptionTable& table, const ModelOptionUse& use = {});
   /// Returns the files of --data.
   std::vector<std::filesystem::path> files() const { return {data.begin(), data.end()}; }
+  /// Opens the files of --data as one stream, after validate_data().
+  TokenStream stream() const { return TokenStream(files(), 2, texts); }
   /// Returns these options as Setting, from which memory and traffic are calculated.
   Setting setting() const;
 };
@@ -72,8 +77,8 @@ enum class ModelUse : std::uint8_t { training, inference };
 /// Turns the texts into values and reads the files' descriptions: the configuration, the headers of weights. Throws
 /// Error(refused). Prints a warning for each field or tensor that is ignored.
 void validate_model(ModelCommandOptions& options, const GlobalOptions& global, const ModelOptionUse& use = {});
-/// Opens the data and counts its tokens. `sequence_needed`: it must hold at least one training sequence. Throws Error(refused),
-/// also for token ids outside the vocabulary.
+/// Opens the data, makes tokens of texts and counts all. `sequence_needed`: it must hold at least one training sequence. Throws
+/// Error(refused), also for token ids outside the vocabulary.
 void validate_data(ModelCommandOptions& options, bool sequence_needed);
 /// Throws Error(refused) if --recompute or --micro-batches is given for a forward pass.
 void check_training_options(const ModelCommandOptions& options, bool forward);

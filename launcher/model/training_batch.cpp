@@ -5,7 +5,7 @@ namespace tsprun::detail::launcher {
 
 TrainingBatch::TrainingBatch(const ModelCommandOptions& options)
     : options_(options),
-      stream_(options.files()),
+      stream_(options.stream()),
       ids_(options.batch * options.sequence),
       labels_(ids_.size()),
       window_(options.sequence + 1) {}

@@ -164,13 +164,30 @@ Ids ids_of(const posix::UniqueFd& file, const std::filesystem::path& path) {
 
 }  // namespace
 
-TokenStream::TokenStream(const std::vector<std::filesystem::path>& files, std::uint64_t fewest) {
+TokenStream::TokenStream(const std::vector<std::filesystem::path>& files, std::uint64_t fewest, const IdsOfTexts& texts) {
   if (files.empty()) throw Error(Cause::refused, "--data: no files; expected text, .bin, .u32 or .npy files");
   for (const std::filesystem::path& path : files) {
+    if (const auto text = texts.find(path); text != texts.end()) {
+      parts_.push_back({.path = path,
+                        .file = {},
+                        .first = size_,
+                        .count = text->second->size(),
+                        .kind = IdKind::i32,
+                        .begin = 0,
+                        .made = text->second});
+      size_ += text->second->size();
+      continue;
+    }
     posix::UniqueFd file = file::open_to_read(path);
     refuse_other_numbers(path);
     const Ids ids = ids_of(file, path);
-    parts_.push_back({path, std::move(file), size_, ids.count, ids.kind, ids.begin});
+    parts_.push_back({.path = path,
+                      .file = std::move(file),
+                      .first = size_,
+                      .count = ids.count,
+                      .kind = ids.kind,
+                      .begin = ids.begin,
+                      .made = {}});
     size_ += ids.count;
   }
   if (size_ < fewest) {
@@ -185,7 +202,15 @@ void TokenStream::check_vocabulary(std::size_t vocabulary) const {
   for (const Part& part : parts_) check_vocabulary(part, vocabulary);
 }
 
-void TokenStream::check_vocabulary(const Part& part, std::size_t vocabulary) const {
+void TokenStream::check_vocabulary(const Part& part, std::size_t vocabulary) {
+  if (part.made) {
+    const auto beyond = std::ranges::find_if(*part.made, [&](Token id) { return static_cast<std::size_t>(id) >= vocabulary; });
+    if (beyond == part.made->end()) return;
+    throw Error(Cause::refused,
+                fmt::format("{}: token id {} at position {}; expected ids below the vocabulary's {}: the tokenizer has more "
+                            "tokens than the model",
+                            part.path.string(), *beyond, beyond - part.made->begin(), vocabulary));
+  }
   const std::size_t width = width_of(part.kind);
   if (width <= sizeof(std::uint16_t)) {
     const std::size_t ids = std::size_t{1} << (8 * width);
@@ -231,6 +256,12 @@ void TokenStream::read(std::uint64_t first, std::span<Token> tokens) const {
         {part->count - inside, static_cast<std::uint64_t>(tokens.size()), static_cast<std::uint64_t>(scratch.size() / width)}));
     if (count == 0) {
       ++part;
+      continue;
+    }
+    if (part->made) {
+      std::ranges::copy(std::span(*part->made).subspan(static_cast<std::size_t>(inside), count), tokens.begin());
+      tokens = tokens.subspan(count);
+      first += count;
       continue;
     }
     file::read(part->file, part->path, part->begin + inside * width, std::span(scratch).first(count * width));
@@ -285,21 +316,6 @@ void refuse_other_numbers(const std::filesystem::path& path) {
   if (ending == ".u32" && seem_wide<std::uint32_t>(first)) {
     throw Error(Cause::refused,
                 fmt::format("{}: every second 32-bit number is 0, as in a file of 64-bit ids; {}", path.string(), kHowToWrite));
-  }
-}
-
-void refuse_text_beside_tokenizer(const std::vector<std::filesystem::path>& files, const std::filesystem::path& model_folder) {
-  constexpr std::array<const char*, 10> kTokenizers = {
-      "tokenizer.json", "tokenizer.model", "vocab.json",  "tokenizer_config.json", "merges.txt",
-      "vocab.txt",      "spiece.model",    "tekken.json", "added_tokens.json",     "sentencepiece.bpe.model"};
-  const auto text = std::find_if_not(files.begin(), files.end(), names_ids);
-  if (text == files.end()) return;
-  for (const char* tokenizer : kTokenizers) {
-    std::error_code error;
-    if (!std::filesystem::exists(model_folder / tokenizer, error)) continue;
-    throw Error(Cause::refused,
-                fmt::format("{}: text, but the model has a tokenizer ({}), which isn't supported; give ids (.bin, .u32 or .npy)",
-                            text->string(), (model_folder / tokenizer).string()));
   }
 }
 

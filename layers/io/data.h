@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -19,13 +21,16 @@ using Token = std::int32_t;
 /// How a file holds ids, all little-endian.
 enum class IdKind : std::uint8_t { u8, u16, u32, i32, i64 };
 
+/// The ids of text files that a tokenizer has made.
+using IdsOfTexts = std::map<std::filesystem::path, std::shared_ptr<const std::vector<Token>>>;
+
 /// The stream of tokens. Tokens are read from the files when they are asked for. Ranks and threads may share it.
 class TokenStream {
  public:
   /// Opens the files, which follow each other in the stream. Throws Error(refused): no files, a file that is missing or not
   /// regular, one that holds numbers of another kind (refuse_other_numbers()) or that its length doesn't fit, fewer than `fewest`
-  /// tokens in all (0 to 2; a prediction needs two).
-  explicit TokenStream(const std::vector<std::filesystem::path>& files, std::uint64_t fewest = 2);
+  /// tokens in all (0 to 2; a prediction needs two). `texts` has the ids of the files among `files` whose bytes aren't their ids.
+  explicit TokenStream(const std::vector<std::filesystem::path>& files, std::uint64_t fewest = 2, const IdsOfTexts& texts = {});
 
   std::uint64_t size() const { return size_; }  ///< N
   /// Checks that all ids are below `vocabulary`, reading the files once if their format allows larger ids. Throws Error(refused)
@@ -43,9 +48,10 @@ class TokenStream {
     std::uint64_t first;  // its first token's place in the stream
     std::uint64_t count;
     IdKind kind;
-    std::uint64_t begin;  // byte of the first
+    std::uint64_t begin;                             // byte of the first
+    std::shared_ptr<const std::vector<Token>> made;  // by a tokenizer; if null, the file has the ids
   };
-  void check_vocabulary(const Part& part, std::size_t vocabulary) const;
+  static void check_vocabulary(const Part& part, std::size_t vocabulary);
   std::vector<Part> parts_;
   std::uint64_t size_ = 0;
 };
@@ -58,9 +64,6 @@ bool names_other_numbers(const std::filesystem::path& path);
 /// are those of another format, a .bin file with Megatron's .idx beside it, or a .bin or .u32 file whose ids seem to have more
 /// bits.
 void refuse_other_numbers(const std::filesystem::path& path);
-
-/// Throws Error(refused) if one of `files` is text although the model folder has a tokenizer: such a model's ids aren't bytes.
-void refuse_text_beside_tokenizer(const std::vector<std::filesystem::path>& files, const std::filesystem::path& model_folder);
 
 /// A window of evaluation: the inputs are t[first, first + length), the labels are the tokens one further. All windows but the
 /// last have length S.

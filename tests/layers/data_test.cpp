@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <string>
 #include <sys/stat.h>
@@ -83,15 +84,18 @@ TEST(TokenStream, NamesTheFirstTokenBeyondTheVocabulary) {
   EXPECT_NO_THROW(TokenStream({text}).check_vocabulary(100));
 }
 
-TEST(TokenStream, RefusesTextForAModelWithATokenizer) {
+TEST(TokenStream, TakesTheIdsOfTextsFromATokenizer) {
   const test::TemporaryFolder folder;
-  const auto text = folder.write("a.txt", "abc");
-  const auto ids = folder.write("b.bin", "abcd");
-  EXPECT_NO_THROW(refuse_text_beside_tokenizer({text, ids}, folder.path()));
-  folder.write("tokenizer.json", "{}");
-  EXPECT_REFUSED(refuse_text_beside_tokenizer({ids, text}, folder.path()), "a.txt", "tokenizer.json",
-                 "give ids (.bin, .u32 or .npy)");
-  EXPECT_NO_THROW(refuse_text_beside_tokenizer({ids}, folder.path()));
+  const auto text = folder.write("a.txt", "whatever");
+  const auto ids = folder.write("b.bin", std::string("\x01\x00\x02\x00", 4));
+  const IdsOfTexts made = {{text, std::make_shared<const std::vector<Token>>(std::vector<Token>{70'000, 3, 4})}};
+  const TokenStream stream({ids, text, ids}, 2, made);
+  const std::vector<Token> all = {1, 2, 70'000, 3, 4, 1, 2};
+  ASSERT_EQ(stream.size(), all.size());
+  EXPECT_EQ(read(stream, 0, all.size()), all);
+  for (std::size_t first = 0; first < all.size(); ++first) EXPECT_EQ(read(stream, first, 1), std::vector<Token>{all[first]});
+  EXPECT_NO_THROW(TokenStream({text}, 2, made).check_vocabulary(70'001));
+  EXPECT_REFUSED(TokenStream({text}, 2, made).check_vocabulary(70'000), "a.txt", "token id 70000 at position 0", "70000");
 }
 
 /// The bytes of little-endian integers.

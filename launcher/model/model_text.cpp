@@ -1,0 +1,127 @@
+// Looks for the tokenizer's file, and reads texts with it.
+#include "launcher/model/model_text.h"
+
+#include "launcher/refuse.h"
+#include "layers/io/file.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+namespace tsprun::detail::launcher {
+
+namespace {
+
+constexpr std::size_t kBytes = 256;
+constexpr std::uint64_t kLargestText = std::uint64_t{1} << 36;
+constexpr const char* kTokenizerFile = "tokenizer.json";
+
+/// Files of tokenizers in other forms.
+constexpr std::array<const char*, 9> kOtherTokenizers = {"tokenizer.model", "vocab.json",        "tokenizer_config.json",
+                                                         "merges.txt",      "vocab.txt",         "spiece.model",
+                                                         "tekken.json",     "added_tokens.json", "sentencepiece.bpe.model"};
+
+bool is_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  return !path.empty() && std::filesystem::is_directory(path, error);
+}
+
+bool exists(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+}  // namespace
+
+ModelText ModelText::without_tokenizer(const ModelCommandOptions& model) {
+  ModelText text;
+  const bool folder = is_folder(model.source);
+  for (const char* other : kOtherTokenizers) {
+    if (!folder || !exists(model.source / other)) continue;
+    text.why_not_ =
+        fmt::format("the model's tokenizer is {}, and only {} is read", (model.source / other).string(), kTokenizerFile);
+    return text;
+  }
+  if (model.shape.vocabulary == kBytes) return text;
+  text.why_not_ = fmt::format("{} has no {}, and a vocabulary of {} isn't that of bytes",
+                              folder ? model.source.string() : model.shape.name, kTokenizerFile, model.shape.vocabulary);
+  return text;
+}
+
+ModelText ModelText::of(const ModelCommandOptions& model) {
+  if (!is_folder(model.source) || !exists(model.source / kTokenizerFile)) return without_tokenizer(model);
+  ModelText text;
+  text.tokenizer_ = text::Tokenizer::load(model.source);
+  text.encoder_ = std::make_shared<text::Encoder>(*text.tokenizer_);
+  text.file_ = model.source / kTokenizerFile;
+  return text;
+}
+
+ModelText ModelText::if_readable(const ModelCommandOptions& model) {
+  try {
+    return of(model);
+  } catch (const Error& error) {
+    if (error.cause() != Cause::refused) throw;
+    spdlog::warn("{}; tokens are shown as numbers", error.what());
+    ModelText text;
+    text.why_not_ = error.what();
+    return text;
+  }
+}
+
+std::vector<Token> ModelText::ids(std::string_view text, std::string_view name) const {
+  if (!why_not_.empty()) {
+    refuse(
+        fmt::format("{}: text, but {}. Without a tokenizer train and eval take token ids (--data tokens.u32), and so does "
+                    "generate (--prompt ids.u32); plan, simulate and block need neither",
+                    name, why_not_));
+  }
+  std::vector<Token> ids;
+  if (!tokenizer_) {
+    for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
+    return ids;
+  }
+  try {
+    encoder_->encode(text, true, ids);
+  } catch (const Error& error) {
+    if (error.cause() != Cause::refused) throw;
+    refuse(fmt::format("{}: {}", name, error.what()));
+  }
+  return ids;
+}
+
+IdsOfTexts ModelText::ids_of(const std::vector<std::filesystem::path>& files) const {
+  IdsOfTexts texts;
+  if (!tokenizer_ && why_not_.empty()) return texts;
+  for (const std::filesystem::path& path : files) {
+    if (names_ids(path) || texts.contains(path)) continue;
+    refuse_other_numbers(path);
+    const std::string text = why_not_.empty() ? file::read_text(path, kLargestText, "a text") : std::string();
+    auto ids = std::make_shared<const std::vector<Token>>(this->ids(text, path.string()));
+    spdlog::info("{}: {} bytes of text are {} tokens", path.string(), text.size(), ids->size());
+    texts.emplace(path, std::move(ids));
+  }
+  return texts;
+}
+
+TokenText::TokenText(const ModelText& text) {
+  if (text.tokenizer()) stream_.emplace(*text.tokenizer(), true);
+}
+
+std::string TokenText::add(std::span<const Token> ids) {
+  std::string text;
+  for (const Token id : ids) {
+    if (stream_) text += stream_->add(id);
+    else if (static_cast<std::size_t>(id) < kBytes) text += static_cast<char>(id);
+    else text += fmt::format("<{}>", id);
+  }
+  return stream_ ? text : bytes_.add(text);
+}
+
+std::string TokenText::finish() { return stream_ ? stream_->finish() : bytes_.rest(); }
+
+}  // namespace tsprun::detail::launcher

@@ -1,0 +1,64 @@
+// How a model's commands make tokens of texts and texts of tokens: by the tokenizer.json of the model's folder, or, where there
+// is none and the vocabulary has 256 ids, as bytes.
+#pragma once
+
+#include "launcher/model/model_options.h"
+#include "launcher/utf8_pieces.h"
+#include "layers/io/data.h"
+#include "layers/text/tokenizer.h"
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tsprun::detail::launcher {
+
+/// The tokens of a model's texts. Copies share the tokenizer; texts are read by one thread at a time.
+class ModelText {
+ public:
+  /// Finds out how the model that validate_model() found makes tokens of texts, and loads its tokenizer. Throws Error(refused)
+  /// for a tokenizer.json that can't be read.
+  static ModelText of(const ModelCommandOptions& model);
+  /// Does as of(), but a tokenizer.json that can't be read only costs a warning, and later the refusal of text.
+  static ModelText if_readable(const ModelCommandOptions& model);
+
+  /// Returns the ids of a text, with those that the tokenizer puts around each. `name` is the text in messages: "--prompt".
+  /// Throws Error(refused): the model has no tokenizer that can be read and its ids aren't bytes, or the text isn't UTF-8.
+  std::vector<Token> ids(std::string_view text, std::string_view name) const;
+  /// Returns the ids of the files that are text, unless their bytes are the ids. Says on the log how many. Throws Error(refused)
+  /// as ids() does, and for files that TokenStream would refuse by their names or first bytes.
+  IdsOfTexts ids_of(const std::vector<std::filesystem::path>& files) const;
+
+  const std::optional<text::Tokenizer>& tokenizer() const { return tokenizer_; }
+  /// Returns tokenizer.json, if it is read; else an empty path.
+  const std::filesystem::path& file() const { return file_; }
+
+ private:
+  static ModelText without_tokenizer(const ModelCommandOptions& model);
+
+  std::optional<text::Tokenizer> tokenizer_;
+  std::shared_ptr<text::Encoder> encoder_;  ///< of the tokenizer; it remembers words
+  std::filesystem::path file_;
+  std::string why_not_;  ///< why text can't become tokens; empty: it can
+};
+
+/// Makes the text of tokens that come one by one, in whole characters. Special tokens are left out.
+class TokenText {
+ public:
+  explicit TokenText(const ModelText& text);
+
+  /// Takes tokens, and returns the text that is certain now.
+  std::string add(std::span<const Token> ids);
+  /// Returns what is left at the end.
+  std::string finish();
+
+ private:
+  std::optional<text::TextStream> stream_;
+  Utf8Pieces bytes_;  ///< without a tokenizer
+};
+
+}  // namespace tsprun::detail::launcher

@@ -1,0 +1,149 @@
+// Text for a model with a tokenizer: `--data` and `--prompt` give what `tokenize`'s ids give, and what is said without one.
+#include "tests/support/text_data.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tsprun::detail::test::model_text_test {
+namespace {
+
+using nlohmann::json;
+using Arguments = std::vector<std::string>;
+
+const std::filesystem::path kFixtures = std::filesystem::path(TSP_ORACLE_DIR) / "../text/fixtures";
+
+/// A model of 429 ids with the tokenizer of byte_fallback.json, whose texts begin with id 1.
+class ModelWithATokenizer : public ::testing::Test {
+ protected:
+  ModelWithATokenizer() {
+    std::ofstream(path("config.json")) << json{{"hidden_size", 32},        {"num_hidden_layers", 1},
+                                               {"num_attention_heads", 4}, {"vocab_size", 429},
+                                               {"intermediate_size", 48},  {"model_type", "llama"},
+                                               {"eos_token_id", nullptr},  {"max_position_embeddings", 256}}
+                                              .dump();
+    std::string ids;
+    for (int i = 0; i < 200; ++i) ids += {static_cast<char>(i * 7 % 251), '\0', '\0', '\0'};
+    std::ofstream(path("any.u32"), std::ios::binary) << ids;
+    report({"train", "--config", path("config.json"), "--data", path("any.u32"), "--seq", "16", "--steps", "1", "--lr", "0.1",
+            "--save", path("run")});
+    std::filesystem::copy_file(kFixtures / "byte_fallback.json", model() + "/tokenizer.json");
+  }
+  std::string path(const std::string& name) const { return data_.path(name); }
+  std::string model() const { return path("run/step-000001"); }
+  std::string write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path(name), std::ios::binary) << bytes;
+    return path(name);
+  }
+  json report(Arguments arguments) {
+    arguments.insert(arguments.end(), {"--json", path("report.json")});
+    last_ = run_tsprun(arguments);
+    EXPECT_EQ(last_.end.code, 0) << last_.describe();
+    return read_json(path("report.json"));
+  }
+  static std::string refused(const Arguments& arguments) {
+    const Finished run = run_tsprun(arguments);
+    EXPECT_EQ(run.end.code, 2) << run.describe();
+    return run.err;
+  }
+  /// Makes ids of a text as `tokenize` does, with the special ones.
+  std::string ids_of(const std::string& text) {
+    const std::string ids = path("made.u32");
+    report({"tokenize", "--model", model(), "--special", write("made.txt", text), "--output", ids});
+    return ids;
+  }
+
+  TextData data_{10};
+  Finished last_;
+};
+
+void expect(const std::string& said, const std::string& part) { EXPECT_NE(said.find(part), std::string::npos) << said; }
+
+const std::string kText = "The cat sat on the mat, and the na\u00efve \u4e2d\u6587 dog said: 12 times!\n";
+
+TEST_F(ModelWithATokenizer, ReadsDataAsItsTokenizerDoes) {
+  std::string text;
+  for (int i = 0; i < 20; ++i) text += kText;
+  const std::string file = write("book.txt", text);
+  const std::string ids = ids_of(text);
+  for (const char* layout : {"tsp=1", "tsp=2"}) {
+    const Arguments evaluate = {"eval", "--model", model(), "--layout", layout, "--seq", "16", "--data"};
+    const auto loss_of = [&](const std::string& data) {
+      Arguments arguments = evaluate;
+      arguments.push_back(data);
+      const json found = report(arguments);
+      return std::pair(found.at("loss"), found.at("tokens"));
+    };
+    EXPECT_EQ(loss_of(file), loss_of(ids)) << layout;
+  }
+  const auto losses = [&](const std::string& data) {
+    json found = json::array();
+    for (const json& step : report({"train", "--resume", path("run"), "--data", data, "--steps", "3"}).at("steps"))
+      found.push_back(step.at("loss"));
+    std::filesystem::remove_all(path("run/step-000003"));
+    return found;
+  };
+  EXPECT_EQ(losses(file), losses(ids));
+}
+
+TEST_F(ModelWithATokenizer, ContinuesAPromptOfText) {
+  const std::string prompt = "The na\u00efve cat";
+  const auto generate = [&](const std::string& beginning, const std::string& layout) {
+    return report({"generate", "--model", model(), "--prompt", beginning, "--tokens", "24", "--temperature", "0", "--layout",
+                   layout})
+        .at("generate");
+  };
+  const json of_text = generate(prompt, "tsp=1");
+  const std::string said = last_.out;
+  EXPECT_EQ(of_text.at("tokens"), generate(ids_of(prompt), "tsp=1").at("tokens"));
+  EXPECT_EQ(of_text.at("tokens"), generate(prompt, "tsp=2").at("tokens"));
+  EXPECT_EQ(of_text.at("prompt"), prompt);
+  EXPECT_EQ(said, prompt + of_text.at("text").get<std::string>() + "\n");
+  // The text is what `tokenize --decode` makes of prompt and added ids.
+  std::ifstream made(ids_of(prompt), std::ios::binary);
+  std::string ids((std::istreambuf_iterator<char>(made)), {});
+  for (const int id : of_text.at("tokens")) ids += {static_cast<char>(id), static_cast<char>(id >> 8), '\0', '\0'};
+  report({"tokenize", "--model", model(), "--decode", write("all.u32", ids), "--output", path("back.txt")});
+  std::ifstream back(path("back.txt"), std::ios::binary);
+  EXPECT_EQ(std::string((std::istreambuf_iterator<char>(back)), {}) + "\n", said);
+
+  // Lines of a file, together.
+  const json together = report({"generate", "--model", model(), "--prompts", write("lines.txt", prompt + "\nA dog\n"), "--tokens",
+                                "24", "--temperature", "0", "--dtype", "f64"})
+                            .at("generate")
+                            .at("texts");
+  EXPECT_EQ(together.at(0).at("prompt"), prompt);
+  EXPECT_EQ(together.at(1).at("prompt"), "A dog");
+}
+
+TEST_F(ModelWithATokenizer, SaysWhichTextCantBeReadAndWhatWorks) {
+  expect(refused({"eval", "--model", model(), "--data", write("latin1.txt", "na\xefve and more")}),
+         "latin1.txt: byte 2 of 14 isn't UTF-8");
+  expect(refused({"generate", "--model", model(), "--prompt", "na\xefve"}), "--prompt: byte 2 of 5 isn't UTF-8");
+  std::filesystem::remove(model() + "/tokenizer.json");
+  for (const Arguments& arguments : {Arguments{"eval", "--model", model(), "--data", write("book.txt", kText)},
+                                     Arguments{"train", "--resume", path("run"), "--steps", "2", "--data", path("book.txt")},
+                                     Arguments{"generate", "--model", model(), "--prompt", "The"}}) {
+    const std::string said = refused(arguments);
+    expect(said, "has no tokenizer.json, and a vocabulary of 429 isn't that of bytes");
+    expect(said, "train and eval take token ids (--data tokens.u32), and so does generate (--prompt ids.u32)");
+  }
+  write("run/step-000001/tokenizer.model", "sentencepiece");
+  expect(refused({"eval", "--model", model(), "--data", path("book.txt")}), "tokenizer.model, and only tokenizer.json is read");
+  // Ids need no tokenizer.
+  report({"eval", "--model", model(), "--data", path("any.u32"), "--seq", "16"});
+  report({"generate", "--model", model(), "--prompt", path("any.u32"), "--tokens", "4"});
+}
+
+TEST_F(ModelWithATokenizer, ShowsNumbersWhereItsTokenizerCantBeRead) {
+  write("run/step-000001/tokenizer.json", "{}");
+  const json found = report({"generate", "--model", model(), "--prompt", path("any.u32"), "--tokens", "4"});
+  expect(last_.err, "tokens are shown as numbers");
+  expect(refused({"generate", "--model", model(), "--prompt", "The"}), "--prompt: text, but ");
+}
+
+}  // namespace
+}  // namespace tsprun::detail::test::model_text_test
