@@ -15,6 +15,7 @@
 #include "layers/model/decode.h"
 #include "layers/model/sampling.h"
 #include "layers/parameters/not_finite.h"
+#include "layers/text/end_tokens.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
 
@@ -22,7 +23,9 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <filesystem>
 #include <functional>
 #include <span>
 #include <string>
@@ -74,11 +77,13 @@ struct GenerateOptions {
   Given<double> temperature{1.0};
   Given<std::size_t> top_k{0};
   Given<double> top_p{1.0};
-  std::string audit;  ///< "report": print the audit's tables, not only its verdict; "strict": and fail if a figure differs
+  bool ignore_ends = false;  ///< --ignore-eos
+  std::string audit;         ///< "report": print the audit's tables, not only its verdict; "strict": and fail if a figure differs
 
   // Values derived during validation, not given on the command line.
   ModelText reader;           ///< makes text of tokens
   std::vector<Prompt> texts;  ///< at least one
+  std::vector<Token> ends;    ///< ids that end a text
   SamplingOptions sampling;
 
   /// Adds the rows of the options.
@@ -89,7 +94,8 @@ struct GenerateOptions {
 struct OwnTexts {
   std::size_t first = 0;  ///< number of the first among the texts of all replicas
   std::vector<std::vector<Token>> prompts;
-  std::vector<std::vector<Token>> added;
+  std::vector<std::vector<Token>> added;  ///< also what is drawn for a text that has ended, while others go on
+  std::vector<std::size_t> lengths;       ///< tokens up to the one that ended a text; 0: none has
 
   OwnTexts(Mesh& mesh, std::span<const Prompt> all) {
     const Chunks cut = Chunks::balanced(mesh.layout().data(), all.size());
@@ -97,6 +103,7 @@ struct OwnTexts {
     first = cut.offset(replica);
     for (const Prompt& prompt : all.subspan(first, cut.count(replica))) prompts.push_back(prompt.ids);
     added.resize(prompts.size());
+    lengths.resize(prompts.size());
   }
   std::size_t count() const { return prompts.size(); }
   /// Returns how many tokens each text has in the cache once `tokens` are added: K and V of the last are never needed.
@@ -104,6 +111,19 @@ struct OwnTexts {
     std::vector<std::size_t> positions;
     for (const std::vector<Token>& prompt : prompts) positions.push_back(prompt.size() + tokens - 1);
     return positions;
+  }
+  /// Notes which texts the tokens added last have ended. Returns whether all have ended.
+  bool all_ended(std::span<const Token> ends) {
+    bool all = true;
+    for (std::size_t text = 0; text < count(); ++text) {
+      if (lengths[text] == 0 && std::ranges::find(ends, added[text].back()) != ends.end()) lengths[text] = added[text].size();
+      all = all && lengths[text] != 0;
+    }
+    return all;
+  }
+  /// Returns what was added to a text up to its end.
+  std::span<const Token> whole(std::size_t text) const {
+    return std::span(added[text]).first(lengths[text] == 0 ? added[text].size() : lengths[text]);
   }
   /// Returns token `number` of every text after its prompt.
   std::vector<Token> at(std::size_t number) const {
@@ -116,19 +136,24 @@ struct OwnTexts {
 /// Returns the ranks that decode the same texts.
 Communicator& replica_of(Mesh& mesh) { return mesh.group(mesh.layout().axes_of_replica()); }
 
-/// Returns the tokens added to the texts of all replicas, `tokens` each, in order, on every rank. Collective.
-std::vector<std::vector<Token>> added_to_all(Session& session, const OwnTexts& own, std::size_t count, std::size_t tokens) {
-  if (own.count() == count) return own.added;
-  std::vector<Token> ids(count * tokens);
-  if (replica_of(session.mesh()).rank() == 0) {
-    for (std::size_t text = 0; text < own.count(); ++text)
-      std::ranges::copy(own.added[text], ids.begin() + static_cast<std::ptrdiff_t>((own.first + text) * tokens));
+/// Returns the tokens added to the texts of all replicas, at most `most` each, in order, on every rank. Collective.
+std::vector<std::vector<Token>> added_to_all(Session& session, const OwnTexts& own, std::size_t count, std::size_t most) {
+  const std::size_t width = 1 + most;  // their number, then they
+  std::vector<Token> ids(count * width);
+  if (own.count() == count || replica_of(session.mesh()).rank() == 0) {
+    for (std::size_t text = 0; text < own.count(); ++text) {
+      const std::span<const Token> added = own.whole(text);
+      const auto to = ids.begin() + static_cast<std::ptrdiff_t>((own.first + text) * width);
+      *to = static_cast<Token>(added.size());
+      std::ranges::copy(added, to + 1);
+    }
   }
-  session.world().all_reduce(Buffer(ids.data(), ids.size(), DType::i32), Reduction::sum);
-  std::vector<std::vector<Token>> all(count);
+  if (own.count() != count) session.world().all_reduce(Buffer(ids.data(), ids.size(), DType::i32), Reduction::sum);
+  std::vector<std::vector<Token>> all;
   for (std::size_t text = 0; text < count; ++text) {
-    const auto first = ids.begin() + static_cast<std::ptrdiff_t>(text * tokens);
-    all[text].assign(first, first + static_cast<std::ptrdiff_t>(tokens));
+    const std::span<const Token> of = std::span(ids).subspan(text * width);
+    const std::span<const Token> added = of.subspan(1, static_cast<std::size_t>(of.front()));
+    all.emplace_back(added.begin(), added.end());
   }
   return all;
 }
@@ -171,12 +196,13 @@ void check_logits(Session& session, Model& model, Decoder& decoder, const ConstT
 }
 
 /// Returns a text as the report has it. Prompt and text together are the text of all tokens.
-nlohmann::ordered_json text_json(const ModelText& reader, const Prompt& prompt, const std::vector<Token>& added) {
-  TokenText text(reader);
+nlohmann::ordered_json text_json(const GenerateOptions& options, const Prompt& prompt, const std::vector<Token>& added) {
+  TokenText text(options.reader);
   const std::string before = text.add(prompt.ids);
   std::string after = text.add(added);
   after += text.finish();
-  return {{"text", utf8(after)}, {"tokens", added}, {"prompt", utf8(before)}};
+  const bool ended = std::ranges::find(options.ends, added.back()) != options.ends.end();
+  return {{"text", utf8(after)}, {"tokens", added}, {"prompt", utf8(before)}, {"ended_by", ended ? "eos" : "length"}};
 }
 
 void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& global, const ModelCommandOptions& shape,
@@ -201,7 +227,7 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
     for (std::size_t text = 0; text < texts.count(); ++text)
       texts.added[text].push_back(sample(logits.select(0, text), options.sampling, number));
     stream.say({&texts.added.front().back(), 1});
-    if (number + 1 == options.tokens) break;
+    if (texts.all_ended(options.ends) || number + 1 == options.tokens) break;
     logits = decoder.step(texts.at(number));
   }
   const std::uint64_t ended = posix::now_ns();
@@ -209,9 +235,12 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
   audit.tokens = context.traffic() - before;
   audit.seconds = rank.times();
   audit.memory_peak = rank.memory_peaks();
-  double received = 0;  // by all ranks, since they take turns in holding a token's K and V
-  for (const std::uint64_t bytes : audit.tokens.received) received += static_cast<double>(bytes);
-  context.world().all_reduce(ConstBuffer(&received, 1, DType::f64), Buffer(&received, 1, DType::f64), Reduction::sum);
+  // Of all ranks, since they take turns in holding a token's K and V: received bytes, and tokens that were put in after prompts.
+  std::array<double, 2> sums{};
+  for (const std::uint64_t bytes : audit.tokens.received) sums[0] += static_cast<double>(bytes);
+  if (replica_of(session.mesh()).rank() == 0) sums[1] = static_cast<double>((texts.added.front().size() - 1) * texts.count());
+  context.world().all_reduce(ConstBuffer(sums.data(), sums.size(), DType::f64), Buffer(sums.data(), sums.size(), DType::f64),
+                             Reduction::sum);
   const std::vector<std::vector<Token>> added = added_to_all(session, texts, options.texts.size(), options.tokens);
   stream.end();
   if (session.speaks()) {
@@ -220,27 +249,29 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
     };
     nlohmann::ordered_json report;
     std::size_t given = 0;
+    std::size_t made = 0;
     for (std::size_t text = 0; text < added.size(); ++text) {
       const Prompt& prompt = options.texts[text];
       given += prompt.ids.size();
+      made += added[text].size();
       if (options.prompts.empty()) {
-        report = text_json(options.reader, prompt, added[text]);
+        report = text_json(options, prompt, added[text]);
         continue;
       }
-      nlohmann::ordered_json& of = report["texts"].emplace_back(text_json(options.reader, prompt, added[text]));
+      nlohmann::ordered_json& of = report["texts"].emplace_back(text_json(options, prompt, added[text]));
       sink.line(nlohmann::ordered_json(of["prompt"].get<std::string>() + of["text"].get<std::string>()).dump());
     }
-    const std::size_t later = (options.tokens - 1) * added.size();
-    report["tokens_per_s"] = speed(options.tokens * added.size(), ended - begun);
+    report["tokens_per_s"] = speed(made, ended - begun);
     report["prefill_tokens_per_s"] = speed(given, prefilled - begun);
-    report["decode_tokens_per_s"] = speed(later, ended - prefilled);
-    report["received_bytes_per_token"] = later > 0 ? received / static_cast<double>(later) : 0;
+    report["decode_tokens_per_s"] = speed(made - added.size(), ended - prefilled);
+    report["received_bytes_per_token"] = sums[1] > 0 ? sums[0] / sums[1] : 0;
     sink.set("generate", report);
   }
   std::vector<DecodedText> decoded;
+  const std::vector<std::size_t> room = texts.positions(options.tokens);
   for (std::size_t text = 0; text < texts.count(); ++text) {
     texts.added[text].pop_back();
-    decoded.push_back({texts.prompts[text], texts.added[text]});
+    decoded.push_back({.prompt = texts.prompts[text], .added = texts.added[text], .room = room[text]});
   }
   finish_with_text_audit(session, audit, shape, decoded, options.audit);
 }
@@ -276,12 +307,14 @@ void GenerateOptions::declare(OptionTable& table) {
   table.add("--prompt TEXT|FILE", prompt, "what the text begins with, or a file of token ids: .bin, .u32 or .npy",
             computed | reads);
   table.add("--prompts FILE", prompts, "instead: each line begins a text of its own, and all are decoded together", reads);
-  table.add("--tokens N", tokens, "tokens to add; without this option fewer where the model has no room for so many");
+  table.add("--tokens N", tokens, "tokens to add at most; without this option fewer where the model has no room for so many");
   table.add("--temperature T", temperature, "of the logits; 0: always the likeliest token",
             Number{{.lowest = 0, .highest = kHottest}});
   table.add("--top-k K", top_k, "only the K likeliest; 0: all");
   table.add("--top-p P", top_p, "only the likeliest that together have this probability",
             Number{{.lowest = 0, .highest = 1, .open = true}});
+  table.add("--ignore-eos", ignore_ends,
+            "go on behind the tokens that end a text, as the model's generation_config.json or config.json names them");
   OptionRow& row =
       table.add("--audit MODE", audit,
                 "print on stderr what every rank held and received, beside the forecast; strict: and exit with 1 if a "
@@ -315,6 +348,7 @@ void GenerateCommand::read_texts() {
                ? "generate needs --prompt TEXT or --prompts FILE; try --prompt 'The '"
                : "--prompt and --prompts: give one of them; --prompts takes the texts' beginnings from a file");
   }
+  if (!options_.ignore_ends && !model_.model.empty()) options_.ends = text::end_tokens(model_.source);
   options_.reader = ModelText::if_readable(model_);
   model_.tokenizer = options_.reader.file();
   options_.texts = options_.prompts.empty() ? std::vector{read_prompt(options_.prompt, model_, options_.reader)}
@@ -379,7 +413,7 @@ void GenerateCommand::validate(const GlobalOptions& global) {
       [&](const theory::MeshSetting& of, int rank, const theory::PeakOptions& how) {
         std::vector<DecodedText> texts;  // what is added doesn't matter
         for (const Prompt& prompt : own(layout.place(layout.data_axis(), rank)))
-          texts.push_back({prompt.ids, std::vector<Token>(options_.tokens - 1)});
+          texts.push_back({.prompt = prompt.ids, .added = std::vector<Token>(options_.tokens - 1)});
         return theory::decoding_counts(of, rank, texts, how).memory;
       },
       longest_first(layout.data(), own));
@@ -387,6 +421,9 @@ void GenerateCommand::validate(const GlobalOptions& global) {
 
 Inputs GenerateCommand::inputs() const {
   Inputs inputs = model_inputs(model_);
+  if (const auto generation = model_.source / "generation_config.json";
+      !options_.ends.empty() && std::filesystem::exists(generation))
+    inputs.files.push_back({"--model", generation, generation.filename().string()});
   if (!options_.prompts.empty()) inputs.files.push_back({"--prompts", options_.prompts});
   if (prompt_is_file(options_.prompt)) inputs.files.push_back({"--prompt", options_.prompt});
   return inputs;

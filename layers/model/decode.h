@@ -30,6 +30,7 @@ namespace tsprun::detail {
 struct DecodedText {
   std::vector<Token> prompt;
   std::vector<Token> added;
+  std::size_t room = 0;  ///< tokens for which the cache has room, if they are more than these
 };
 
 /// Texts that are being decoded: their lengths so far, and this rank's part of the K/V cache. All ranks of a replica call the

@@ -233,7 +233,7 @@ RankCounts decoding_counts(const MeshSetting& of, int rank, std::span<const Deco
   std::vector<std::size_t> positions;
   std::vector<std::vector<Token>> prompts;
   for (const DecodedText& text : texts) {
-    positions.push_back(text.prompt.size() + text.added.size());
+    positions.push_back(std::max(text.room, text.prompt.size() + text.added.size()));
     prompts.push_back(text.prompt);
   }
   Decoder decoder(phantom.rank, model, std::move(positions));

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -117,6 +119,47 @@ TEST_F(ModelWithATokenizer, ContinuesAPromptOfText) {
                             .at("texts");
   EXPECT_EQ(together.at(0).at("prompt"), prompt);
   EXPECT_EQ(together.at(1).at("prompt"), "A dog");
+}
+
+TEST_F(ModelWithATokenizer, EndsATextAtAnyOfItsEnds) {
+  const Arguments common = {"generate", "--model", model(), "--tokens", "24",    "--dtype",
+                            "f64",      "--seed",  "3",     "--audit",  "strict"};
+  const auto generate = [&](Arguments more) {
+    more.insert(more.begin(), common.begin(), common.end());
+    return report(more).at("generate");
+  };
+  const auto tokens_of = [](const json& text) { return text.at("tokens").get<std::vector<int>>(); };
+  const std::vector<std::string> prompts = {"The cat", "A dog", "12 times"};
+  std::vector<std::vector<int>> endless;
+  for (const std::string& prompt : prompts) {
+    const json text = generate({"--prompt", prompt});
+    EXPECT_EQ(text.at("ended_by"), "length");
+    endless.push_back(tokens_of(text));
+    ASSERT_EQ(endless.back().size(), 24U);
+  }
+  // Two ids end texts: one of the first text, and one of the second that comes later.
+  const std::vector<int> ends = {endless[0][4], endless[1][9]};
+  write("run/step-000001/generation_config.json", json{{"eos_token_id", ends}}.dump());
+  std::vector<std::vector<int>> expected;
+  for (const std::vector<int>& text : endless) {
+    const auto end = std::find_first_of(text.begin(), text.end(), ends.begin(), ends.end());
+    expected.emplace_back(text.begin(), end == text.end() ? end : end + 1);
+  }
+  ASSERT_LE(expected[0].size(), 5U);
+  ASSERT_LE(expected[1].size(), 10U);
+  for (const char* layout : {"tsp=1", "tsp=2", "tp=2"}) {
+    const json text = generate({"--prompt", prompts[0], "--layout", layout});
+    EXPECT_EQ(tokens_of(text), expected[0]) << layout;
+    EXPECT_EQ(text.at("ended_by"), "eos");
+  }
+  EXPECT_EQ(tokens_of(generate({"--prompt", prompts[0], "--ignore-eos"})), endless[0]);
+
+  std::string lines;
+  for (const std::string& prompt : prompts) lines += prompt + "\n";
+  for (const char* layout : {"tsp=1", "sp=2", "dp=2", "dp=3", "dp=2,tsp=2"}) {
+    const json texts = generate({"--prompts", write("lines.txt", lines), "--layout", layout}).at("texts");
+    for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(tokens_of(texts.at(i)), expected[i]) << layout << ", " << i;
+  }
 }
 
 TEST_F(ModelWithATokenizer, SaysWhichTextCantBeReadAndWhatWorks) {
