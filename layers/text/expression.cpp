@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <oniguruma.h>
 
+#include <algorithm>
 #include <array>
 #include <ctime>
 #include <mutex>
@@ -28,11 +29,23 @@ constexpr unsigned kMostPlaces = 16'000'000;
 constexpr double kMostSeconds = 2;
 constexpr double kMostSecondsPerByte = 1e-6;
 constexpr std::uint64_t kCallsBetweenLooks = 256;
+// A call of the engine tries a match at so many places that they can take in this many bytes, some 0.1 s at worst.
+constexpr std::size_t kBytesOfACall = std::size_t{1} << 26;
 
 double processor_seconds() {
   timespec now{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+/// Returns the end of the places at which one call tries matches: of a long text a few.
+std::size_t places_end(std::string_view text, std::size_t from) {
+  const std::size_t left = text.size() - from;
+  if (left == 0 || kBytesOfACall / left >= left) return text.size();
+  std::size_t end = from;
+  const std::size_t last = from + std::max<std::size_t>(kBytesOfACall / left, 1);
+  while (end < last) end += character_at(text, end).bytes;
+  return end;
 }
 
 const OnigUChar* bytes_of(const char* text) { return reinterpret_cast<const OnigUChar*>(text); }
@@ -113,13 +126,18 @@ bool Pattern::find_from(std::string_view text, std::size_t from, Search& search,
   const OnigUChar* begin = bytes_of(text.data());
   // A search may try at each place: enough for what any tokenizer needs, too little for the square of a long text's length.
   onig_set_retry_limit_in_search_of_match_param(scratch.limits, kMostSteps + kMostStepsPerByte * text.size());
-  const int at = onig_search_with_param(compiled_->regex, begin, begin + text.size(), begin + from, begin + text.size(),
-                                        scratch.region, ONIG_OPTION_NONE, scratch.limits);
-  if (search.calls++ % kCallsBetweenLooks == 0) {
-    const double now = processor_seconds();
-    if (search.calls == 1) search.began = now;
-    if (now - search.began > kMostSeconds + kMostSecondsPerByte * static_cast<double>(text.size()))
-      give_up(text, from, "it takes too long");
+  int at = ONIG_MISMATCH;
+  for (bool first = true; first || (at == ONIG_MISMATCH && from < text.size()); first = false) {
+    const std::size_t to = places_end(text, from);
+    at = onig_search_with_param(compiled_->regex, begin, begin + text.size(), begin + from, begin + to, scratch.region,
+                                ONIG_OPTION_NONE, scratch.limits);
+    if (search.calls++ % kCallsBetweenLooks == 0 || !first) {
+      const double now = processor_seconds();
+      if (search.calls == 1) search.began = now;
+      if (now - search.began > kMostSeconds + kMostSecondsPerByte * static_cast<double>(text.size()))
+        give_up(text, from, "it takes too long");
+    }
+    from = to;
   }
   if (at == ONIG_MISMATCH) return false;
   if (at < 0) give_up(text, from, trouble(at, nullptr));

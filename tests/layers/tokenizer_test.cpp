@@ -175,6 +175,15 @@ TEST(Tokenizer, RefusesTextsThatItCantCut) {
   const Tokenizer far = parsed(R"("pre_tokenizer":null)",
                                R"x("pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":"a(?=a*+)"}})x");
   EXPECT_REFUSED(encoded(far, std::string(300'000, 'a')), "expression", "gives up", "too long");
+  // The engine doesn't count what a match takes in; asked about all places at once it took time in the square of the letters.
+  const Tokenizer taking =
+      parsed(R"("pre_tokenizer":null)", R"("pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":"a+[bc]"}})");
+  EXPECT_EQ(encoded(taking, std::string(1'000'000, 'a')), std::vector<Token>(1'000'000, 0));
+  // A match far from the beginning is found.
+  const Tokenizer removing =
+      parsed(R"("pre_tokenizer":null)", R"("pre_tokenizer":{"type":"Split","behavior":"Removed","pattern":{"Regex":"a+[bc]"}})");
+  const std::string many(40'000, 'b');
+  EXPECT_EQ(encoded(removing, many + "aab" + many), std::vector<Token>(80'000, 1));
 }
 
 TEST(Tokenizer, LoadsManyTokensInTimeInProportion) {
