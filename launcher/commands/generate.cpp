@@ -3,6 +3,7 @@
 // stderr.
 #include "core/kernels/finite.h"
 #include "launcher/commands/command.h"
+#include "launcher/commands/decoding.h"
 #include "launcher/commands/prompts.h"
 #include "launcher/model/audit.h"
 #include "launcher/model/layouts.h"
@@ -37,16 +38,6 @@ namespace tsprun::detail::launcher {
 namespace {
 
 constexpr ModelOptionUse kGenerateUse{.model_folder = true, .data = false, .seed = true, .recompute = false, .audit = false};
-/// Returns the nearest layout that can be decoded: with tsp instead of zero3.
-Layout decodable(const Layout& layout) {
-  Layout works;
-  for (const Axis& axis : layout.axes) {
-    const AxisRow& row = row_of(axis.kind);
-    const bool decoded = row.why_not_decoded.empty();
-    if (decoded || row.decoded_instead) works.axes.push_back({decoded ? axis.kind : *row.decoded_instead, axis.degree});
-  }
-  return works.axes.empty() ? Layout::tsp(layout.ranks()) : works;
-}
 
 /// Returns the replicas with most tokens in their prompts, so many as forecasts look at.
 std::vector<int> longest_first(int replicas, const std::function<std::span<const Prompt>(int replica)>& texts_of) {
@@ -74,9 +65,7 @@ struct GenerateOptions {
   std::string prompt;   ///< empty: the prompts are those of a file
   std::string prompts;  ///< the file
   Given<std::size_t> tokens{64};
-  Given<double> temperature{1.0};
-  Given<std::size_t> top_k{0};
-  Given<double> top_p{1.0};
+  DrawingOptions drawing;
   bool ignore_ends = false;  ///< --ignore-eos
   std::string audit;         ///< "report": print the audit's tables, not only its verdict; "strict": and fail if a figure differs
 
@@ -292,7 +281,6 @@ class GenerateCommand final : public Command {
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
-  void refuse_ignored() const;
   void read_texts();
   void check_replicas(const GlobalOptions& global, const Layout& layout) const;
 
@@ -302,17 +290,12 @@ class GenerateCommand final : public Command {
 
 void GenerateOptions::declare(OptionTable& table) {
   using enum Trait;
-  constexpr double kHottest = 1e6;
   table.group("Generation");
   table.add("--prompt TEXT|FILE", prompt, "what the text begins with, or a file of token ids: .bin, .u32 or .npy",
             computed | reads);
   table.add("--prompts FILE", prompts, "instead: each line begins a text of its own, and all are decoded together", reads);
   table.add("--tokens N", tokens, "tokens to add at most; without this option fewer where the model has no room for so many");
-  table.add("--temperature T", temperature, "of the logits; 0: always the likeliest token",
-            Number{{.lowest = 0, .highest = kHottest}});
-  table.add("--top-k K", top_k, "only the K likeliest; 0: all");
-  table.add("--top-p P", top_p, "only the likeliest that together have this probability",
-            Number{{.lowest = 0, .highest = 1, .open = true}});
+  drawing.declare(table);
   table.add("--ignore-eos", ignore_ends,
             "go on behind the tokens that end a text, as the model's generation_config.json or config.json names them");
   OptionRow& row =
@@ -329,17 +312,6 @@ void GenerateOptions::declare(OptionTable& table) {
 void GenerateCommand::declare(OptionTable& table) {
   model_.declare(table, kGenerateUse);
   options_.declare(table);
-}
-
-/// Refuses options of drawing where nothing is drawn.
-void GenerateCommand::refuse_ignored() const {
-  if (options_.temperature != 0) return;
-  const auto drawn = [](const std::string& option, const std::string& text) {
-    refuse(
-        fmt::format("{} {}: --temperature 0 draws nothing, but takes the likeliest token; leave one of them out", option, text));
-  };
-  if (options_.top_k != 0) drawn("--top-k", options_.top_k.text);
-  if (options_.top_p < 1) drawn("--top-p", options_.top_p.text);
 }
 
 void GenerateCommand::read_texts() {
@@ -371,15 +343,7 @@ void GenerateCommand::check_replicas(const GlobalOptions& global, const Layout& 
 void GenerateCommand::validate(const GlobalOptions& global) {
   validate_model(model_, global, kGenerateUse);
   const Layout layout = layout_of(global);
-  if (const std::string why = Decoder::why_not(layout.plain()); !why.empty()) {
-    refuse(fmt::format("{}: generate can't decode so: {}; try --layout {}", ranks_as_typed(global), why,
-                       decodable(global.layout).print()));
-  }
-  for (const Axis& axis : layout.axes) {
-    const Variant* variant = variant_of(axis);
-    if (variant != nullptr && !variant->why_not_decoded.empty())
-      refuse(fmt::format("--{} {}: generate can't decode so: {}", name(axis.kind), variant->name, variant->why_not_decoded));
-  }
+  check_decodable("generate", global);
   read_texts();
   check_replicas(global, layout);
   const std::size_t room = model_.shape.max_positions;
@@ -390,21 +354,14 @@ void GenerateCommand::validate(const GlobalOptions& global) {
     shortest = std::min(shortest, prompt.ids.size());
     longest = std::max(longest, prompt.ids.size());
   }
-  const auto check = [](const char* option, Given<std::size_t>& number, std::int64_t lowest, std::int64_t highest) {
-    number = static_cast<std::size_t>(
-        parse_integer(option, number.given() ? number.text : std::to_string(number.value), lowest, highest));
-  };
   if (!options_.tokens.given() && longest + options_.tokens > room) {
     options_.tokens = room - longest;
     spdlog::info("--tokens {}: as many as the model's {} positions leave after {} tokens of a prompt", options_.tokens.value,
                  room, longest);
   }
-  check("--tokens", options_.tokens, 1, static_cast<std::int64_t>(room - shortest));
+  options_.tokens = checked("--tokens", options_.tokens, 1, room - shortest);
   check_room(options_.texts, options_.tokens, room);
-  check("--top-k", options_.top_k, 0, static_cast<std::int64_t>(model_.shape.vocabulary));
-  refuse_ignored();
-  options_.sampling = {
-      .temperature = options_.temperature, .top_k = options_.top_k, .top_p = options_.top_p, .seed = model_.seed};
+  options_.sampling = options_.drawing.validated(model_.shape.vocabulary, model_.seed);
   validate_memory(model_, global, ModelUse::inference);
   const Chunks cut = Chunks::balanced(layout.data(), options_.texts.size());
   const auto own = [&](int replica) { return std::span(options_.texts).subspan(cut.offset(replica), cut.count(replica)); };

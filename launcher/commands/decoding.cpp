@@ -1,0 +1,62 @@
+// Declares and checks what generate and chat share.
+#include "launcher/commands/decoding.h"
+
+#include "launcher/model/layouts.h"
+#include "launcher/option_table.h"
+#include "launcher/refuse.h"
+#include "launcher/values.h"
+#include "layers/model/decode.h"
+
+#include <fmt/format.h>
+
+namespace tsprun::detail::launcher {
+
+void DrawingOptions::declare(OptionTable& table) {
+  constexpr double kHottest = 1e6;
+  table.add("--temperature T", temperature, "of the logits; 0: always the likeliest token",
+            Number{{.lowest = 0, .highest = kHottest}});
+  table.add("--top-k K", top_k, "only the K likeliest; 0: all");
+  table.add("--top-p P", top_p, "only the likeliest that together have this probability",
+            Number{{.lowest = 0, .highest = 1, .open = true}});
+}
+
+SamplingOptions DrawingOptions::validated(std::size_t vocabulary, std::uint64_t seed) {
+  top_k = checked("--top-k", top_k, 0, vocabulary);
+  const auto drawn = [](const std::string& option, const std::string& text) {
+    refuse(
+        fmt::format("{} {}: --temperature 0 draws nothing, but takes the likeliest token; leave one of them out", option, text));
+  };
+  if (temperature == 0 && top_k != 0) drawn("--top-k", top_k.text);
+  if (temperature == 0 && top_p < 1) drawn("--top-p", top_p.text);
+  return {.temperature = temperature, .top_k = top_k, .top_p = top_p, .seed = seed};
+}
+
+std::size_t checked(const char* option, const Given<std::size_t>& number, std::size_t lowest, std::size_t highest) {
+  return static_cast<std::size_t>(parse_integer(option, number.given() ? number.text : std::to_string(number.value),
+                                                static_cast<std::int64_t>(lowest), static_cast<std::int64_t>(highest)));
+}
+
+Layout decodable(const Layout& layout) {
+  Layout works;
+  for (const Axis& axis : layout.axes) {
+    const AxisRow& row = row_of(axis.kind);
+    const bool decoded = row.why_not_decoded.empty();
+    if (decoded || row.decoded_instead) works.axes.push_back({decoded ? axis.kind : *row.decoded_instead, axis.degree});
+  }
+  return works.axes.empty() ? Layout::tsp(layout.ranks()) : works;
+}
+
+void check_decodable(std::string_view command, const GlobalOptions& global) {
+  const Layout layout = layout_of(global);
+  if (const std::string why = Decoder::why_not(layout.plain()); !why.empty()) {
+    refuse(fmt::format("{}: {} can't decode so: {}; try --layout {}", ranks_as_typed(global), command, why,
+                       decodable(global.layout).print()));
+  }
+  for (const Axis& axis : layout.axes) {
+    const Variant* variant = variant_of(axis);
+    if (variant != nullptr && !variant->why_not_decoded.empty())
+      refuse(fmt::format("--{} {}: {} can't decode so: {}", name(axis.kind), variant->name, command, variant->why_not_decoded));
+  }
+}
+
+}  // namespace tsprun::detail::launcher

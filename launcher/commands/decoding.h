@@ -1,0 +1,35 @@
+// What commands that decode texts have in common: the options of drawing tokens, and the layouts that work.
+#pragma once
+
+#include "launcher/options.h"
+#include "layers/layout/layout.h"
+#include "layers/model/sampling.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tsprun::detail::launcher {
+
+/// The options of drawing, each with its default.
+struct DrawingOptions {
+  Given<double> temperature{1.0};
+  Given<std::size_t> top_k{0};
+  Given<double> top_p{1.0};
+
+  /// Adds the rows of the options.
+  void declare(OptionTable& table);
+  /// Checks them together. Throws Error(refused), also for those that would change nothing.
+  SamplingOptions validated(std::size_t vocabulary, std::uint64_t seed);
+};
+
+/// Returns a whole number that was given, or the default, if it is within the bounds. Throws Error(refused).
+std::size_t checked(const char* option, const Given<std::size_t>& number, std::size_t lowest, std::size_t highest);
+
+/// Returns the nearest layout that can be decoded: with tsp instead of zero3.
+Layout decodable(const Layout& layout);
+/// Throws Error(refused) unless a command can decode under the layout.
+void check_decodable(std::string_view command, const GlobalOptions& global);
+
+}  // namespace tsprun::detail::launcher
