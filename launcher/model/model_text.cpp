@@ -30,7 +30,7 @@ bool is_folder(const std::filesystem::path& path) {
   return !path.empty() && std::filesystem::is_directory(path, error);
 }
 
-bool exists(const std::filesystem::path& path) {
+bool there(const std::filesystem::path& path) {
   std::error_code error;
   return std::filesystem::exists(path, error);
 }
@@ -41,7 +41,7 @@ ModelText ModelText::without_tokenizer(const ModelCommandOptions& model) {
   ModelText text;
   const bool folder = is_folder(model.source);
   for (const char* other : kOtherTokenizers) {
-    if (!folder || !exists(model.source / other)) continue;
+    if (!folder || !there(model.source / other)) continue;
     text.why_not_ =
         fmt::format("the model's tokenizer is {}, and only {} is read", (model.source / other).string(), kTokenizerFile);
     return text;
@@ -53,7 +53,7 @@ ModelText ModelText::without_tokenizer(const ModelCommandOptions& model) {
 }
 
 ModelText ModelText::of(const ModelCommandOptions& model) {
-  if (!is_folder(model.source) || !exists(model.source / kTokenizerFile)) return without_tokenizer(model);
+  if (!is_folder(model.source) || !there(model.source / kTokenizerFile)) return without_tokenizer(model);
   ModelText text;
   text.tokenizer_ = text::Tokenizer::load(model.source);
   text.encoder_ = std::make_shared<text::Encoder>(*text.tokenizer_);

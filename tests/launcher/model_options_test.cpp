@@ -122,7 +122,7 @@ TEST(ModelOptions, LayoutsThatCantBeAreRefusedByName) {
   GlobalOptions megatron = job("sp=4");
   megatron.variant(AxisKind::tp) = 1;
   EXPECT_EQ(refusal_under(megatron), "--tp sequence: --layout sp=4 has no tp axis to exchange over; try --layout tp=4");
-  EXPECT_EQ(test::refusal([] { check_batch(job("dp=2,tsp=2"), 3); }),
+  EXPECT_EQ(test::refusal([] { check_batch(job("dp=2,tsp=2"), 3, 1); }),
             "--layout dp=2,tsp=2: --batch 3 doesn't divide by dp=2; try --batch 2 or 4");
 }
 
