@@ -303,8 +303,10 @@ void Links::fail(Cause cause, int peer, const std::string& what, std::uint64_t b
 /// Writes this rank's choices to the store, and waits until they have arrived.
 void Links::tell(bootstrap::StoreClient& client) const {
   std::string text;
-  for (const LinkChoice& choice : choices_)
-    text += fmt::format("{}\t{}\t{}\n", choice.kind, choice.why, fmt::join(choice.ranks, ","));
+  for (const LinkChoice& choice : choices_) {
+    const std::size_t room = text.size() < kReasonsBytes ? kReasonBytes : 0;
+    text += fmt::format("{}\t{}\t{}\n", choice.kind, std::string_view(choice.why).substr(0, room), fmt::join(choice.ranks, ","));
+  }
   const std::string key = fmt::format("live/way/{}", rank());
   client.set(key, bytes_of(text));
   client.get(key, "the job's store to repeat what it was told");
@@ -365,6 +367,16 @@ void Links::try_out(Used& used, bootstrap::StoreClient& client, std::vector<Unre
   await(
       used, [&](int number) { return endpoint.linked(number); }, options_.timeout_ns / 2);
   compare_notes(used, client, "linked");
+  // All probes are on their way before any is waited for: one that isn't answered costs the others no time.
+  for (Peer& peer : used.peers) {
+    if (!peer.lost.empty()) continue;
+    try {
+      endpoint.connected(peer.number);
+    } catch (const Error& error) {
+      if (!peer.free) throw;
+      peer.lost = error.what();
+    }
+  }
   await(
       used, [&](int number) { return endpoint.connected(number); }, options_.timeout_ns / 4);
   compare_notes(used, client, "probed");

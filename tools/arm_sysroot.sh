@@ -21,6 +21,10 @@ if [ "$(cat "$folder/.packages" 2>/dev/null)" = "${packages[*]}" ]; then
   exit
 fi
 
+if [ -e "$folder" ] && [ ! -e "$folder/.packages" ] && [ -n "$(ls -A "$folder")" ]; then
+  echo "arm_sysroot.sh: $folder holds other things, and would be emptied; name a folder that isn't there yet" >&2
+  exit 2
+fi
 say "unpacking ${packages[*]} for aarch64 into $folder"
 mkdir -p "$apt/lists/partial" "$apt/archives/partial"
 : >"$apt/status"  # nothing is installed, so that apt takes all that these packages need

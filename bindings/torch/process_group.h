@@ -137,7 +137,7 @@ class TsprunGroup : public GroupBase {
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
   /// Lets coalesced() have what this group is given from now on. What an earlier call let it have is forgotten.
   void startCoalescing() override;
-#if TORCH_VERSION_MAJOR >= 2
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 1)
   WorkPtr endCoalescing() override { return coalesced(); }
 #else
   void endCoalescing(std::vector<WorkPtr>& /*theirs*/) override { coalesced(); }

@@ -20,17 +20,19 @@ constexpr const char* kCall = "all_reduce";
 constexpr std::int64_t kMostDimensions = 64;  // torch's own limit for what iterates over tensors
 
 /// A rank's tensor in 4 + kMostDimensions numbers: element type, elements, dimensions of the indices, dimensions, sizes.
-std::vector<std::int64_t> described(const at::Tensor& tensor) {
+std::vector<std::int64_t> described(const at::Tensor& tensor, Reduction reduction) {
   std::vector<std::int64_t> words = {static_cast<std::int64_t>(tensor.scalar_type()), tensor._nnz(), tensor.sparse_dim(),
                                      tensor.dim()};
   words.insert(words.end(), tensor.sizes().begin(), tensor.sizes().end());
   words.resize(4 + kMostDimensions);
+  words.push_back(static_cast<std::int64_t>(reduction));
   return words;
 }
 
 std::string in_words(const std::vector<std::int64_t>& words) {
   const at::IntArrayRef sizes(words.data() + 4, static_cast<std::size_t>(words[3]));
-  return c10::str(static_cast<at::ScalarType>(words[0]), " of sizes ", sizes, ", indices of ", words[2], " dimensions");
+  return c10::str(static_cast<at::ScalarType>(words[0]), " of sizes ", sizes, ", indices of ", words[2],
+                  " dimensions, for reduction ", words.back());
 }
 
 at::Tensor bytes(const at::Tensor& tensor) { return plain(tensor).reshape({-1}).view(at::kByte); }
@@ -64,7 +66,7 @@ WorkPtr TsprunGroup::allreduce_of_sparse(const at::Tensor& tensor, const c10d::R
   TORCH_CHECK(tensor.dim() <= kMostDimensions, kCall, ": a sparse tensor has at most ", kMostDimensions,
               " dimensions here, this one has ", tensor.dim());
   const at::Tensor own = tensor.detach().coalesce();
-  const std::vector<std::int64_t> mine = described(own);
+  const std::vector<std::int64_t> mine = described(own, reduction);
   const at::Tensor said = at::tensor(mine, at::kLong);
   const at::Tensor heard = at::empty({getSize(), said.numel()}, at::kLong);
   start({"all_reduce_sizes", c10d::OpType::ALLGATHER, {said, heard}, {heard}}, {}, [=, this](Communicator& group) {

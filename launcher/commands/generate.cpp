@@ -219,7 +219,6 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
     if (texts.all_ended(options.ends) || number + 1 == options.tokens) break;
     logits = decoder.step(texts.at(number));
   }
-  const std::uint64_t ended = posix::now_ns();
   audit.forward = before - at_first;
   audit.tokens = context.traffic() - before;
   audit.seconds = rank.times();
@@ -230,6 +229,7 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
   if (replica_of(session.mesh()).rank() == 0) sums[1] = static_cast<double>((texts.added.front().size() - 1) * texts.count());
   context.world().all_reduce(ConstBuffer(sums.data(), sums.size(), DType::f64), Buffer(sums.data(), sums.size(), DType::f64),
                              Reduction::sum);
+  const std::uint64_t ended = posix::now_ns();  // of the replica that decoded longest
   const std::vector<std::vector<Token>> added = added_to_all(session, texts, options.texts.size(), options.tokens);
   stream.end();
   if (session.speaks()) {

@@ -255,6 +255,10 @@ void SimulateCommand::check(const SimulatePoint& point) const {
   if (options_.host_us != 0 && machine_->cores) {
     refuse(fmt::format("--host-us {}: {} describes cores, which compute themselves", options_.host_us.text, options_.machine));
   }
+  if (options_.host_us != 0 && machine_->copies_slow_kernels != 1) {
+    refuse(fmt::format("--host-us {}: {} has copies_slow_kernels, which would slow the host, too; leave one of them out",
+                       options_.host_us.text, options_.machine));
+  }
   if (options_.host_us != 0 && !options_.exports.empty()) {
     refuse(fmt::format("--export {}: it says how long kernels take, not when a host starts them; leave --host-us {} out",
                        options_.exports.front(), options_.host_us.text));

@@ -21,9 +21,11 @@ constexpr std::uint64_t kLargestText = std::uint64_t{1} << 36;
 constexpr const char* kTokenizerFile = "tokenizer.json";
 
 /// Files of tokenizers in other forms.
-constexpr std::array<const char*, 9> kOtherTokenizers = {"tokenizer.model", "vocab.json",        "tokenizer_config.json",
-                                                         "merges.txt",      "vocab.txt",         "spiece.model",
-                                                         "tekken.json",     "added_tokens.json", "sentencepiece.bpe.model"};
+constexpr std::array<const char*, 9> kOtherTokenizers = {"tokenizer.model",  "vocab.json",
+                                                         "merges.txt",       "vocab.txt",
+                                                         "spiece.model",     "sentencepiece.bpe.model",
+                                                         "tekken.json",      "tokenizer_config.json",
+                                                         "added_tokens.json"};
 
 bool is_folder(const std::filesystem::path& path) {
   std::error_code error;
@@ -108,7 +110,7 @@ IdsOfTexts ModelText::ids_of(const std::vector<std::filesystem::path>& files) co
   return texts;
 }
 
-TokenText::TokenText(const ModelText& text) {
+TokenText::TokenText(const ModelText& text) : ids_are_bytes_(text.ids_are_bytes()) {
   if (text.tokenizer()) stream_.emplace(*text.tokenizer(), true);
 }
 
@@ -116,7 +118,7 @@ std::string TokenText::add(std::span<const Token> ids) {
   std::string text;
   for (const Token id : ids) {
     if (stream_) text += stream_->add(id);
-    else if (static_cast<std::size_t>(id) < kBytes) text += static_cast<char>(id);
+    else if (ids_are_bytes_ && static_cast<std::size_t>(id) < kBytes) text += static_cast<char>(id);
     else text += fmt::format("<{}>", id);
   }
   return stream_ ? text : bytes_.add(text);

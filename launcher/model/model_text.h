@@ -34,6 +34,8 @@ class ModelText {
   IdsOfTexts ids_of(const std::vector<std::filesystem::path>& files) const;
 
   const std::optional<text::Tokenizer>& tokenizer() const { return tokenizer_; }
+  /// Returns whether ids are bytes: there is no tokenizer, and the vocabulary is that of bytes.
+  bool ids_are_bytes() const { return !tokenizer_ && why_not_.empty(); }
   /// Returns tokenizer.json, if it is read; else an empty path.
   const std::filesystem::path& file() const { return file_; }
 
@@ -58,6 +60,7 @@ class TokenText {
 
  private:
   std::optional<text::TextStream> stream_;
+  bool ids_are_bytes_;
   Utf8Pieces bytes_;  ///< without a tokenizer
 };
 

@@ -1,4 +1,5 @@
-// Training and evaluation data: files joined into one stream of tokens t₀ … t_{N−1}. In text files every byte is a token; `.bin`
+// Training and evaluation data: files joined into one stream of tokens t₀ … t_{N−1}. Text is bytes, each a token, unless a
+// tokenizer has made its ids; `.bin`
 // files hold little-endian uint16 ids, `.u32` files uint32 ones, and `.npy` files say themselves what they hold. The tokens of a
 // training sequence are determined by seed, step and the sequence's number alone, never by the layout.
 #pragma once

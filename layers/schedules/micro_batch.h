@@ -3,9 +3,10 @@
 //
 // What is summed over ranks follows from who has the weights:
 //
-//   owners of shards (tsp, zero3, the vocabulary's rows)     each micro-batch's sum is complete before it is added to those
-//   before ranks with copies (dp, sp, K/V heads under tp, norms)    a rank adds up its own micro-batches; the ranks' sum follows
-//   the last
+//   owners of shards (tsp, zero3, the vocabulary's rows):    each micro-batch's sum over ranks is complete before it is added
+//                                                            to those before
+//   ranks with copies (dp, sp, K/V heads under tp, norms):   a rank adds up its own micro-batches; the sum over ranks follows
+//                                                            the last
 //
 // So a contribution is always finished in memory of its own before it is added, and bits don't depend on when messages arrive.
 // Two are added in place instead, row by row or tile by tile, as within a micro-batch: the embedding's rows, and the head's

@@ -137,7 +137,7 @@ bool Pattern::find_from(std::string_view text, std::size_t from, Search& search,
       if (now - search.began > kMostSeconds + kMostSecondsPerByte * static_cast<double>(text.size()))
         give_up(text, from, "it takes too long");
     }
-    from = to;
+    if (at == ONIG_MISMATCH) from = to;
   }
   if (at == ONIG_MISMATCH) return false;
   if (at < 0) give_up(text, from, trouble(at, nullptr));

@@ -91,7 +91,8 @@ TEST(Checkpoint, GivesBackTheRunsFactsBitByBit) {
 TEST(Checkpoint, NamesMicroBatchesWhereThereWereSome) {
   const test::TemporaryFolder folder;
   CheckpointState state = test::checkpoint_state(1);
-  EXPECT_EQ(manifest_json({.state = state, .files = {}, .checksum = {}}).find("micro_batches"), std::string::npos);  // as versions before read it
+  EXPECT_EQ(manifest_json({.state = state, .files = {}, .checksum = {}}).find("micro_batches"),
+            std::string::npos);  // as versions before read it
   state.micro_batches = 3;
   test::save(folder.path(), 2, state, 1);
   EXPECT_EQ(found_in(folder.path()).state, state);

@@ -131,7 +131,7 @@ TEST(VerbsChoice, ARefusalSaysWhatIsThere) {
 }
 
 TEST(VerbsChoice, AMalformedChoiceIsRefused) {
-  for (const char* text : {"a:", "a:x", "a:1:", "a:1:-1", "a:0", ":1", "a:1:2:3", "a:99999999999"})
+  for (const char* text : {"a:", "a:x", "a:1:", "a:1:-1", "a:0", ":1", "a:1:2:3", "a:99999999999", "a:1:256", "^a,^b"})
     EXPECT_THROW(DeviceChoice::parse(text), Error) << text;
   for (const char* text : {"^", "^,a", "a,", "a,,b", "^tc=3", "=3", "tc=", "a,tc=256", "mtu=1500", "pkey=0x", "speed=3"})
     EXPECT_THROW(DeviceChoice::parse(text), Error) << text;

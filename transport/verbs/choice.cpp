@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
+#include <limits>
 #include <optional>
 
 namespace tsprun::detail::verbs {
@@ -29,13 +31,15 @@ PortName port_name(std::string_view text, std::string_view whole) {
   PortName name;
   const std::size_t first = text.find(':');
   name.device = text.substr(0, first);
-  if (name.device.empty()) number_in("", whole);
+  if (name.device.empty() || name.device.front() == '^') number_in("", whole);
   if (first == std::string_view::npos) return name;
   const std::string_view rest = text.substr(first + 1);
   const std::size_t second = rest.find(':');
   name.port = number_in(rest.substr(0, second), whole);
   if (name.port == 0) number_in("", whole);
   if (second != std::string_view::npos) name.gid = number_in(rest.substr(second + 1), whole);
+  // ibv_global_route::sgid_index has 8 bits.
+  if (name.gid > std::numeric_limits<std::uint8_t>::max()) refuse(whole, "GID indices of queue pairs go up to 255");
   return name;
 }
 

@@ -20,7 +20,11 @@ import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-import torch
+try:
+    import torch
+except ImportError:
+    print("no PyTorch here: Debian's python3-torch brings it")
+    sys.exit(77)
 
 import blocks
 import decoder
