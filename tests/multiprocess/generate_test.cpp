@@ -164,7 +164,10 @@ TEST(Generate, PromptsOfAFileGiveWhatEachGivesAlone) {
       std::vector<std::string> arguments = common;
       arguments.insert(arguments.end(), {"--prompt", line});
       json report = generate(folder, arguments);
-      alone.push_back({{"text", report.at("text")}, {"tokens", report.at("tokens")}, {"prompt", report.at("prompt")}});
+      alone.push_back({{"text", report.at("text")},
+                       {"tokens", report.at("tokens")},
+                       {"prompt", report.at("prompt")},
+                       {"ended_by", report.at("ended_by")}});
     }
     for (const char* layout : {"tsp=1", "tsp=2", "tp=2", "sp=3", "dp=4", "dp=2,tsp=2", "tp=2,sp=2"}) {
       std::vector<std::string> arguments = common;
