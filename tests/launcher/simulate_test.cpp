@@ -248,7 +248,7 @@ TEST(SimulateCommand, RefusesWhatItCannotPlay) {
   }
   EXPECT_THAT(simulate({"--gpus", "2"}).err, HasSubstr("--machine"));
   EXPECT_THAT(test::answer_of("simulate", {"--machine", "h100"}).err, HasSubstr("no model: give --config NAME|FILE (nano, "));
-  EXPECT_THAT(simulate({"--machine", "b200"}).err, HasSubstr("--machine b200: neither a machine that comes with tsprun"));
+  EXPECT_THAT(simulate({"--machine", "b100x"}).err, HasSubstr("--machine b100x: neither a machine that comes with tsprun"));
 }
 
 }  // namespace
