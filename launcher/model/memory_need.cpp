@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace tsprun::detail::launcher {
 
@@ -28,7 +29,7 @@ std::string by_category(const CategoryBytes& bytes) {
 }  // namespace
 
 void check_need(const ModelCommandOptions& options, const GlobalOptions& global, bool training, const std::string& when,
-                const PeaksOfRank& peaks, const std::vector<int>& replicas) {
+                const PeaksOfRank& peaks, std::vector<int> replicas) {
   if (global.mem_per_rank.value == 0) return;
   kernels::set_level(global.kernel_level);  // workspace depends on it
   const theory::MeshSetting of{.setting = options.setting(), .layout = layout_of(global)};
@@ -39,6 +40,10 @@ void check_need(const ModelCommandOptions& options, const GlobalOptions& global,
                           .share = within_node(global.intra).views};
   how.like.algorithms = global.algorithms;
   how.like.reassociate = global.reassociate;
+  if (replicas.empty()) {
+    replicas.resize(static_cast<std::size_t>(std::min(of.layout.data(), theory::kMostAsked)));
+    std::iota(replicas.begin(), replicas.end(), 0);
+  }
   CategoryBytes most;
   int where = 0;
   for (const int replica : replicas) {

@@ -16,9 +16,9 @@ using PeaksOfRank = std::function<CategoryBytes(const theory::MeshSetting& of, i
 
 /// Throws Error(refused) if a rank would need more than --mem-per-rank, with what it needs by category and the least budget that
 /// works. `when`: what of the run is forecast: "its first steps". Of many ranks it looks at those of theory::asked(), in each of
-/// the `replicas`.
+/// the `replicas`; none: in the first theory::kMostAsked, since each reads other tokens.
 void check_need(const ModelCommandOptions& options, const GlobalOptions& global, bool training, const std::string& when,
-                const PeaksOfRank& peaks, const std::vector<int>& replicas = {0});
+                const PeaksOfRank& peaks, std::vector<int> replicas = {});
 
 /// Checks a training that goes on after step `done`: its first two steps, on the tokens that they read, and a checkpoint after
 /// them if it `saves`.

@@ -135,6 +135,25 @@ TEST(Memory, OfGenerateIsTheLeastBudgetToTheByte) {
   }
 }
 
+/// A wide residual and little else, so that rows of the embedding are the peak; the rank that owns byte 0 gives one to every
+/// token of the second replica, to fewer of the first.
+TEST(Memory, OfReplicasIsThatOfTheLargest) {
+  const TextData data(10);
+  std::string text(1, '\0');
+  for (int i = 0; i < 1024; ++i) text += static_cast<char>(i * 37 % 256);
+  text += std::string(1024, '\0');
+  std::ofstream(data.path("unlike.txt"), std::ios::binary) << text;
+  std::ofstream(data.path("wide.json"))
+      << R"({"model_type": "llama", "hidden_size": 512, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,)"
+         R"("num_key_value_heads": 2, "head_dim": 4, "vocab_size": 256, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,)"
+         R"("rope_theta": 10000.0, "tie_word_embeddings": false, "hidden_act": "silu"})";
+  for (const char* layout : {"dp=2,tsp=2", "dp=2,sp=2"}) {
+    expect_the_forecast_to_be_the_least_budget(
+        data, {"eval", "--config", data.path("wide.json"), "--data", data.path("unlike.txt"), "--layout", layout, "--seq", "256",
+               "--batch", "8"});
+  }
+}
+
 TEST(Memory, OfABlockIsTheLeastBudgetToTheByte) {
   const TextData data(10);
   const Arguments block = BlockFiles(data).command();
