@@ -48,6 +48,7 @@ CallOptions TsprunGroup::call_options() const { return {.stream = stream_.value_
 
 /// Posts an operation. `finish` runs after it: copies results to where they belong, as the caller's thread could.
 WorkPtr TsprunGroup::start(Job job, std::function<void()> finish, const std::function<tsprun::Work(Communicator&)>& post) {
+  const bool inner = job.inner;
   auto work = c10::make_intrusive<TsprunWork>(member_, getRank(), job.type, name_ + ":" + job.call,
                                               c10::optional<Tensors>(job.shown.empty() ? job.inputs : job.shown),
                                               std::move(job.outputs), timeout_);
@@ -83,7 +84,7 @@ WorkPtr TsprunGroup::start(Job job, std::function<void()> finish, const std::fun
     std::rethrow_exception(as_torch_error(name_ + ":" + job.call, std::current_exception()));
   }
   const std::lock_guard<std::mutex> lock(coalescing_mutex_);
-  if (coalescing_) coalescing_->push_back(work);
+  if (coalescing_ && !inner) coalescing_->push_back(work);
   return work;
 }
 

@@ -160,6 +160,7 @@ class TsprunGroup : public GroupBase {
     Tensors outputs;                                  ///< the result, as the work's future gives it
     Tensors shown = {};                               ///< the caller's tensors, for profiles; empty: the inputs
     std::shared_ptr<MessageInfo> received = nullptr;  ///< of a receive
+    bool inner = false;                               ///< a part of another operation, which no caller sees
   };
   WorkPtr start(Job job, std::function<void()> finish, const std::function<tsprun::Work(Communicator&)>& post);
   CallOptions call_options() const;

@@ -69,9 +69,9 @@ WorkPtr TsprunGroup::allreduce_of_sparse(const at::Tensor& tensor, const c10d::R
   const std::vector<std::int64_t> mine = described(own, reduction);
   const at::Tensor said = at::tensor(mine, at::kLong);
   const at::Tensor heard = at::empty({getSize(), said.numel()}, at::kLong);
-  start({"all_reduce_sizes", c10d::OpType::ALLGATHER, {said, heard}, {heard}}, {}, [=, this](Communicator& group) {
-    return group.post_all_gather(view(said), view(heard), call_options());
-  })->wait(kNoTimeout);
+  start({"all_reduce_sizes", c10d::OpType::ALLGATHER, {said, heard}, {heard}, {}, nullptr, true}, {},
+        [=, this](Communicator& group) { return group.post_all_gather(view(said), view(heard), call_options()); })
+      ->wait(kNoTimeout);
 
   std::vector<std::int64_t> elements;
   std::vector<std::size_t> counts;

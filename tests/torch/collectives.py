@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 import tsprun_torch
 
+from expect import refused
+
 dist.init_process_group("tsprun")
 if "--heap" in sys.argv:
     tsprun_torch.use_heap(1)
@@ -21,15 +23,6 @@ def given(of, count=7, dtype=torch.float32):
 
 def equal(got, want):
     assert got.dtype == want.dtype and torch.equal(got, want), (got, want)
-
-
-def refused(text, call):
-    try:
-        call()
-    except (RuntimeError, ValueError) as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError(f"not refused: {text}")
 
 
 def total(dtype, count=7):

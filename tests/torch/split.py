@@ -6,18 +6,11 @@ import torch
 import torch.distributed as dist
 import tsprun_torch
 
+from expect import refused
+
 dist.init_process_group("tsprun")
 rank, size = dist.get_rank(), dist.get_world_size()
 split_group = getattr(dist, "split_group", tsprun_torch.split_group)  # torch's own, from 2.4 on
-
-
-def refused(text, call):
-    try:
-        call()
-    except (RuntimeError, ValueError) as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError(f"not refused: {text}")
 
 
 group = split_group(split_ranks=[[0, 2], [3, 1]])
@@ -64,6 +57,9 @@ for results in both.result(), future.wait():
 refused("without startCoalescing()", world.coalesced)
 begin()
 assert world.coalesced().wait()  # of nothing
+begin()
+dist.all_reduce(torch.eye(3).to_sparse())
+assert len(world.coalesced().result()) == 1, "what a sparse sum sends beside itself is nobody's result"
 begin()
 t = torch.zeros(2)
 if rank == 0:

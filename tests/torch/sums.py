@@ -4,17 +4,10 @@ import torch
 import torch.distributed as dist
 import tsprun_torch
 
+from expect import refused
+
 dist.init_process_group("tsprun")
 rank, size = dist.get_rank(), dist.get_world_size()
-
-
-def refused(text, call):
-    try:
-        call()
-    except (RuntimeError, ValueError) as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError(f"not refused: {text}")
 
 
 def equal(got, want):
@@ -106,6 +99,8 @@ if size > 1:
     # Sizes that differ are told to every rank, and the group goes on.
     refused("Sparse dimensions do not match", lambda: dist.all_reduce(sparse(rank, torch.float32, (50 + (rank == 1),), 1)))
     refused("Sparse dimensions do not match", lambda: dist.all_reduce(sparse(rank, torch.float32 if rank else torch.float64, (50,), 1)))
+    refused("Sparse dimensions do not match",
+            lambda: dist.all_reduce(sparse(rank, torch.float32, (50,), 1), dist.ReduceOp.AVG if rank else dist.ReduceOp.SUM))
 
 # Gradients of an embedding are sparse: a step of all ranks is a step of one on all data.
 def model():
