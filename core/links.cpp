@@ -19,6 +19,16 @@ constexpr std::uint64_t kPause_ns = 200'000;
 constexpr std::size_t kReasonBytes = 300;
 constexpr std::size_t kReasonsBytes = 48 << 10;
 
+/// Returns a reason as a line of the store's values may hold it, if `text` has room for it: cut to kReasonBytes, in which a
+/// control character, such as those that separate lines and fields, is a blank.
+std::string short_reason(std::string_view reason, std::string_view text) {
+  if (text.size() >= kReasonsBytes) return {};
+  std::string line(reason.substr(0, kReasonBytes));
+  std::ranges::replace_if(
+      line, [](unsigned char c) { return c < ' '; }, ' ');
+  return line;
+}
+
 }  // namespace
 
 Links::Links(shm::NodeMemory& memory, const bootstrap::JobDescription& job, int local_rank, LinkOptions options)
@@ -304,8 +314,7 @@ void Links::fail(Cause cause, int peer, const std::string& what, std::uint64_t b
 void Links::tell(bootstrap::StoreClient& client) const {
   std::string text;
   for (const LinkChoice& choice : choices_) {
-    const std::size_t room = text.size() < kReasonsBytes ? kReasonBytes : 0;
-    text += fmt::format("{}\t{}\t{}\n", choice.kind, std::string_view(choice.why).substr(0, room), fmt::join(choice.ranks, ","));
+    text += fmt::format("{}\t{}\t{}\n", choice.kind, short_reason(choice.why, text), fmt::join(choice.ranks, ","));
   }
   const std::string key = fmt::format("live/way/{}", rank());
   client.set(key, bytes_of(text));
@@ -393,8 +402,7 @@ void Links::compare_notes(Used& used, bootstrap::StoreClient& client, std::strin
   std::string text;
   for (const Peer& peer : used.peers) {
     if (peer.lost.empty()) continue;
-    const std::size_t room = text.size() < kReasonsBytes ? kReasonBytes : 0;
-    text += fmt::format("{}\t{}\n", peer.rank, std::string_view(peer.lost).substr(0, room));
+    text += fmt::format("{}\t{}\n", peer.rank, short_reason(peer.lost, text));
   }
   client.set(key(rank()), bytes_of(text));
   const std::string own = fmt::format("{}\t", rank());
