@@ -103,6 +103,9 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
     point.global.quiet = true;  // each job's audit becomes a row
     // Warnings about one configuration are the same for every point: after the first they are silent.
     if (!points.empty()) spdlog::set_level(std::max(level, spdlog::level::err));
+    // A text has the same ids for every point of one model's folder.
+    if (!points.empty() && points.front().model.model == point.model.model && points.front().model.config == point.model.config)
+      point.model.texts = points.front().model.texts;
     try {
       validate_point(point, options.forward_only);
     } catch (const Error& error) {

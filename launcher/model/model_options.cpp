@@ -247,7 +247,7 @@ void validate_data(ModelCommandOptions& options, bool sequence_needed) {
   if (options.data.empty()) refuse("no data: give --data FILE… (text; .bin, .u32 and .npy are token ids)");
   if (!std::ranges::all_of(options.data, [](const std::string& file) { return names_ids(file); })) {
     const ModelText text = ModelText::of(options);
-    options.texts = text.ids_of(options.files());
+    if (options.texts.empty()) options.texts = text.ids_of(options.files());
     options.tokenizer = text.file();
   }
   const TokenStream stream = options.stream();
