@@ -95,7 +95,8 @@ void take_environment(const Environment& environment, const CommandFacts& comman
                       "aarch64",
                       *text));
     if (!kernels::offers(*level))
-      refuse(fmt::format("TSP_KERNELS={}: this machine offers {} at most", *text, kernels::name(global.kernel_level)));
+      refuse(fmt::format("TSP_KERNELS={}: this machine doesn't offer it; its best is {}", *text,
+                         kernels::name(global.kernel_level)));
     global.kernel_level = *level;
   }
   if (!global.gemm.given()) global.gemm = kernels::gemm_library_from(environment);

@@ -66,7 +66,10 @@ JudgedPort judged(const verbs::Port& port, const verbs::DeviceChoice& choice) {
   if (!found.why_not.empty()) return found;
   verbs::DeviceChoice alone = choice;
   const bool named = std::ranges::any_of(choice.named, [&](const auto& name) { return name.is_of(port.device, port.number); });
-  if (choice.names_ports() && !named) found.why_not = "--rdma names others";
+  if (choice.names_ports() && !named) {
+    found.why_not = "--rdma names others";
+    return found;
+  }
   std::erase_if(alone.named, [&](const auto& name) { return !name.is_of(port.device, port.number); });
   try {
     found.chosen = verbs::choose_port({{port}, {}}, alone, 0).gid;
