@@ -12,7 +12,7 @@
 
 namespace tsprun::detail {
 
-/// What a .npy file of one dimension holds.
+/// Type and place of the numbers in a .npy file of one dimension.
 struct NpyArray {
   std::string type;         ///< as numpy writes it, "<i4": byte order, kind, bytes
   std::uint64_t first = 0;  ///< byte at which the numbers begin

@@ -325,7 +325,7 @@ inline Traffic head_rotated(const Setting& of, int D) {
   traffic.backward[Purpose::head] = s.V * s.h * (s.beta + s.beta_a) * (as_count(D) - 1);
   return traffic;
 }
-/// The same with X gathered; `kept`: until the backward pass.
+/// The head with X gathered; `kept`: until the backward pass.
 inline Traffic head_gathered(const Setting& of, int D, bool kept = true) {
   const Symbols s(of);
   Traffic traffic;

@@ -164,7 +164,8 @@ TEST(TokenStream, ReadsIdsOf32Bits) {
   EXPECT_REFUSED(TokenStream({folder.write("odd.u32", "abcdef")}), "odd.u32", "6 bytes", "multiple of 4", "32-bit");
 }
 
-/// What numpy's save() writes, of version 1: the dictionary as numpy prints it, padded to a multiple of 64 with a newline.
+/// Returns the bytes that numpy's save() writes, of version 1: the dictionary as numpy prints it, padded to a multiple of 64 with
+/// a newline.
 std::string npy(const std::string& type, const std::string& shape, const std::string& numbers) {
   std::string dictionary = "{'descr': '" + type + "', 'fortran_order': False, 'shape': " + shape + ", }";
   while ((10 + dictionary.size() + 1) % 64 != 0) dictionary += ' ';

@@ -30,7 +30,7 @@ using formulas::tsp_block;
 using formulas::tsp_step;
 using formulas::zero3_block;
 
-/// What the flows of a step add up to: all but the smallest of `other`.
+/// Returns the sum of a step's flows: all but the smallest of `other`.
 Traffic step_traffic(const Setting& setting, const Layout& layout) { return sum(step_flows(setting, layout)); }
 
 Layout layout(std::vector<Axis> axes, TensorExchange tensor = TensorExchange::plain,

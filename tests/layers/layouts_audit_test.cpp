@@ -172,7 +172,7 @@ std::uint64_t token_bytes(const Layout& layout) {
   return layout.cuts_vocabulary_over_tensor() ? sizeof(std::int64_t) : kTokenBytes;
 }
 
-/// What every rank of one replica holds and saves, beside the formulas, which stand beside theory's.
+/// Bytes that every rank of one replica holds and saves, beside the formulas, which stand beside theory's.
 void expect_memory(const ModelCase& of, const Layout& layout, const ModelRun& run) {
   const Setting setting = of.setting();
   for (int rank = 0; rank < layout.ranks(); ++rank) {

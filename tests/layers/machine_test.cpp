@@ -74,7 +74,7 @@ TEST(Machines, ThatComeWithTheProgramSayWhereEachNumberIsFrom) {
   }
 }
 
-/// What hardware can do at most, from how much of everything it has.
+/// Limits of hardware, from how much of everything it has.
 struct Hardware {
   std::string name;
   double units;            ///< multiprocessors or compute units
