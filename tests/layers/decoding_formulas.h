@@ -3,7 +3,7 @@
 // ranks that cache them. Each later token moves only activations, never weights.
 #pragma once
 
-#include "tests/layers/closed_formulas.h"
+#include "tests/layers/step_formulas.h"
 
 #include <algorithm>
 #include <cstddef>

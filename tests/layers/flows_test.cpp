@@ -7,7 +7,7 @@
 #include "layers/theory/peaks.h"
 #include "layers/theory/search.h"
 #include "layers/theory/traffic.h"
-#include "tests/layers/closed_formulas.h"
+#include "tests/layers/step_formulas.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include "layers/layout/heads.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/traffic.h"
-#include "tests/layers/closed_formulas.h"
+#include "tests/layers/step_formulas.h"
 #include "tests/layers/model_run.h"
 #include "tests/support/each_axis.h"
 

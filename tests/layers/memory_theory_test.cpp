@@ -2,7 +2,7 @@
 #include "layers/layout/zigzag.h"
 #include "layers/parameters/parameters.h"
 #include "layers/theory/layouts.h"
-#include "tests/layers/closed_formulas.h"
+#include "tests/layers/step_formulas.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 // what moves, and what is held.
 #include "layers/layout/check_layout.h"
 #include "layers/theory/flows.h"
-#include "tests/layers/closed_formulas.h"
+#include "tests/layers/step_formulas.h"
 #include "tests/layers/model_run.h"
 #include "tests/layers/reference_support.h"
 #include "tests/support/each_axis.h"

@@ -4,7 +4,7 @@
 #include "layers/layout/heads.h"
 #include "layers/layout/zigzag.h"
 #include "layers/theory/peaks.h"
-#include "tests/layers/closed_formulas.h"
+#include "tests/layers/step_formulas.h"
 
 #include <gtest/gtest.h>
 

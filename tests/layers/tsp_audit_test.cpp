@@ -1,7 +1,7 @@
 // Traffic and memory of a training step under TSP against the formulas: as integers, by purpose, forward and backward.
 #include "layers/theory/layouts.h"
 #include "layers/theory/traffic.h"
-#include "tests/layers/closed_formulas.h"
+#include "tests/layers/step_formulas.h"
 #include "tests/layers/model_run.h"
 
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 #include "layers/schedules/packs.h"
 #include "layers/theory/layouts.h"
 #include "layers/theory/traffic.h"
-#include "tests/layers/closed_formulas.h"
+#include "tests/layers/step_formulas.h"
 #include "tests/layers/model_run.h"
 #include "tests/reference/model.h"
 

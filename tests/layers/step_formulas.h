@@ -1,0 +1,201 @@
+// The oracle of a whole training step under any layout, and of the memory of one rank in it, made of the closed formulas of its
+// blocks. Like these it includes nothing that it judges.
+#pragma once
+
+#include "tests/layers/closed_formulas.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tsprun::detail::formulas {
+
+// --- a whole step under any layout -------------------------------------------------------------------------------------------
+
+/// Degrees and ways of a layout, as they are written.
+struct Degrees {
+  int dp, T, D;
+  bool tsp, zero3, sequence;
+  SequenceExchange exchange;
+
+  explicit Degrees(const Layout& of)
+      : dp(of.degree(AxisKind::dp)),
+        T(of.degree(AxisKind::tp)),
+        D(of.degree(AxisKind::sp) * of.degree(AxisKind::tsp) * of.degree(AxisKind::zero3)),
+        tsp(of.degree(AxisKind::tsp) > 1),
+        zero3(of.degree(AxisKind::zero3) > 1),
+        sequence(T > 1 && static_cast<TensorExchange>(of.variant(AxisKind::tp)) == TensorExchange::sequence),
+        exchange(static_cast<SequenceExchange>(of.variant(AxisKind::sp))) {}
+  /// Returns whether ranks have parts of the weights that all of them compute with.
+  bool shares_weights() const { return tsp || zero3; }
+  bool plain_tensor() const { return T > 1 && !sequence; }
+  /// Returns the number of ranks over which the vocabulary's rows are cut, and of ranks with copies of them.
+  int cutters() const { return plain_tensor() ? T : sequence ? T * D : D; }
+  int copies() const { return plain_tensor() ? D : 1; }
+};
+
+/// Returns R of one replica if every rank's tokens are spread evenly over the vocabulary's parts: of BS tokens of a micro-batch
+/// BS − BS/n for n parts.
+inline Count even_remote_rows(const Setting& of, const Layout& layout) {
+  const Symbols s(of, Degrees(layout).dp);
+  return of.micro_batches * (s.B * s.S - s.B * s.S / as_count(Degrees(layout).cutters()));
+}
+
+/// Returns what a block of one replica moves with each micro-batch. Sums of owned gradients are complete with each.
+inline Traffic block_of_micro_batch(const Symbols& s, const Degrees& n) {
+  Traffic traffic;
+  if (n.D > 1) {
+    if (n.shares_weights()) traffic += weights_shared(s, n.D, n.T);
+    if (n.shares_weights() || n.exchange == SequenceExchange::gather) traffic += kv_gathered(s, n.D, n.T);
+    else if (n.exchange == SequenceExchange::ring) traffic += kv_round_the_ring(s, n.D, n.T);
+    else traffic += heads_exchanged(s, n.D, n.T);
+  }
+  if (n.T > 1) traffic += slices_summed(s, n.T, n.sequence, 0);
+  return traffic;
+}
+
+/// Returns what a block of one replica moves once a step: gradients of weights, and of K/V heads, that ranks have copies of.
+inline Traffic block_of_step(const Symbols& s, const Degrees& n) {
+  Traffic traffic;
+  if (n.D > 1 && !n.shares_weights()) traffic += gradients_summed(s, n.D, n.T);
+  if (n.T > 1) traffic.backward[Purpose::gradients] += copies_summed(s, n.T, n.shares_weights() ? 1 : n.D);
+  return traffic;
+}
+
+/// Returns the traffic of a training step, but for `other`, for which ranks choose algorithms. `remote_rows`: R of one replica,
+/// of all its micro-batches; not used under plain tp.
+inline Traffic step(const Setting& of, const Layout& layout, Count remote_rows) {
+  const Degrees n(layout);
+  Setting part = of;  // a micro-batch
+  part.batch /= as_count(n.dp) * of.micro_batches;
+  part.micro_batches = 1;
+  const Symbols s(part);
+  Traffic each = block_of_micro_batch(s, n) * s.L;
+  Traffic once = block_of_step(s, n) * s.L;
+  if (n.plain_tensor()) {
+    each += tp_embedding(part, n.T) + tp_head(part, n.T);
+  } else if (n.cutters() > 1) {
+    each += head(part, n.cutters());
+    once += embedding(part, remote_rows);
+  }
+  // Copies of the vocabulary's rows: gradients of each are summed.
+  const Count rows = s.V * s.h;
+  once.backward[Purpose::embedding] += summed_over(s, rows, n.copies());
+  if (!s.tied) once.backward[Purpose::head] += summed_over(s, rows, n.copies());
+
+  Traffic all = (each * of.micro_batches + once) * as_count(n.dp);
+  // dp: gradients of all that the ranks of a replica hold.
+  const Count block_elements = (s.P_L() + copied_elements(s, n.T)) * (n.shares_weights() ? 1 : as_count(n.D));
+  all.backward[Purpose::gradients] += summed_over(s, s.L * block_elements, n.dp);
+  all.backward[Purpose::embedding] += summed_over(s, rows * as_count(n.copies()), n.dp);
+  if (!s.tied) all.backward[Purpose::head] += summed_over(s, rows * as_count(n.copies()), n.dp);
+  return all;
+}
+
+/// Returns a whole step under TSP, norm gains, biases and learned positions among it.
+inline Traffic tsp_step(const Setting& of, int D, Count remote_rows) {
+  Traffic traffic = step(of, Layout::tsp(D), remote_rows);
+  traffic.backward[Purpose::other] += summed_over(Symbols(of), replicated_elements(of), D);
+  return traffic;
+}
+
+/// Returns R for ids [B, S] in natural order, in one replica. Rows are cut over the ranks with different tokens; with T slices of
+/// tokens these are numbered (sequence, tensor), and a slice is a part of a rank's B·S_p rows.
+inline Count remote_rows(std::span<const std::int32_t> ids, const Setting& of, const Layout& layout) {
+  const Degrees n(layout);
+  const int T = n.sequence ? n.T : 1;
+  const Count S = of.sequence;
+  std::vector<std::vector<Count>> ids_of(static_cast<std::size_t>(n.D));  // of each rank of the sequence axis
+  for (std::size_t b = 0; b < ids.size() / S; ++b) {
+    for (int p = 0; p < n.D; ++p) {
+      for (Count position = 0; position < S; ++position) {
+        if (owner_of(S, n.D, position) == p)
+          ids_of[static_cast<std::size_t>(p)].push_back(static_cast<Count>(ids[b * S + position]));
+      }
+    }
+  }
+  Count remote = 0;
+  for (int holder = 0; holder < n.D * T; ++holder) {
+    const Count first = begin_of(of.model.vocabulary, n.D * T, holder);
+    const Count end = first + part_of(of.model.vocabulary, n.D * T, holder);
+    const std::vector<Count>& all = ids_of[static_cast<std::size_t>(holder / T)];
+    const Count begin = begin_of(all.size(), T, holder % T);
+    for (Count i = begin; i < begin + part_of(all.size(), T, holder % T); ++i) remote += all[i] < first || all[i] >= end;
+  }
+  return remote;
+}
+
+// --- memory of one rank: t on the tensor axis, p among the ranks with other tokens -------------------------------------------
+
+/// Returns the parameters that a rank holds, in elements.
+inline Count held_elements(const Setting& of, const Layout& layout, int t, int p) {
+  const Symbols s(of);
+  const Degrees n(layout);
+  const Heads slice = queries_of(s, n.T, t);
+  const Count slice_rows = part_of(s.f, n.T, t);
+  Count attention = 0;  // of one layer
+  Count mlp = s.matrices * slice_rows * s.h;
+  if (n.tsp) {
+    // A K/V head lies with the owner of the first of the slice's query heads that read it.
+    const Heads own{slice.first + begin_of(slice.count, n.D, p), part_of(slice.count, n.D, p)};
+    Count kv = 0;
+    for (Count head = read_by(s, slice).first; head < read_by(s, slice).end(); ++head) {
+      const Count reader = head * s.g < slice.first ? slice.first : head * s.g;
+      kv += reader >= own.first && reader < own.end();
+    }
+    attention = 2 * (own.count + kv) * s.d * s.h;
+    mlp = s.matrices * part_of(slice_rows, n.D, p) * s.h;
+  } else {
+    attention = 2 * (slice.count + read_by(s, slice).count) * s.d * s.h;
+    if (n.zero3) {  // rows of width h, whatever they belong to
+      attention = part_of(attention / s.h, n.D, p) * s.h;
+      mlp = part_of(mlp / s.h, n.D, p) * s.h;
+    }
+  }
+  const int cutter = n.plain_tensor() ? t : n.sequence ? p * n.T + t : p;
+  return s.L * (attention + mlp) + (s.tied ? 1 : 2) * part_of(s.V, n.cutters(), cutter) * s.h + replicated_elements(of);
+}
+
+/// Returns the bytes that a layer saves for each local token: the table "Saved bytes per local token and layer".
+inline Count saved_bytes_per_token(const Setting& of) {
+  const Symbols s(of);
+  const Count pre_activations = (s.matrices - 1) * s.f;
+  switch (s.recompute) {
+    case Recompute::none: return s.beta * (2 * s.h + 2 * s.a + 2 * s.k + pre_activations) + s.beta_l * s.n_h;
+    case Recompute::selective: return s.beta * (2 * s.h + s.a) + s.beta_l * s.n_h;
+    case Recompute::full: return s.beta * 2 * s.h;
+  }
+  return 0;
+}
+
+/// Returns the bytes of the activation category of a rank whose tokens have all heads and rows: B·S_p·(L·saved + hβ for the final
+/// residual + β_l for the head's log-sum-exp) + ids. `id_bytes`: bytes of ids and labels per token.
+inline Count activation_bytes(const Setting& of, Count local_tokens, Count id_bytes) {
+  const Symbols s(of);
+  return s.B * local_tokens * (s.L * saved_bytes_per_token(of) + s.h * s.beta + s.beta_l + id_bytes);
+}
+
+/// Returns the same for any rank of a layout: x1, x2, the final residual, log-sum-exp and ids of the tokens between sublayers,
+/// the rest of the heads and rows that the rank computes. Ulysses keeps q, k, v and log-sum-exps of its heads over whole
+/// sequences.
+inline Count activation_bytes(const Setting& of, const Layout& layout, int t, int p, Count id_bytes) {
+  const Degrees n(layout);
+  const Symbols s(of, n.dp);
+  const Heads queries = queries_of(s, n.T, t);
+  const Count rows = s.B * tokens_of(s.S, n.D, p);
+  const Count between = n.sequence ? part_of(rows, n.T, t) : rows;
+  const Count pre_activations = (s.matrices - 1) * part_of(s.f, n.T, t);
+  Count inside = 0;  // of one layer
+  const bool by_heads = n.D > 1 && !n.shares_weights() && n.exchange == SequenceExchange::ulysses;
+  const Heads computed =
+      by_heads ? Heads{queries.first + begin_of(queries.count, n.D, p), part_of(queries.count, n.D, p)} : queries;
+  const Count seen = by_heads ? s.B * s.S : rows;
+  if (s.recompute != Recompute::full) inside += rows * queries.count * s.d * s.beta + seen * computed.count * s.beta_l;
+  if (s.recompute == Recompute::none) {
+    inside += seen * (computed.count + 2 * read_by(s, computed).count) * s.d * s.beta + rows * pre_activations * s.beta;
+  }
+  return s.L * (inside + between * 2 * s.h * s.beta) + between * (s.h * s.beta + s.beta_l + id_bytes);
+}
+
+}  // namespace tsprun::detail::formulas
