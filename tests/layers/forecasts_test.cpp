@@ -7,8 +7,8 @@
 #include "layers/theory/flops.h"
 #include "layers/theory/search.h"
 #include "layers/theory/step_counts.h"
-#include "tests/layers/step_formulas.h"
 #include "tests/layers/model_run.h"
+#include "tests/layers/step_formulas.h"
 
 #include <gtest/gtest.h>
 

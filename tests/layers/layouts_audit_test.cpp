@@ -3,8 +3,8 @@
 #include "layers/layout/heads.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/traffic.h"
-#include "tests/layers/step_formulas.h"
 #include "tests/layers/model_run.h"
+#include "tests/layers/step_formulas.h"
 #include "tests/support/each_axis.h"
 
 #include <gtest/gtest.h>

@@ -2,9 +2,9 @@
 // what moves, and what is held.
 #include "layers/layout/check_layout.h"
 #include "layers/theory/flows.h"
-#include "tests/layers/step_formulas.h"
 #include "tests/layers/model_run.h"
 #include "tests/layers/reference_support.h"
+#include "tests/layers/step_formulas.h"
 #include "tests/support/each_axis.h"
 #include "transport/cause.h"
 

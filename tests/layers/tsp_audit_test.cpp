@@ -1,8 +1,8 @@
 // Traffic and memory of a training step under TSP against the formulas: as integers, by purpose, forward and backward.
 #include "layers/theory/layouts.h"
 #include "layers/theory/traffic.h"
-#include "tests/layers/step_formulas.h"
 #include "tests/layers/model_run.h"
+#include "tests/layers/step_formulas.h"
 
 #include <gtest/gtest.h>
 

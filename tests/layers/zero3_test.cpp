@@ -2,8 +2,8 @@
 #include "layers/schedules/packs.h"
 #include "layers/theory/layouts.h"
 #include "layers/theory/traffic.h"
-#include "tests/layers/step_formulas.h"
 #include "tests/layers/model_run.h"
+#include "tests/layers/step_formulas.h"
 #include "tests/reference/model.h"
 
 #include <gtest/gtest.h>
