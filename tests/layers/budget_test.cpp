@@ -114,10 +114,14 @@ CategoryBytes forecast(const Case& of, const Layout& layout, int rank, const Tok
   return run.peaks();
 }
 
-void expect_forecasts(const RankOptions& ranks) {
+/// Each layout with every other case, from the `first` or the one after it on: each way of linking ranks tries all cases.
+void expect_forecasts(std::size_t first, const RankOptions& ranks) {
+  std::size_t number = first;
   for (const Case& of : cases()) {
     const Tokens tokens(of);
+    std::size_t turn = number++;
     for (const Layout& layout : layouts()) {
+      if (turn++ % 2 != 0) continue;
       run_ranks(
           layout.ranks(),
           [&](Context& context) {
@@ -143,10 +147,10 @@ void expect_forecasts(const RankOptions& ranks) {
   }
 }
 
-TEST(PeaksOfRuns, AreThoseOfAllStepsWhereRanksShareMemory) { expect_forecasts({}); }
-TEST(PeaksOfRuns, AreThoseOfAllStepsOverSockets) { expect_forecasts({.share = false}); }
-TEST(PeaksOfRuns, AreThoseOfAllStepsOnTwoNodes) { expect_forecasts({.nodes = 2}); }
-TEST(PeaksOfRuns, AreThoseOfAllStepsOnTwoNodesWhoseSumsAreReordered) { expect_forecasts({.nodes = 2, .reassociate = true}); }
+TEST(PeaksOfRuns, AreThoseOfAllStepsWhereRanksShareMemory) { expect_forecasts(0, {}); }
+TEST(PeaksOfRuns, AreThoseOfAllStepsOverSockets) { expect_forecasts(1, {.share = false}); }
+TEST(PeaksOfRuns, AreThoseOfAllStepsOnTwoNodes) { expect_forecasts(0, {.nodes = 2}); }
+TEST(PeaksOfRuns, AreThoseOfAllStepsOnTwoNodesWhoseSumsAreReordered) { expect_forecasts(1, {.nodes = 2, .reassociate = true}); }
 
 TEST(Budgets, AreEnoughFromTheForecastOnToTheByte) {
   std::mt19937 random(17);
