@@ -12,8 +12,9 @@ set(long
     # Counts of bytes and memory, by the layouts that the tests against the reference run.
     "^layers\\.(Budgets|Decoder\\.(HoldsAtItsPeak|Receives)|Forecasts|LayoutsMemory|LayoutsTraining|Peaks|Program)"
     "^layers\\.[A-Za-z0-9]*(Audit|Traffic)\\."
+    "^layers\\.MicroBatches\\.(Receive|Hold)"
     "^layers\\.SequenceAttention\\.ReceivedBytes"
-    "^launcher\\.Paper"
+    "^launcher\\.(Paper|Plan\\.(AMachineChanges|CountsMore|JudgesABudget|SearchP))"
     # Built-in commands as processes.
     "^multiprocess\\.(AlikeNodes|CalibrateCommand\\.WritesAMachine|CompareCommand|Eval|Generate|Gpt2|Layouts|Memory|ModelRefusal)"
     "^multiprocess\\.(NoSharedMemory\\.Collectives|NotFiniteCommands|PlanCommand|Played|Plot|SaveFolder|SigUsr1|Under)"
