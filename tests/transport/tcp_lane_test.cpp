@@ -213,23 +213,25 @@ TEST_P(TcpLane, ManyMessagesBothWaysFromTwoThreads) {
     int sent = 0;
     int received = 0;
     int finished = 0;
+    // The next to be sent and received, kept while there is no room for them.
+    std::vector<std::byte> payload = pattern(size(mine, 0), mine);
+    std::vector<std::byte> into(size(theirs, 0));
     const std::uint64_t ends = posix::now_ns() + 60'000'000'000;
     while ((finished < kMessages || sent < kMessages || !out.empty()) && posix::now_ns() < ends) {
       const LaneId lane{peer, Stream::gradients};
       if (sent < kMessages) {
-        std::vector<std::byte> payload = pattern(size(mine, sent), mine + static_cast<std::uint64_t>(sent));
         const Ticket ticket = me.send(lane, envelope_of(static_cast<std::uint64_t>(sent)), payload, Delivery::copy_if_small);
         if (ticket != kNotNow) {
-          ++sent;
           out.push_back({ticket, std::move(payload)});
+          ++sent;
+          payload = pattern(size(mine, sent), mine + static_cast<std::uint64_t>(sent));
         }
       }
       if (received < kMessages) {
-        std::vector<std::byte> into(size(theirs, received));
         const Ticket ticket = me.receive(lane, envelope_of(static_cast<std::uint64_t>(received)), into);
         if (ticket != kNotNow) {
-          ++received;
           in.push_back({ticket, std::move(into)});
+          into = std::vector<std::byte>(size(theirs, ++received));
         }
       }
       me.progress();
