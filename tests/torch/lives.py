@@ -40,6 +40,7 @@ dist.destroy_process_group()
 assert x.eq(size * (size + 1) / 2).all()
 
 begin()
+dist.barrier()  # nobody is in init_process_group any more, which needs the store of rank 0, when that leaves the failed job
 try:
     dist.all_reduce(torch.ones(4 + rank))
     raise AssertionError("tensors of unlike sizes weren't noticed")
