@@ -6,7 +6,9 @@ import inspect
 import json
 import os
 import re
+import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,9 +19,15 @@ case, tsprun, package = sys.argv[1:]
 here = os.path.dirname(os.path.abspath(__file__))
 # Without GPUs: where there is one, PyTorch's PowerSGD hook waits for it, whatever device the tensors are on.
 environment = dict(os.environ, PYTHONPATH=package, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+port = 20000 + os.getpid() % 9000
+if case in ("alone", "torchrun"):  # their processes are forked from this one, which imports torch for all of them
+    os.environ.update(environment)
+    sys.path.insert(0, package)
+    import torch.distributed.run
+    import tsprun_torch
 
 
-def run(program, ranks=3, *options, arguments=()):
+def run(program, ranks, *options, arguments=()):
     command = [tsprun, "-n", str(ranks), *options, "run", "--", sys.executable, os.path.join(here, program), *arguments]
     begin = time.monotonic()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
@@ -27,85 +35,99 @@ def run(program, ranks=3, *options, arguments=()):
     return done
 
 
-def good(done):
-    assert done.returncode == 0 and ("ok" in done.stdout or "step 50" in done.stdout)
+def good(done, *programs):
+    """Checks that the job was good, and that in_turn.py has said so of each of the programs."""
+    missing = [program for program in programs if f"{program} is good" not in done.stdout]
+    assert done.returncode == 0 and not missing, f"exit code {done.returncode}; the first of these wasn't good: {missing}"
+    assert programs or "ok" in done.stdout or "step 50" in done.stdout
 
 
-def torchrun(program, nodes=1, ranks=2):
-    """Runs the program on that many ranks of each node, by one torchrun for each; this machine stands for all nodes."""
-    port = str(20000 + os.getpid() % 9000)
-    agents = []
-    for node in range(nodes):
-        command = [sys.executable, "-m", "torch.distributed.run", "--monitor_interval", "0.1", "--nnodes", str(nodes), "--node_rank", str(node),
-                   "--nproc_per_node", str(ranks), "-r", "9:1", "-t", "9:1", "--master_addr", "127.0.0.1", "--master_port", port,
-                   os.path.join(here, program)]
-        agents.append(subprocess.Popen(command, env=dict(environment, TSP_NODE=str(node), TSP_TIMEOUT="120"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                       text=True))
-    done = []
-    for agent in agents:
-        try:
-            out, err = agent.communicate(timeout=300)
-        except subprocess.TimeoutExpired:
-            for other in agents:
-                other.kill()
-            raise
-        done.append(subprocess.CompletedProcess(agent.args, agent.returncode, out, err))
-        print(" ".join(agent.args), f"\n{out}{err}exit code {agent.returncode}")
+def in_turn(ranks, *programs, options=()):
+    """Runs the programs one after the other in one job, since importing torch is most of a job's work."""
+    done = run("in_turn.py", ranks, *options, arguments=programs)
+    good(done, *programs)
     return done
+
+
+def forked(program, *arguments, **variables):
+    """Starts the program in a fork of this process; returns its process id and the file of its output."""
+    output = tempfile.TemporaryFile("w+")
+    sys.stdout.flush()
+    if process := os.fork():
+        return process, output
+    os.environ.update(variables)
+    for stream in 1, 2:
+        os.dup2(output.fileno(), stream)
+    sys.argv = [program, *arguments]
+    runpy.run_path(program, run_name="__main__")
+    sys.exit()
+
+
+def ends(processes):
+    """Waits until all that forked() has started end, or ends them after 300 s; returns what became of them."""
+    codes, deadline = {}, time.monotonic() + 300
+    while len(codes) < len(processes):
+        for process, _ in processes:
+            if process not in codes:
+                if time.monotonic() > deadline:
+                    os.kill(process, signal.SIGKILL)
+                ended, status = os.waitpid(process, os.WNOHANG)
+                if ended:
+                    codes[process] = os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    done = []
+    for process, output in processes:
+        output.seek(0)
+        done.append(subprocess.CompletedProcess(process, codes[process], output.read(), ""))
+        print(f"process {len(done) - 1}:\n{done[-1].stdout}exit code {done[-1].returncode}")
+    return done
+
+
+def torchrun(*command, nodes=(2,)):
+    """Runs the program on as many ranks of each node, by one torchrun for each; this machine stands for all nodes."""
+    return ends([forked(torch.distributed.run.__file__, "--monitor_interval", "0.1", "--nnodes", str(len(nodes)), "--node_rank", str(node),
+                        "--nproc_per_node", str(ranks), "-r", "9:1", "-t", "9:1", "--master_addr", "127.0.0.1", "--master_port", str(port),
+                        os.path.join(here, command[0]), *command[1:], TSP_NODE=str(node), TSP_TIMEOUT="120") for node, ranks in enumerate(nodes)])
 
 
 def alone(program, ranks=3, fails=True):
     """Runs the program on ranks that nobody watches, and returns their outputs. They must end by themselves, and all fail or none."""
-    port = str(20000 + os.getpid() % 9000)
-    started = [subprocess.Popen([sys.executable, os.path.join(here, program)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                env=dict(environment, RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TSP_TIMEOUT="120"))
-               for rank in range(ranks)]
-    try:
-        outputs = [each.communicate(timeout=120)[0] for each in started]
-    finally:
-        for each in started:
-            each.kill()
-    for rank, each in enumerate(started):
-        print(f"rank {rank} of {program}:\n{outputs[rank]}exit code {each.returncode}")
-        assert (each.returncode != 0) == fails
-    return outputs
+    done = ends([forked(os.path.join(here, program), RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                        TSP_TIMEOUT="120") for rank in range(ranks)])
+    assert all((each.returncode != 0) == fails for each in done), program
+    return [each.stdout for each in done]
 
 
-if case == "collectives":
-    for ranks in (1, 4):  # two and three have other cases
-        good(run("collectives.py", ranks))
-elif case == "results":
-    good(run("results.py"))
-elif case == "callbacks":
-    good(run("callbacks.py"))
+if case == "one_rank":
+    in_turn(1, "collectives.py", "sums.py")
+elif case == "three_ranks":
+    in_turn(3, "results.py", "callbacks.py", "sums.py", "views.py", "shapes.py", "ddp.py", "late.py", "lives.py")
+elif case == "four_ranks":
+    in_turn(4, "collectives.py", "split.py", "sharded.py", "../../examples/torch_context_parallel.py")
 elif case == "over_tcp":
-    good(run("collectives.py", 3, "--intra", "tcp"))
+    in_turn(3, "collectives.py", options=["--intra", "tcp"])
 elif case == "heap":
-    good(run("heap.py"))
-    good(run("heap.py", 2, "--mem-per-rank", "22M", arguments=["--no-room"]))
-    good(run("collectives.py", 2, arguments=["--heap"]))
-    good(run("ddp.py", 2, arguments=["--heap"]))
-elif case == "ddp":
-    good(run("ddp.py"))
-    good(run("sharded.py", 4))
-elif case == "examples":
-    good(run("../../examples/torch_ddp.py"))
-    good(run("../../examples/torch_context_parallel.py", 4))
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        done = in_turn(2, "heap.py", "collectives.py", "ddp.py", "cnn.py", "left.py", options=["--mem-per-rank", "88M", "--trace", file.name])
+        assert "no events" not in done.stderr
+        events = json.load(file)["traceEvents"]
+    for rank in range(2):
+        names = {event["name"] for event in events if event["ph"] == "X" and event["pid"] == rank}
+        assert {"all_reduce", "broadcast"} <= names, names
+    arrows = [sorted(event["id"] for event in events if event["ph"] == end) for end in "sf"]
+    assert arrows[0] == arrows[1] and len(arrows[0]) > 0
 elif case == "compute":
-    good(run("compute.py", 2, "--timeout", "2"))
-elif case == "late":
-    good(run("late.py"))
-    good(run("again.py"))
+    in_turn(2, "compute.py", options=["--timeout", "2"])
 elif case == "mismatch":
     done = run("mismatch.py", 2)
     assert done.returncode != 0 and "mismatch" in done.stderr and "all_reduce" in done.stderr
 elif case == "fail":
-    done = run("fail.py")
-    assert done.returncode != 0 and done.stdout.count("ranks were told why") == 3
+    done = run("fail.py", 2)
+    assert done.returncode != 0 and done.stdout.count("ranks were told why") == 2
     assert "the program of rank 1 ended the job" in done.stderr and "why: the loss isn't finite" in done.stderr
 elif case == "killed":
-    for program in ("killed.py", "killed_sender.py"):
-        done = run(program)
+    for program, ranks in ("killed.py", 2), ("killed_sender.py", 3):
+        done = run(program, ranks)
         assert done.returncode != 0 and "rank 1" in done.stderr and "signal 9" in done.stderr
     assert "ranks were told of rank 1" in done.stdout, "by the error that each waiting rank gets"
 elif case == "alone":
@@ -115,17 +137,8 @@ elif case == "alone":
     assert all("the program of rank 1 ended the job: uncaught ValueError: the data of this rank are empty" in outputs[rank] for rank in (0, 2))
     outputs = alone("unawaited.py", 2)
     assert "isn't over within 3 s of its call: it waits for rank 1" in outputs[0]
-elif case == "trace":
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        done = run("ddp.py", 2, "--trace", file.name)
-        good(done)
-        assert "no events" not in done.stderr
-        events = json.load(file)["traceEvents"]
-    for rank in range(2):
-        names = {event["name"] for event in events if event["ph"] == "X" and event["pid"] == rank}
-        assert {"all_reduce", "broadcast"} <= names, names
-    arrows = [sorted(event["id"] for event in events if event["ph"] == end) for end in "sf"]
-    assert arrows[0] == arrows[1] and len(arrows[0]) > 0
+    outputs = alone("lives.py", fails=False)
+    assert all("ok" in output for output in outputs) and any("unlike roots found" in output for output in outputs)
 elif case == "upstream":
     with tempfile.TemporaryDirectory() as folder:
         tests = [sys.executable, os.path.join(here, "upstream.py"), "--passed", os.path.join(folder, "passed")]
@@ -134,34 +147,17 @@ elif case == "upstream":
             print(done.stdout[-2000:], done.stderr[-20000:])
             assert done.returncode == 0
 elif case == "torchrun":
-    good(torchrun("collectives.py", ranks=2)[0])
-elif case == "two_nodes":
-    good(torchrun("collectives.py", nodes=2)[0])
-    good(torchrun("ddp.py", nodes=2, ranks=1)[0])
-elif case == "two_nodes_killed":
+    good(torchrun("in_turn.py", "collectives.py")[0], "collectives.py")
+    good(torchrun("in_turn.py", "collectives.py", "ddp.py", nodes=(2, 2))[0], "collectives.py", "ddp.py")
     # The first node's torchrun ends rank 0 as soon as it sees what happened to rank 1, and says so itself.
-    first, second = torchrun("killed.py", nodes=2)
-    assert first.returncode != 0 and ("rank 1 is gone" in first.stderr + first.stdout or "Signal 9 (SIGKILL) received" in first.stderr)
-    assert second.returncode != 0 and "rank 1 is gone" in second.stderr + second.stdout
-elif case == "lives":
-    outputs = alone("lives.py", fails=False)
-    assert all("ok" in output for output in outputs) and any("unlike roots found" in output for output in outputs)
-    good(run("lives.py"))
+    first, second = torchrun("killed.py", nodes=(2, 1))
+    assert first.returncode != 0 and ("rank 1 is gone" in first.stdout or "Signal 9 (SIGKILL) received" in first.stdout)
+    assert second.returncode != 0 and "rank 1 is gone" in second.stdout
 elif case == "spawned":
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([sys.executable, os.path.join(here, "spawned.py"), folder], env=environment, capture_output=True, text=True, timeout=300)
     print(f"{done.stdout}{done.stderr}exit code {done.returncode}")
     good(done)
-elif case == "inputs":
-    good(run("views.py"))
-    good(run("cnn.py", 2))
-elif case == "sums":
-    for ranks in (1, 3):
-        good(run("sums.py", ranks))
-elif case == "shapes":
-    good(run("shapes.py"))
-elif case == "split":
-    good(run("split.py", 4))
 elif case == "manual":
     # The first commands of the manual, as they are printed there, where its reader would say them: with this build as build/release.
     root = os.path.join(here, "../..")

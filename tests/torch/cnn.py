@@ -21,5 +21,3 @@ low, high = total.clone(), total.clone()
 dist.all_reduce(low, dist.ReduceOp.MIN)
 dist.all_reduce(high, dist.ReduceOp.MAX)
 assert low == high and torch.isfinite(low)
-if dist.get_rank() == 0:
-    print("ok", flush=True)

@@ -12,5 +12,3 @@ if dist.get_rank() == 1:
 t = torch.ones(1)
 dist.all_reduce(t)
 assert t.item() == dist.get_world_size()
-if dist.get_rank() == 0:
-    print("ok", flush=True)

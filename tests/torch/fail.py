@@ -3,10 +3,10 @@ import torch
 import torch.distributed as dist
 import tsprun_torch
 
-try:
-    tsprun_torch.fail("nothing to end")
-except RuntimeError as error:
-    assert "has joined no job" in str(error), error
+from expect import refused
+
+refused("has joined no job", lambda: tsprun_torch.fail("nothing to end"))
+refused("after init_process_group", tsprun_torch.use_heap)
 dist.init_process_group("tsprun")
 dist.barrier()
 try:

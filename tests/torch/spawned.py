@@ -25,7 +25,9 @@ def one_broadcast(rank, size, store, destroys):
 
 
 def one_raises(rank, size, store, destroys):
-    begin(rank, size, store)
+    if destroys:
+        one_broadcast(rank, size, store, destroys)
+    begin(rank, size, store + "_raises")
     try:
         dist.barrier()
         if rank == 1:
@@ -37,12 +39,13 @@ def one_raises(rank, size, store, destroys):
 
 
 if __name__ == "__main__":
-    for method in "spawn", "fork":
+    for method, size in ("spawn", 2), ("fork", 3):
         for destroys in True, False:
-            store = f"{sys.argv[1]}/{method}{destroys}"
-            torch.multiprocessing.start_processes(one_broadcast, (3, store, destroys), 3, start_method=method)
+            job = size, f"{sys.argv[1]}/{method}{destroys}", destroys
+            if method == "fork" or not destroys:
+                torch.multiprocessing.start_processes(one_broadcast, job, size, start_method=method)
             try:
-                torch.multiprocessing.start_processes(one_raises, (3, store + "_raises", destroys), 3, start_method=method)
+                torch.multiprocessing.start_processes(one_raises, job, size, start_method=method)
                 raise SystemExit("the exception was lost")
             except torch.multiprocessing.ProcessRaisedException as error:
                 assert "ValueError: the data of this rank are empty" in str(error), error

@@ -14,8 +14,9 @@ dist.all_reduce(x)
 assert size == 2 and x.eq(1).all()
 dist.monitored_barrier()  # torch's own, which takes no backend but gloo
 
-# What a rank starts in its turn may have a job of its own, though it inherits the rank's variables.
-if rank == 0:
+# What a rank of tsprun starts in its turn may have a job of its own, though it inherits the rank's variables. (lives.py has one that inherits
+# PyTorch's alone.)
+if rank == 0 and "TSP_NODE_FD" in os.environ:
     child = "import torch, torch.distributed as d, tsprun_torch; d.init_process_group('tsprun', store=d.HashStore(), rank=0, world_size=1)"
     subprocess.run([sys.executable, "-c", child + "; d.all_reduce(torch.ones(2)); d.destroy_process_group()"], check=True)
 dist.barrier()

@@ -44,5 +44,3 @@ for seen in (z.conj(), z.conj().imag):  # a conjugate view, a negative one
         check([total], [sum(of)])
         group._reduce_scatter_base(mine := torch.empty(2), torch.cat([seen] * size)._neg_view()).wait()
         check([mine], [-sum(of)])
-if rank == 0:
-    print("ok", flush=True)
