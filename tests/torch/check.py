@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs one of the programs beside it on ranks, and checks how the job ends: check.py CASE TSPRUN PACKAGE_DIR."""
+"""Runs programs beside it on ranks, and checks how their jobs end: check.py CASE TSPRUN PACKAGE_DIR."""
 
 import ast
 import inspect
@@ -19,7 +19,7 @@ case, tsprun, package = sys.argv[1:]
 here = os.path.dirname(os.path.abspath(__file__))
 # Without GPUs: where there is one, PyTorch's PowerSGD hook waits for it, whatever device the tensors are on.
 environment = dict(os.environ, PYTHONPATH=package, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-port = 20000 + os.getpid() % 9000
+port = 20000 + 16 * (os.getpid() % 560)  # lives.py takes the next ones, too
 if case in ("alone", "torchrun"):  # their processes are forked from this one, which imports torch for all of them
     os.environ.update(environment)
     sys.path.insert(0, package)
