@@ -77,7 +77,7 @@ void Job::start(const rlimit& open_files, const RankTraces* traces) {
   stranger_groups_ = {::getpgrp()};
   for (const pid_t stranger : strangers_) stranger_groups_.push_back(::getpgid(stranger));
   const GlobalOptions& global = *spec_->global;
-  if (!built_in()) terminal_.emplace();
+  if (!built_in() || spec_->reads_stdin) terminal_.emplace();
   StartPlan plan;
   plan.spec = spec_;
   plan.launcher_pidfd = own_pidfd_.get();

@@ -139,7 +139,7 @@ class Job {
   EventLoop loop_;
   Output stdout_;
   Output stderr_;
-  std::optional<TerminalRelay> terminal_;  // `run` only
+  std::optional<TerminalRelay> terminal_;  // `run` and commands that read stdin
   FrameReader frames_;
   posix::UniqueFd own_pidfd_;
   std::vector<pid_t> strangers_;        ///< children from before the job, such as those of a shell that ended in `exec tsprun`

@@ -4,7 +4,7 @@
 // X(NAME): make_NAME() makes the command NAME. --help lists them in this order.
 #define TSPRUN_COMMANDS(X) \
   X(train)                 \
-  X(eval) X(generate) X(tokenize) X(block) X(run) X(compare) X(bench) X(plan) X(simulate) X(calibrate) X(doctor) X(status)
+  X(eval) X(generate) X(chat) X(tokenize) X(block) X(run) X(compare) X(bench) X(plan) X(simulate) X(calibrate) X(doctor) X(status)
 
 namespace tsprun::detail::launcher {
 

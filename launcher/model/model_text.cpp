@@ -75,7 +75,13 @@ ModelText ModelText::if_readable(const ModelCommandOptions& model) {
   }
 }
 
-std::vector<Token> ModelText::ids(std::string_view text, std::string_view name) const {
+std::vector<Token> ModelText::ids(std::string_view text, std::string_view name) const { return encoded(text, name, true); }
+
+std::vector<Token> ModelText::ids_within(std::string_view text, std::string_view name) const {
+  return encoded(text, name, false);
+}
+
+std::vector<Token> ModelText::encoded(std::string_view text, std::string_view name, bool add_special) const {
   if (!why_not_.empty()) {
     refuse(
         fmt::format("{}: text, but {}. Without a tokenizer train and eval take token ids (--data tokens.u32), and so does "
@@ -88,7 +94,7 @@ std::vector<Token> ModelText::ids(std::string_view text, std::string_view name) 
     return ids;
   }
   try {
-    encoder_->encode(text, true, ids);
+    encoder_->encode(text, add_special, ids);
   } catch (const Error& error) {
     if (error.cause() != Cause::refused) throw;
     refuse(fmt::format("{}: {}", name, error.what()));

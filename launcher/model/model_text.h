@@ -29,6 +29,8 @@ class ModelText {
   /// Returns the ids of a text, with those that the tokenizer puts around each. `name` is the text in messages: "--prompt".
   /// Throws Error(refused): the model has no tokenizer that can be read and its ids aren't bytes, or the text isn't UTF-8.
   std::vector<Token> ids(std::string_view text, std::string_view name) const;
+  /// Does as ids(), for a text that has its special tokens in it already: none is put around it.
+  std::vector<Token> ids_within(std::string_view text, std::string_view name) const;
   /// Returns the ids of the files that are text, unless their bytes are the ids. Says on the log how many. Throws Error(refused)
   /// as ids() does, and for files that TokenStream would refuse by their names or first bytes.
   IdsOfTexts ids_of(const std::vector<std::filesystem::path>& files) const;
@@ -40,6 +42,7 @@ class ModelText {
   const std::filesystem::path& file() const { return file_; }
 
  private:
+  std::vector<Token> encoded(std::string_view text, std::string_view name, bool add_special) const;
   static ModelText without_tokenizer(const ModelCommandOptions& model);
 
   std::optional<text::Tokenizer> tokenizer_;

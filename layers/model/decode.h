@@ -56,6 +56,9 @@ class Decoder {
   /// Forgets all tokens; the next call must be prompt().
   void forget() { std::ranges::fill(lengths_, 0); }
 
+  /// Forgets a text's tokens from number `length` on; step() goes on there. Precondition: length <= length(text).
+  void shorten(std::size_t text, std::size_t length) { lengths_[text] = length; }
+
   std::size_t texts() const { return positions_.size(); }
   std::size_t length(std::size_t text) const { return lengths_[text]; }  ///< tokens so far
 

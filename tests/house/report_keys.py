@@ -79,6 +79,7 @@ class Page:
                     yield f"## {heading}: `{key}` has the type \"{kind}\", which leads nowhere"
 
 
+FIXTURES = pathlib.Path(__file__).parent.parent / "text/fixtures"
 TRAIN = "train --config nano --data book.txt --batch 4 --seq 32"
 MODEL = "--machine mi300x --config nano --dtype bf16 --batch 8 --seq 64"
 # Command lines, and their exit codes. Later ones use what earlier ones saved.
@@ -108,9 +109,9 @@ RUNS = [
 ]
 
 
-def run(tsprun, words, folder):
+def run(tsprun, words, folder, said=""):
     answer = subprocess.run([tsprun, "--json", "report.json", *words], cwd=folder, capture_output=True, text=True, errors="replace",
-                            timeout=SECONDS, stdin=subprocess.DEVNULL)
+                            timeout=SECONDS, input=said)
     return answer.returncode, json.loads((folder / "report.json").read_text()), answer.stderr
 
 
@@ -131,6 +132,17 @@ def status(tsprun, folder):
         job.wait(timeout=SECONDS)
 
 
+def chat(tsprun, folder):
+    """The report of `chat` with a model that an earlier run saved."""
+    model = max((folder / "runs/one").glob("step-*"))
+    shutil.copy(FIXTURES / "word_piece.json", model / "tokenizer.json")
+    (model / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }} {% endfor %}")
+    code, report, errors = run(tsprun, ["chat", "--model", "runs/one", "--tokens", "2"], folder, "the cat\n")
+    if code != 0:
+        sys.exit(f"chat: ended with {code}: {errors.strip()}")
+    return report
+
+
 def main():
     page, tsprun = Page(pathlib.Path(sys.argv[1]).read_text()), str(pathlib.Path(sys.argv[2]).absolute())
     wrong = list(page.dead_rows())
@@ -146,13 +158,14 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "book.txt").write_text("All work and no play makes a dull boy. " * 200)
-        shutil.copy(pathlib.Path(__file__).parent.parent / "text/fixtures/byte_level.json", folder / "tokenizer.json")
+        shutil.copy(FIXTURES / "byte_level.json", folder / "tokenizer.json")
         (folder / "prompts.txt").write_text("All work\nNo play\nA dull boy\n")
         for line, expected in RUNS:
             code, report, errors = run(tsprun, line.split(), folder)
             if expected is not None and code != expected:
                 wrong.append(f"{line}: ended with {code} instead of {expected}: {errors.strip()}")
             check(line, report, code == 2)
+        check("chat", chat(tsprun, folder), False)
         check("status", status(tsprun, folder), False)
     # block is left to the sections that it shares with train: it needs tensors, which nothing here writes.
     for command in page.commands.keys() - seen - {"block"}:
@@ -161,7 +174,7 @@ def main():
     for command in re.findall(r"^  ([a-z]+) {2,}\S", help_text.partition("Subcommands:")[2], re.MULTILINE):
         if command not in page.commands:
             wrong.append(f"the page has no row for the command {command}")
-    print("\n".join(dict.fromkeys(wrong)) or f"{len(RUNS) + 1} reports have the keys that the page names")
+    print("\n".join(dict.fromkeys(wrong)) or f"{len(RUNS) + 2} reports have the keys that the page names")
     sys.exit(1 if wrong else 0)
 
 
