@@ -118,9 +118,9 @@ int main(int argc, char** argv) {
   Communicator& world = context.world();
   const Layout layout = options.layout.empty() ? Layout::tsp(world.size()) : Layout::parse(options.layout);
   Mesh mesh(world, layout.with(options.exchange));
-  const std::unique_ptr<Strategy> made =
+  const std::unique_ptr<const Strategy> made =
       make_strategy(rank, mesh, {.config = config, .dtype = dtype, .kv_bucket_heads = options.bucket_heads});
-  Strategy& strategy = *made;
+  const Strategy& strategy = *made;
   std::vector<PackPlan> packs;
   PackPlan norms;
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
@@ -169,14 +169,15 @@ int main(int argc, char** argv) {
     rank.reset_times();
     const auto begin = std::chrono::steady_clock::now();
     Visits visits(training_tasks(config.layers, 1));
-    strategy.begin_forward(store, tokens, visits);
+    const std::unique_ptr<StrategyPass> sublayers = strategy.begin({.store = store, .tokens = tokens, .visits = visits});
+    const BlockPass pass{.sublayers = *sublayers, .tokens = tokens};
     for (std::size_t layer = 0; layer < config.layers; ++layer) {
-      x = block.forward(layer, std::move(x), tokens, vectors(layer), Keep::backward, saved[layer]);
+      x = block.forward(pass, layer, std::move(x), vectors(layer), Keep::backward, saved[layer]);
     }
     const auto half = std::chrono::steady_clock::now();
-    strategy.begin_backward({});
-    for (std::size_t layer = config.layers; layer-- > 0;) block.backward(layer, d, vectors(layer), saved[layer]);
-    strategy.end();
+    sublayers->begin_backward();
+    for (std::size_t layer = config.layers; layer-- > 0;) block.backward(pass, layer, d, vectors(layer), saved[layer]);
+    sublayers->end();
     const auto end = std::chrono::steady_clock::now();
     const RankTimes times = rank.times();
     const TrafficCounters after = context.traffic();

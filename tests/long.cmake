@@ -12,7 +12,7 @@ set(long
     # Counts of bytes and memory, by the layouts that the tests against the reference run.
     "^layers\\.(Budgets|Decoder\\.(HoldsAtItsPeak|Receives)|Forecasts|LayoutsMemory|LayoutsTraining|Peaks|Program)"
     "^layers\\.[A-Za-z0-9]*(Audit|Traffic)\\."
-    "^layers\\.MicroBatches\\.(Receive|Hold)"
+    "^layers\\.(MicroBatches\\.(Receive|Hold)|Passes\\.Hold)"
     "^layers\\.SequenceAttention\\.ReceivedBytes"
     "^launcher\\.(Paper|Plan\\.(AMachineChanges|CountsMore|JudgesABudget|SearchP))"
     # Built-in commands as processes.

@@ -42,41 +42,47 @@ enum class Keep : std::uint8_t {
   backward  ///< those that the recomputation mode keeps for the backward pass
 };
 
-/// Computes all blocks of a model, one call after another. `rank` and `strategy` are borrowed.
+/// What blocks compute with in one pass; all borrowed.
+struct BlockPass {
+  StrategyPass& sublayers;
+  const TokenLayout& tokens;
+  const DropoutDraws* draws = nullptr;  ///< null: nothing is dropped
+};
+
+/// Computes all blocks of a model in all passes, one call after another; keeps nothing of a pass. `rank` and `strategy` are
+/// borrowed.
 class Block {
  public:
-  Block(Rank& rank, Strategy& strategy, const ModelConfig& config, DType dtype, Recompute recompute)
+  Block(Rank& rank, const Strategy& strategy, const ModelConfig& config, DType dtype, Recompute recompute)
       : rank_(rank), strategy_(strategy), config_(config), dtype_(dtype), recompute_(recompute) {}
 
-  /// Sets the dropout of the following passes, forward and backward; null: no dropout. `draws` is borrowed.
-  void drop(const DropoutDraws* draws) { draws_ = draws; }
-  /// Computes x3 from x1 = `x`, a residual of `tokens`, and puts what is kept into `saved`.
-  OwnedTensor forward(std::size_t layer, OwnedTensor x, const TokenLayout& tokens, const BlockVectors& vectors, Keep keep,
-                      BlockSaved& saved);
+  /// Computes x3 from x1 = `x`, a residual of the pass's tokens, and puts what is kept into `saved`.
+  OwnedTensor forward(const BlockPass& pass, std::size_t layer, OwnedTensor x, const BlockVectors& vectors, Keep keep,
+                      BlockSaved& saved) const;
   /// Turns `d`, a residual in the type of sums, from dL/dx3 into dL/dx1. Adds to the gradients in `vectors`; the strategy writes
   /// those of the weights to the store. Clears `saved`.
-  void backward(std::size_t layer, const Tensor& d, const BlockVectors& vectors, BlockSaved& saved);
+  void backward(const BlockPass& pass, std::size_t layer, const Tensor& d, const BlockVectors& vectors, BlockSaved& saved) const;
 
   /// Returns how error messages name a sublayer of a pass: "layer 1, attention, forward".
   static std::string stage(std::size_t layer, std::string_view sublayer, std::string_view direction);
 
  private:
-  bool drops() const { return draws_ != nullptr && config_.residual_dropout > 0; }
-  void drop_attention(std::size_t layer);
-  void dropout(const Tensor& y, const ConstTensor& x, std::size_t layer, DropoutSite site);
-  void end_sublayer(const Tensor& y, const Bias& bias, std::size_t layer, DropoutSite site);
-  ConstTensor result_gradient(const Tensor& d, const Bias& bias, std::size_t layer, DropoutSite site, OwnedTensor& memory);
-  OwnedTensor like(const Tensor& x, DType dtype, Category category, std::string_view what);
-  OwnedTensor normed(const Tensor& x, const NormWeights& norm);
-  OwnedTensor residual(const Tensor& x, const Tensor& y, Category category, std::string_view what);
-  void make_room(const TokenLayout& tokens, Keep keep, BlockSaved& saved);
+  bool drops(const BlockPass& pass) const { return pass.draws != nullptr && config_.residual_dropout > 0; }
+  void drop_attention(const BlockPass& pass, std::size_t layer) const;
+  void dropout(const BlockPass& pass, const Tensor& y, const ConstTensor& x, std::size_t layer, DropoutSite site) const;
+  void end_sublayer(const BlockPass& pass, const Tensor& y, const Bias& bias, std::size_t layer, DropoutSite site) const;
+  ConstTensor result_gradient(const BlockPass& pass, const Tensor& d, const Bias& bias, std::size_t layer, DropoutSite site,
+                              OwnedTensor& memory) const;
+  OwnedTensor like(const Tensor& x, DType dtype, Category category, std::string_view what) const;
+  OwnedTensor normed(const Tensor& x, const NormWeights& norm) const;
+  OwnedTensor residual(const Tensor& x, const Tensor& y, Category category, std::string_view what) const;
+  void make_room(const TokenLayout& tokens, Keep keep, BlockSaved& saved) const;
 
   Rank& rank_;
-  Strategy& strategy_;
+  const Strategy& strategy_;
   ModelConfig config_;
   DType dtype_;
   Recompute recompute_;
-  const DropoutDraws* draws_ = nullptr;
 };
 
 }  // namespace tsprun::detail

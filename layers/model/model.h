@@ -105,10 +105,14 @@ class Model {
   /// Returns the loss of a batch and keeps nothing for a backward pass. `logits` (may be null) is called for tiles of the logits,
   /// on the rank that computes them. The data axis need not divide the batch. Throws Error(refused).
   Loss evaluate(const TokenBatch& tokens, const LogitsSink* logits = nullptr);
-  /// Returns the loss of a batch and computes the gradients of all parameters, replacing those of the last call. The activations
-  /// of one micro-batch are in memory at a time. Throws Error(refused) if the model wasn't made for training, or the data axis
-  /// times the number of micro-batches doesn't divide the batch.
+  /// Returns the loss of a batch and computes the gradients of all parameters, replacing those of the last call. Does
+  /// training_tasks(), so the activations of one micro-batch are in memory at a time. Throws Error(refused) if the model wasn't
+  /// made for training, or the data axis times the number of micro-batches doesn't divide the batch.
   Loss forward_backward(const TokenBatch& tokens);
+  /// Does the tasks of another list, in which several micro-batches may be under way at once, with the activations of each. The
+  /// list must be as check_training_tasks() says. Loss and gradients have the same bits whatever the list, but for a tied
+  /// embedding on one rank: there the head adds to its gradient in the forward pass already.
+  Loss forward_backward(const TokenBatch& tokens, const TaskList& tasks);
   /// Returns the 2-norm of all gradients of the model, each parameter counted once. If `wish` isn't null, the same message also
   /// combines the ranks' flags: afterwards `*wish` is true on every rank if it was true on any.
   double gradient_norm(bool* wish = nullptr);
@@ -133,14 +137,17 @@ class Model {
   const TrafficCounters& backward_traffic() const { return backward_traffic_; }
 
  private:
-  /// One micro-batch on its way through the model, from its first task to its last, and everything that the model keeps for it
-  /// meanwhile. (What the vocabulary and the strategy keep is theirs, so one pass is under way at a time.)
+  /// One micro-batch on its way through the model, from its first task to its last, and everything that is kept for it meanwhile:
+  /// neither the model nor its parts have state of a pass, so several may be under way at once. Passes of one call have as many
+  /// tokens, and share their layout. Whoever runs the tasks owns the pass, and drops it after the last.
   struct Pass {
     TokenBatch own;  // its sequences
     MicroBatch of;
-    bool keep = false;                  // a backward pass follows
-    double weight = 0;                  // 1 / number of predicted tokens in the whole batch
-    LogitsSink logits;                  // takes rows by their numbers in the whole batch; empty: nobody wants them
+    bool keep = false;  // a backward pass follows
+    double weight = 0;  // 1 / number of predicted tokens in the whole batch
+    LogitsSink logits;  // takes rows by their numbers in the whole batch; empty: nobody wants them
+    std::unique_ptr<Vocabulary> vocabulary;
+    std::unique_ptr<StrategyPass> sublayers;
     std::optional<DropoutDraws> draws;  // none: nothing is dropped
     std::vector<BlockSaved> blocks;
     OwnedTensor x;    // the residual [B, S_p, h] between tasks; in the end the last block's output
@@ -174,6 +181,7 @@ class Model {
                   const LogitsSink* logits, bool keep);
   void end_forward(Loss& loss, const Pass& pass);
   void sum_losses(Loss& loss);
+  BlockPass block_pass(const Pass& pass) const;
   // The tasks.
   void run(const ModelTask& task, Pass& pass);
   void embed(Pass& pass);
@@ -182,12 +190,13 @@ class Model {
   void head_backward(Pass& pass);
   void layers_backward(Pass& pass, const ModelTask& task);
   void embed_backward(Pass& pass);
-  void reduce();
+  void reduce(Pass& last);
   void drop_embedding(const Pass& pass, const Tensor& x);
   void sum_over_world(std::span<double> values);
   void check_tokens(const TokenBatch& tokens) const;
   void check_positions(std::size_t sequence) const;
   void set_layout(std::size_t batch, std::size_t sequence);
+  std::unique_ptr<Vocabulary> vocabulary_of(const MicroBatch& of);
   OwnedTensor final_norm(const Tensor& x);
 
   Rank& rank_;
@@ -195,12 +204,12 @@ class Model {
   ModelOptions options_;
   Communicator& vocabulary_ranks_;  // those over which its rows are cut
   Chunks vocabulary_rows_;
-  std::unique_ptr<Strategy> strategy_;
+  std::unique_ptr<const Strategy> strategy_;
   ParameterStore store_;
   Block block_;
   GradientSums sums_;
   std::unique_ptr<TokenLayout> layout_;
-  std::unique_ptr<Vocabulary> vocabulary_;
+  HeadPlan head_plan_ = {};                       // of layout_'s tokens
   std::vector<std::uint32_t> positions_of_rows_;  // positions of this rank's residual rows; empty unless positions are learned
   Visits visits_;                                 // of the list of tasks that is under way
   RowsGiven rows_given_;

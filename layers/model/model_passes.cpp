@@ -47,7 +47,6 @@ void Model::check_positions(std::size_t sequence) const {
 void Model::set_layout(std::size_t batch, std::size_t sequence) {
   if (layout_ && layout_->batch() == batch && layout_->sequence() == sequence) return;
   check_positions(sequence);
-  vocabulary_.reset();
   layout_.reset();
   layout_ = std::make_unique<TokenLayout>(rank_, mesh_, options_.config, options_.dtype, batch, sequence);
   positions_of_rows_.clear();
@@ -61,13 +60,16 @@ void Model::set_layout(std::size_t batch, std::size_t sequence) {
                         .sequence = sequence,
                         .bytes = ElementBytes::of(options_.dtype),
                         .recompute = options_.recompute};
+  head_plan_ = head_plan(setting);
+}
+
+/// Returns the embedding, head and loss of a pass of layout_'s tokens.
+std::unique_ptr<Vocabulary> Model::vocabulary_of(const MicroBatch& of) {
   if (mesh_.layout().cuts_vocabulary_over_tensor()) {
-    vocabulary_ = std::make_unique<TensorVocabulary>(rank_, vocabulary_ranks_, mesh_.group({mesh_.layout().token_axis()}),
-                                                     vocabulary_rows_, vocabulary_weights());
-  } else {
-    vocabulary_ = std::make_unique<ExchangedVocabulary>(rank_, vocabulary_ranks_, vocabulary_rows_, head_plan(setting),
-                                                        vocabulary_weights());
+    return std::make_unique<TensorVocabulary>(rank_, vocabulary_ranks_, mesh_.group({mesh_.layout().token_axis()}),
+                                              vocabulary_rows_, vocabulary_weights(), of);
   }
+  return std::make_unique<ExchangedVocabulary>(rank_, vocabulary_ranks_, vocabulary_rows_, head_plan_, vocabulary_weights(), of);
 }
 
 OwnedTensor Model::final_norm(const Tensor& x) {
@@ -161,23 +163,28 @@ void Model::run(const ModelTask& task, Pass& pass) {
 
 void Model::embed(Pass& pass) {
   rank_.enter_stage(PassPart::embedding, false, [] { return std::string("embedding, forward"); });
-  strategy_->begin_forward(store_, *layout_, visits_);
+  pass.sublayers = strategy_->begin({.store = store_, .tokens = *layout_, .visits = visits_, .micro_batch = pass.of});
   const Category kept = pass.keep ? Category::activations : Category::workspace;
   pass.x = layout_->residual(rank_, kept, options_.dtype, options_.config.hidden, "embedded tokens");
   const Tensor x = pass.x->merged(0);
-  vocabulary_->embed(x, *layout_, pass.own.ids, kept, pass.of);
-  rows_given_.note(pass.of, vocabulary_->rows_given());
+  pass.vocabulary = vocabulary_of(pass.of);
+  pass.vocabulary->embed(x, *layout_, pass.own.ids, kept);
+  rows_given_.note(pass.of, pass.vocabulary->rows_given());
   add_positions(x);
   drop_embedding(pass, x);
   rank_.look(Watched::result, pass.x.view());
 }
 
+BlockPass Model::block_pass(const Pass& pass) const {
+  return {.sublayers = *pass.sublayers, .tokens = *layout_, .draws = pass.draws ? &*pass.draws : nullptr};
+}
+
 void Model::layers_forward(Pass& pass, const ModelTask& task) {
-  block_.drop(pass.draws ? &*pass.draws : nullptr);
+  const BlockPass of = block_pass(pass);
   for (std::size_t layer = task.first_layer; layer < task.first_layer + task.layers; ++layer) {
     const TraceSpan span(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
     BlockSaved nothing;
-    pass.x = block_.forward(layer, std::move(pass.x), *layout_, vectors(layer), pass.keep ? Keep::backward : Keep::nothing,
+    pass.x = block_.forward(of, layer, std::move(pass.x), vectors(layer), pass.keep ? Keep::backward : Keep::nothing,
                             pass.keep ? pass.blocks[layer] : nothing);
   }
 }
@@ -188,13 +195,13 @@ void Model::head(Pass& pass) {
   rank_.enter_stage(PassPart::head, false, [] { return std::string("head, forward"); });
   rank_.look(Watched::input, pass.x.view());
   OwnedTensor lse = rank_.tensor(kept, kernels::summed_in(options_.dtype), {layout_->held_rows()}, "log-sum-exp of the head");
-  pass.loss = vocabulary_->head(final_norm(pass.x).view(), lse, *layout_, pass.own.labels, pass.logits ? &pass.logits : nullptr,
-                                pass.keep ? std::optional(pass.weight) : std::nullopt);
+  pass.loss = pass.vocabulary->head(final_norm(pass.x).view(), lse, *layout_, pass.own.labels,
+                                    pass.logits ? &pass.logits : nullptr, pass.keep ? std::optional(pass.weight) : std::nullopt);
   rank_.look(Watched::head_statistics, lse.view());
   if (pass.keep) {
     pass.lse = std::move(lse);
   } else {
-    strategy_->end();
+    pass.sublayers->end();
     pass.x.reset();
   }
 }
@@ -206,12 +213,12 @@ void Model::head_backward(Pass& pass) {
     compute.fill_zero(store_.gradients(replicated_pack()));
     if (options_.config.projection_biases() > 0) compute.fill_zero(store_.gradients(bias_pack_number(store_)));
   }
-  strategy_->on_gradients([this](std::size_t pack) { sums_.post(pack, Purpose::gradients); });
-  strategy_->begin_backward(pass.of);
+  pass.sublayers->on_gradients([this](std::size_t pack) { sums_.post(pack, Purpose::gradients); });
+  pass.sublayers->begin_backward();
   pass.d = layout_->residual(rank_, Category::workspace, kernels::summed_in(options_.dtype), options_.config.hidden,
                              "gradient of the residual");
   {
-    const OwnedTensor dx = vocabulary_->head_backward(final_norm(pass.x).view(), pass.lse, *layout_, pass.weight);
+    const OwnedTensor dx = pass.vocabulary->head_backward(final_norm(pass.x).view(), pass.lse, *layout_, pass.weight);
     norm_backward(compute, options_.config, pass.d->merged(0), dx, pass.x->merged(0), final_norm_weights(),
                   kernels::Write::replace);
   }
@@ -222,29 +229,29 @@ void Model::head_backward(Pass& pass) {
 }
 
 void Model::layers_backward(Pass& pass, const ModelTask& task) {
-  block_.drop(pass.draws ? &*pass.draws : nullptr);
+  const BlockPass of = block_pass(pass);
   for (std::size_t layer = task.first_layer + task.layers; layer-- > task.first_layer;) {
     const TraceSpan span(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
-    block_.backward(layer, pass.d, vectors(layer), pass.blocks[layer]);
+    block_.backward(of, layer, pass.d, vectors(layer), pass.blocks[layer]);
   }
 }
 
 void Model::embed_backward(Pass& pass) {
   rank_.enter_stage(PassPart::embedding, true, [] { return std::string("embedding, backward"); });
   drop_embedding(pass, pass.d->merged(0));
-  vocabulary_->embed_backward(pass.d->merged(0));
+  pass.vocabulary->embed_backward(pass.d->merged(0));
   if (pass.of.last()) sums_.post(embedding_pack(), Purpose::embedding);
   if (!options_.config.rotary_positions()) {
     const Tensor gradient = replicated(ParameterRole::positions, 0).second;
     rank_.compute().scatter_add_rows(gradient, pass.d->merged(0), positions_of_rows_);
   }
-  if (!pass.of.last()) strategy_->end();  // else reduce() ends the pass, while its own sums are on their way
+  if (!pass.of.last()) pass.sublayers->end();  // else reduce() ends the pass, while its own sums are on their way
 }
 
-void Model::reduce() {
+void Model::reduce(Pass& last) {
   const TrafficCounters before = rank_.context().traffic();
   sum_replicated_gradients();
-  strategy_->end();
+  last.sublayers->end();
   for (std::size_t pack = 0; pack < replicated_pack(); ++pack) {
     if (!sums_.posted(pack)) sums_.post(pack, Purpose::gradients);
   }
@@ -257,18 +264,18 @@ void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
   const TraceSpan span(rank_.trace(), "prompt");
   set_layout(1, ids.size());
   visits_ = Visits(forward_tasks(options_.config.layers, false));
-  strategy_->begin_forward(store_, *layout_, visits_);
+  const std::unique_ptr<StrategyPass> sublayers = strategy_->begin({.store = store_, .tokens = *layout_, .visits = visits_});
   OwnedTensor x = layout_->residual(rank_, Category::workspace, options_.dtype, options_.config.hidden, "embedded tokens");
-  vocabulary_->embed(x->merged(0), *layout_, ids, Category::workspace);
+  const std::unique_ptr<Vocabulary> vocabulary = vocabulary_of({});
+  vocabulary->embed(x->merged(0), *layout_, ids, Category::workspace);
   add_positions(x->merged(0));
-  block_.drop(nullptr);
   for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
     const TraceSpan span_of_layer(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
     BlockSaved saved;
-    x = block_.forward(layer, std::move(x), *layout_, vectors(layer), Keep::kv, saved);
+    x = block_.forward({.sublayers = *sublayers, .tokens = *layout_}, layer, std::move(x), vectors(layer), Keep::kv, saved);
     sink(layer, saved.attention.k, saved.attention.v, *layout_);
   }
-  strategy_->end();
+  sublayers->end();
 }
 
 Loss Model::evaluate(const TokenBatch& tokens, const LogitsSink* logits) {
@@ -288,6 +295,10 @@ Loss Model::evaluate(const TokenBatch& tokens, const LogitsSink* logits) {
 }
 
 Loss Model::forward_backward(const TokenBatch& tokens) {
+  return forward_backward(tokens, training_tasks(options_.config.layers, tokens.micro_batches));
+}
+
+Loss Model::forward_backward(const TokenBatch& tokens, const TaskList& tasks) {
   if (!options_.training) throw Error(Cause::refused, "a model that wasn't made for training has no gradients");
   const std::size_t M = tokens.micro_batches;
   const auto replicas = static_cast<std::size_t>(mesh_.layout().data());
@@ -298,29 +309,37 @@ Loss Model::forward_backward(const TokenBatch& tokens) {
   Loss loss = begin_batch(tokens);
   const Part own = own_part(tokens);
   const std::size_t count = own.count / M;
-  const TaskList tasks = training_tasks(options_.config.layers, M);
+  check_training_tasks(tasks, options_.config.layers, M);
   visits_ = Visits(tasks);
   std::optional<TraceSpan> micro_batch;  // if there are several
   std::optional<TraceSpan> direction;
-  std::optional<Pass> pass;
+  const ModelTask* before = nullptr;
+  std::vector<std::optional<Pass>> passes(M);  // that are under way, by micro-batch
   for (const ModelTask& task : tasks) {
     if (task.kind == TaskKind::update) break;  // update() does it, after gradient_norm()
     if (task.kind == TaskKind::reduce) {
-      reduce();
+      reduce(*passes.back());
       continue;
     }
     const bool forward = task.kind == TaskKind::forward;
-    if (forward && task.piece == Piece::embedding) {
-      const MicroBatch of{.number = task.micro_batch, .count = M};
-      pass.reset();
+    const std::size_t m = task.micro_batch;
+    if (before == nullptr || before->micro_batch != m || before->kind != task.kind) {
       direction.reset();
-      if (M > 1) micro_batch.emplace(rank_.trace(), "micro-batch", static_cast<std::int64_t>(of.number));
-      direction.emplace(rank_.trace(), "forward");
-      pass.emplace(begin_pass(tokens, {own.first + of.number * count, count}, of, loss.tokens, nullptr, true));
+      if (M > 1 && (before == nullptr || before->micro_batch != m)) {
+        micro_batch.reset();
+        micro_batch.emplace(rank_.trace(), "micro-batch", static_cast<std::int64_t>(m));
+      }
+      direction.emplace(rank_.trace(), forward ? "forward" : "backward");
     }
-    if (!forward && task.piece == Piece::head) direction.emplace(rank_.trace(), "backward");
-    run(task, *pass);
-    if (forward && task.piece == Piece::head) end_forward(loss, *pass);
+    before = &task;
+    if (forward && task.piece == Piece::embedding) {
+      passes[m].emplace(
+          begin_pass(tokens, {own.first + m * count, count}, {.number = m, .count = M}, loss.tokens, nullptr, true));
+    }
+    Pass& pass = *passes[m];
+    run(task, pass);
+    if (forward && task.piece == Piece::head) end_forward(loss, pass);
+    if (!forward && task.piece == Piece::embedding && !pass.of.last()) passes[m].reset();  // reduce() ends the last
   }
   return loss;
 }

@@ -63,9 +63,12 @@ BlockVectors SingleBlock::vectors() const {
 OwnedTensor SingleBlock::forward(OwnedTensor x) {
   const TraceSpan span(rank_.trace(), "forward");
   visits_ = Visits(options_.training ? training_tasks(1, 1) : forward_tasks(1));
-  strategy_->begin_forward(store_, tokens_, visits_);
-  OwnedTensor y = block_.forward(0, std::move(x), tokens_, vectors(), options_.training ? Keep::backward : Keep::nothing, saved_);
-  if (!options_.training) strategy_->end();
+  pass_ = strategy_->begin({.store = store_, .tokens = tokens_, .visits = visits_});
+  OwnedTensor y = block_.forward({.sublayers = *pass_, .tokens = tokens_}, 0, std::move(x), vectors(),
+                                 options_.training ? Keep::backward : Keep::nothing, saved_);
+  if (options_.training) return y;
+  pass_->end();
+  pass_.reset();
   return y;
 }
 
@@ -73,13 +76,14 @@ void SingleBlock::backward(const Tensor& d) {
   const TraceSpan span(rank_.trace(), "backward");
   const Tensor norm_gradients = store_.gradients(kNormPack, 0, 2);
   rank_.compute().fill_zero(norm_gradients);
-  strategy_->begin_backward({});
-  block_.backward(0, d, vectors(), saved_);
+  pass_->begin_backward();
+  block_.backward({.sublayers = *pass_, .tokens = tokens_}, 0, d, vectors(), saved_);
   const Buffer both = buffer_of(norm_gradients);
   Communicator& with_other_tokens = mesh_.group(mesh_.layout().axes_of_tokens());
   rank_.wait(
       with_other_tokens.post_all_reduce(both, both, Reduction::sum, {.stream = Stream::gradients, .purpose = Purpose::other}));
-  strategy_->end();
+  pass_->end();
+  pass_.reset();
 }
 
 }  // namespace tsprun::detail

@@ -27,7 +27,7 @@ class SingleBlock {
   /// Returns the category of x: with options.training it stays for backward().
   Category kept() const { return options_.training ? Category::activations : Category::workspace; }
 
-  /// Returns the block's output for x; both in the model's dtype.
+  /// Returns the block's output for x; both in the model's dtype. One pass at a time.
   OwnedTensor forward(OwnedTensor x);
   /// Turns `d`, in the type of sums, from dy into dx, and computes the gradients into the store. Call it after forward().
   void backward(const Tensor& d);
@@ -39,11 +39,12 @@ class SingleBlock {
   Rank& rank_;
   Mesh& mesh_;
   ModelOptions options_;
-  std::unique_ptr<Strategy> strategy_;
+  std::unique_ptr<const Strategy> strategy_;
   ParameterStore store_;
   TokenLayout tokens_;
   Block block_;
   Visits visits_;
+  std::unique_ptr<StrategyPass> pass_;  // from forward() to the end of backward()
   BlockSaved saved_;
 };
 

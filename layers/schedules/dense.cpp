@@ -2,9 +2,11 @@
 #include "layers/schedules/dense.h"
 
 #include "core/kernels/check.h"
+#include "layers/schedules/biases.h"
 #include "layers/schedules/mlp_columns.h"
 #include "layers/schedules/packs.h"
 
+#include <optional>
 #include <utility>
 
 namespace tsprun::detail {
@@ -78,48 +80,93 @@ SavedSizes Dense::saved_sizes(const ModelConfig&, const TokenLayout& tokens) con
   return sizes;
 }
 
-void Dense::begin_forward(const ParameterStore& store, const TokenLayout& tokens, Visits& visits) {
-  store_ = &store;
-  tokens_ = &tokens;
-  visits_ = &visits;
-  weights_->begin_forward(store, visits);
-}
+// --- a pass --------------------------------------------------------------------------------------------------------------------
 
-void Dense::begin_backward(const MicroBatch& of) {
-  micro_batch_ = of;
-  weights_->begin_backward(of);
-}
+/// Methods are documented in StrategyPass.
+class Dense::Pass final : public StrategyPass {
+ public:
+  Pass(const Dense& dense, const PassInputs& of)
+      : StrategyPass(of),
+        dense_(dense),
+        rank_(dense.rank_),
+        sequence_(dense.sequence_),
+        config_(dense.config_),
+        dtype_(dense.dtype_),
+        sums_(dense.sums_),
+        slice_(dense.slice_),
+        attention_(*dense.attention_),
+        weights_(dense.weights_->begin(of.store, of.visits, of.micro_batch)) {}
 
-void Dense::begin_block_backward(std::size_t /*layer*/, const AttentionSaved& attention) {
+  void drop_attention(const kernels::AttentionDropout& of) override { of_attention_.dropout = of; }
+  void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
+  void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
+  void begin_backward() override { weights_->begin_backward(); }
+  void begin_block_backward(std::size_t layer, const AttentionSaved& attention) override;
+  void mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) override;
+  void attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) override;
+  void end() override;
+
+ private:
+  ComputeStream& compute() const { return rank_.compute(); }
+  OwnedTensor step(DType of, std::span<const std::size_t> sizes, std::string_view what) const {
+    return rank_.tensor(Category::workspace, of, sizes, what);
+  }
+  AttentionHeads heads(const AttentionSaved& saved) const {
+    return {rank_, dtype_, dense_.saved_sizes(config_, tokens()), saved};
+  }
+  void begin_attention(const AttentionSaved& saved);
+  void project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer);
+  Tensor gradients_of(std::size_t pack);
+  void gradients_written(std::size_t pack);
+  void tell_untold();
+  BlockBiases biases(std::size_t layer) const;
+
+  const Dense& dense_;
+  Rank& rank_;
+  Communicator& sequence_;
+  const ModelConfig& config_;
+  const DType dtype_;
+  const DType sums_;
+  const BlockSlice& slice_;
+  SequenceAttention& attention_;
+  SequencePass of_attention_;
+  const std::unique_ptr<WeightsPass> weights_;
+  std::optional<std::size_t> untold_;      // a pack whose gradients were written and will be complete later
+  const AttentionSaved* below_ = nullptr;  // what the current block's attention saved, in the MLP's backward pass
+};
+
+std::unique_ptr<StrategyPass> Dense::begin(const PassInputs& of) const { return std::make_unique<Pass>(*this, of); }
+
+void Dense::Pass::begin_block_backward(std::size_t /*layer*/, const AttentionSaved& attention) {
   if (weights_->frees()) below_ = &attention;
   else begin_attention(attention);
 }
 
 /// Begins to move K and V if they were kept.
-void Dense::begin_attention(const AttentionSaved& saved) {
-  if (saved.k.exists() && !attention_->exchanges()) attention_->begin(*tokens_, saved.k, saved.v);
+void Dense::Pass::begin_attention(const AttentionSaved& saved) {
+  if (saved.k.exists() && !attention_.exchanges()) attention_.begin(of_attention_, tokens(), saved.k, saved.v);
 }
 
 /// Returns where the pack's gradients are to be written.
-Tensor Dense::gradients_of(std::size_t pack) {
+Tensor Dense::Pass::gradients_of(std::size_t pack) {
   const Tensor rows = weights_->gradients(pack);
   tell_untold();
   return rows;
 }
 
-void Dense::gradients_written(std::size_t pack) {
+void Dense::Pass::gradients_written(std::size_t pack) {
   weights_->written(pack);
   untold_ = pack;
   if (weights_->complete_on_stream()) tell_untold();
 }
 
-/// Tells that the gradients written last are complete, unless those of further micro-batches are added to them.
-void Dense::tell_untold() {
-  if (untold_ && micro_batch_.last()) tell_gradients(*untold_);
+/// Tells that the gradients written last are complete.
+void Dense::Pass::tell_untold() {
+  if (untold_) tell_gradients(*untold_);
   untold_.reset();
 }
 
-void Dense::end() {
+void Dense::Pass::end() {
   weights_->end();
   tell_untold();
   if (sequence_.size() == 1) return;
@@ -132,8 +179,8 @@ void Dense::end() {
 // --- attention ---------------------------------------------------------------------------------------------------------------
 
 /// Returns the biases of the slice's heads and rows.
-BlockBiases Dense::biases(std::size_t layer) const {
-  BlockBiases of(*store_, config_, layer);
+BlockBiases Dense::Pass::biases(std::size_t layer) const {
+  BlockBiases of(store(), config_, layer);
   const std::size_t d = config_.head_dim;
   of.query = of.query.slice(slice_.queries.first * d, slice_.queries.count * d);
   of.key = of.key.slice(slice_.kv.first * d, slice_.kv.count * d);
@@ -143,7 +190,7 @@ BlockBiases Dense::biases(std::size_t layer) const {
 }
 
 /// Computes q, k and v in the shapes of the exchange. k and v begin to move before q is projected.
-void Dense::project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer) {
+void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer) {
   const AttentionMatrices W(rows, slice_, config_.head_dim);
   const BlockBiases b = biases(layer);
   OwnedTensor q_memory;
@@ -152,52 +199,52 @@ void Dense::project(const AttentionHeads& heads, const ConstTensor& X, const Ten
   Tensor q = heads.q;
   Tensor k = heads.k;
   Tensor v = heads.v;
-  if (attention_->exchanges()) {
-    const SavedSizes own = attention_->own_sizes(*tokens_);
+  if (attention_.exchanges()) {
+    const SavedSizes own = attention_.own_sizes(tokens());
     q = q_memory = step(dtype_, own.q, "queries of own tokens");
     k = k_memory = step(dtype_, own.kv, "keys of own tokens");
     v = v_memory = step(dtype_, own.kv, "values of own tokens");
   }
   compute().gemm(matrix_of(k), X, W.K.transposed(0, 1));
   b.key.add_to(compute(), matrix_of(k));
-  tokens_->rotate(compute(), k, Rotation::forward);
+  tokens().rotate(compute(), k, Rotation::forward);
   compute().gemm(matrix_of(v), X, W.V.transposed(0, 1));
   b.value.add_to(compute(), matrix_of(v));
-  if (!attention_->exchanges()) attention_->begin(*tokens_, k, v);
+  if (!attention_.exchanges()) attention_.begin(of_attention_, tokens(), k, v);
   compute().gemm(matrix_of(q), X, W.Q.transposed(0, 1));
   b.query.add_to(compute(), matrix_of(q));
-  tokens_->rotate(compute(), q, Rotation::forward);
+  tokens().rotate(compute(), q, Rotation::forward);
   rank_.look(Watched::queries, q);
   rank_.look(Watched::keys, k);
   rank_.look(Watched::values, v);
-  if (attention_->exchanges()) attention_->exchange(*tokens_, heads, q, k, v);
+  if (attention_.exchanges()) attention_.exchange(tokens(), heads, q, k, v);
 }
 
-void Dense::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
-  const std::size_t pack = pack_number(visits_->arrive(false, layer, Sublayer::attention));
+void Dense::Pass::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
+  const std::size_t pack = pack_number(arrive(false, layer, Sublayer::attention));
   const Tensor rows = weights_->visit(pack);
-  const AttentionHeads heads(rank_, dtype_, saved_sizes(config_, *tokens_), saved);
+  const AttentionHeads heads = this->heads(saved);
   project(heads, x.merged(0), rows, layer);
-  attention_->forward(*tokens_, heads);
+  attention_.forward(of_attention_, tokens(), heads);
   rank_.look(Watched::attention_output, heads.o);
   rank_.look(Watched::log_sum_exp, heads.lse.view());
   compute().gemm(y.merged(0), matrix_of(heads.o), AttentionMatrices(rows, slice_, config_.head_dim).Ot);
   weights_->used(pack);
 }
 
-void Dense::attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) {
-  const std::size_t pack = pack_number(visits_->arrive(true, layer, Sublayer::attention));
+void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) {
+  const std::size_t pack = pack_number(arrive(true, layer, Sublayer::attention));
   const ConstTensor X = of.x.merged(0);
   const ConstTensor dY = of.dy.merged(0);
   const Tensor dX = of.dx.merged(0);
   const BlockBiases b = biases(layer);
   const Tensor rows = weights_->visit(pack);
   const AttentionMatrices W(rows, slice_, config_.head_dim);
-  const AttentionHeads heads(rank_, dtype_, saved_sizes(config_, *tokens_), saved);
+  const AttentionHeads heads = this->heads(saved);
   heads.lse.will_be_read();
   if (!saved.q.exists()) project(heads, X, rows, layer);  // else begin_attention() has begun to move K and V
 
-  const SavedSizes own = attention_->own_sizes(*tokens_);
+  const SavedSizes own = attention_.own_sizes(tokens());
   OwnedTensor dO = step(dtype_, own.o, "gradient of attention output");
   compute().gemm(matrix_of(dO.view()), dY, W.Ot.transposed(0, 1));
   OwnedTensor dq = step(sums_, own.q, "gradient of queries");
@@ -217,15 +264,14 @@ void Dense::attention_backward(std::size_t layer, const SublayerBackward& of, co
   const auto queries_done = [&] {
     dO.reset();
     packed = gradients_of(pack);
-    tokens_->rotate(compute(), dq, Rotation::inverse);
+    tokens().rotate(compute(), dq, Rotation::inverse);
     compute().gemm(dX, matrix_of(dq.view()), W.Q);
     if (travels) gradients_of_queries();
   };
-  attention_->backward(*tokens_, heads, {.d_o = dO, .dq = dq, .dk = dk, .dv = dv},
-                       saved.o.exists() ? SequenceAttention::Outputs::kept : SequenceAttention::Outputs::made_again,
-                       queries_done);
+  attention_.backward(of_attention_, tokens(), heads, {.d_o = dO, .dq = dq, .dk = dk, .dv = dv},
+                      saved.o.exists() ? SequenceAttention::Outputs::kept : SequenceAttention::Outputs::made_again, queries_done);
 
-  tokens_->rotate(compute(), dk, Rotation::inverse);
+  tokens().rotate(compute(), dk, Rotation::inverse);
   compute().gemm(dX, matrix_of(dk.view()), W.K, Write::add);
   compute().gemm(dX, matrix_of(dv.view()), W.V, Write::add);
   of.tell_dx_complete();
@@ -241,22 +287,22 @@ void Dense::attention_backward(std::size_t layer, const SublayerBackward& of, co
 
 // --- MLP -----------------------------------------------------------------------------------------------------------------------
 
-void Dense::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) {
-  const std::size_t pack = pack_number(visits_->arrive(false, layer, Sublayer::mlp));
+void Dense::Pass::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) {
+  const std::size_t pack = pack_number(arrive(false, layer, Sublayer::mlp));
   const MlpMatrices W(weights_->visit(pack), config_);
-  const MlpColumns columns(rank_, config_, dtype_, tokens_->rows(), 0, slice_.rows, saved);
+  const MlpColumns columns(rank_, config_, dtype_, tokens().rows(), 0, slice_.rows, saved);
   columns.project(x.merged(0), W, biases(layer).mlp);
   const OwnedTensor a = columns.activation();
   compute().gemm(y.merged(0), a, W.W2t);
   weights_->used(pack);
 }
 
-void Dense::mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) {
-  const std::size_t pack = pack_number(visits_->arrive(true, layer, Sublayer::mlp));
+void Dense::Pass::mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) {
+  const std::size_t pack = pack_number(arrive(true, layer, Sublayer::mlp));
   const ConstTensor X = of.x.merged(0);
   const ConstTensor dY = of.dy.merged(0);
   const MlpMatrices W(weights_->visit(pack), config_);
-  const MlpColumns columns(rank_, config_, dtype_, tokens_->rows(), 0, slice_.rows, saved);
+  const MlpColumns columns(rank_, config_, dtype_, tokens().rows(), 0, slice_.rows, saved);
   const Bias bias = biases(layer).mlp;
   if (!saved.gate.exists()) columns.project(X, W, bias);
   MlpColumns::Gradients d = columns.backward(dY, W);

@@ -15,6 +15,7 @@
 #include <array>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <utility>
 
 namespace tsprun::detail {
@@ -69,10 +70,74 @@ struct StrategyOptions {
   std::size_t kv_bucket_heads = 0;
 };
 
-/// A way of computing the sublayers of all blocks. The calls of one training pass, in order: begin_forward(); attention_forward()
-/// and mlp_forward() for each layer; begin_backward(); begin_block_backward(), mlp_backward() and attention_backward() for each
-/// layer, the last layer first; end(). A pass without gradients goes from the forward calls straight to end(). All ranks of the
-/// mesh make the same calls.
+/// What a pass computes with; all borrowed until the pass is destroyed.
+struct PassInputs {
+  const ParameterStore& store;
+  const TokenLayout& tokens;
+  Visits& visits;  ///< the pass comes next in it; the strategy looks ahead in it, and goes on in it with each sublayer
+  MicroBatch micro_batch = {};  ///< which of the step's micro-batches the tokens are
+};
+
+/// One pass through the blocks, of one micro-batch, and everything that its strategy keeps for it between calls: no strategy has
+/// state of a pass in itself, so several passes may be under way at once. The calls of one training pass, in order:
+/// attention_forward() and mlp_forward() for each layer; begin_backward(); begin_block_backward(), mlp_backward() and
+/// attention_backward() for each layer, the last layer first; end(). A pass without gradients goes from the forward calls
+/// straight to end(). Calls of other passes may come between the forward and the backward calls, in the order of the list of
+/// visits, but the backward calls of micro-batch m come after end() of micro-batch m − 1, so that gradients are added in order.
+/// All ranks of the mesh make the same calls. Whoever began a pass owns it, and destroys it after end(), or when an error has
+/// ended the step.
+class StrategyPass {
+ public:
+  explicit StrategyPass(const PassInputs& of) : of_(of) {}
+  StrategyPass(const StrategyPass&) = delete;
+  StrategyPass& operator=(const StrategyPass&) = delete;
+  virtual ~StrategyPass() = default;
+
+  /// Sets the dropout of attention probabilities for the following calls, forward and backward. Strategies derive the draws for
+  /// their own heads and tokens with AttentionDropout::of(). Until the first call the probability is 0.
+  virtual void drop_attention(const kernels::AttentionDropout& of) = 0;
+  /// Sets the function that is called in the backward pass, if it is of a step's last micro-batch, when everything that a pack's
+  /// gradients need is done or posted on Stream::gradients, with the pack's number, in the same order on all ranks. Gradients of
+  /// packs for which it isn't called are complete when end() returns.
+  void on_gradients(std::function<void(std::size_t pack)> call) { on_gradients_ = std::move(call); }
+
+  /// Computes y = attention(x)·W_O without b_O, and fills those tensors of `saved` that exist.
+  virtual void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) = 0;
+  /// Computes y = MLP(x) without b_2, and fills those tensors of `saved` that exist.
+  virtual void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) = 0;
+
+  /// Begins the backward pass, which comes next in the list of visits. The strategy may begin to move weights.
+  virtual void begin_backward() {}
+  /// Announces the backward pass of a block; `attention` is what its attention saved. The strategy may begin to move it while the
+  /// MLP's backward pass is computed.
+  virtual void begin_block_backward(std::size_t /*layer*/, const AttentionSaved& /*attention*/) {}
+  /// Computes dx and the gradients of the sublayer's pack from dy, x and what was saved.
+  virtual void mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) = 0;
+  virtual void attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) = 0;
+  /// Ends the pass: returns when every message that it began is complete, so that all gradients are in the store and no other
+  /// rank reads this rank's weights.
+  virtual void end() = 0;
+
+ protected:
+  const ParameterStore& store() const { return of_.store; }
+  const TokenLayout& tokens() const { return of_.tokens; }
+  Visits& visits() const { return of_.visits; }
+  const MicroBatch& micro_batch() const { return of_.micro_batch; }
+  /// Goes on in the list of visits to this one.
+  const Visit& arrive(bool backward, std::size_t layer, Sublayer sublayer) const {
+    return of_.visits.arrive({.micro_batch = of_.micro_batch.number, .backward = backward, .layer = layer, .sublayer = sublayer});
+  }
+  /// Tells that a pack's gradients are complete, unless those of further micro-batches are added to them.
+  void tell_gradients(std::size_t pack) const {
+    if (on_gradients_ && of_.micro_batch.last()) on_gradients_(pack);
+  }
+
+ private:
+  const PassInputs of_;
+  std::function<void(std::size_t)> on_gradients_;
+};
+
+/// A way of computing the sublayers of all blocks: how their weights lie on the ranks, and the passes that compute with them.
 class Strategy {
  public:
   Strategy() = default;
@@ -89,42 +154,8 @@ class Strategy {
   virtual SavedSizes saved_sizes(const ModelConfig& config, const TokenLayout& tokens) const {
     return SavedSizes::of(tokens, config.query_heads, config.kv_heads, config.intermediate);
   }
-  /// Sets the dropout of attention probabilities for the following calls, forward and backward. Strategies derive the draws for
-  /// their own heads and tokens with AttentionDropout::of(). Until the first call the probability is 0.
-  virtual void drop_attention(const kernels::AttentionDropout& of) = 0;
-  /// Sets the function that is called in the following backward passes, if they are of a step's last micro-batch, when everything
-  /// that a pack's gradients need is done or posted on Stream::gradients, with the pack's number, in the same order on all ranks.
-  /// Gradients of packs for which it isn't called are complete when end() returns.
-  void on_gradients(std::function<void(std::size_t pack)> call) { on_gradients_ = std::move(call); }
-
-  /// Begins a pass. `store` and `tokens` are borrowed and must stay until the next pass begins, and so must `visits`, in which
-  /// the pass comes next: the strategy looks ahead in it, and goes on in it with each call of a sublayer. The strategy may begin
-  /// to move weights.
-  virtual void begin_forward(const ParameterStore& store, const TokenLayout& tokens, Visits& visits) = 0;
-  /// Computes y = attention(x)·W_O without b_O, and fills those tensors of `saved` that exist.
-  virtual void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) = 0;
-  /// Computes y = MLP(x) without b_2, and fills those tensors of `saved` that exist.
-  virtual void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) = 0;
-
-  /// Begins the backward pass of the same tokens. `of` says which of the step's micro-batches they are.
-  virtual void begin_backward(const MicroBatch& of) = 0;
-  /// Announces the backward pass of a block; `attention` is what its attention saved. The strategy may begin to move it while the
-  /// MLP's backward pass is computed.
-  virtual void begin_block_backward(std::size_t /*layer*/, const AttentionSaved& /*attention*/) {}
-  /// Computes dx and the gradients of the sublayer's pack from dy, x and what was saved.
-  virtual void mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) = 0;
-  virtual void attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) = 0;
-  /// Ends the pass: returns when every message that it began is complete, so that all gradients are in the store and no other
-  /// rank reads this rank's weights.
-  virtual void end() = 0;
-
- protected:
-  void tell_gradients(std::size_t pack) const {
-    if (on_gradients_) on_gradients_(pack);
-  }
-
- private:
-  std::function<void(std::size_t)> on_gradients_;
+  /// Begins a pass, which borrows the strategy, too. It may begin to move weights.
+  virtual std::unique_ptr<StrategyPass> begin(const PassInputs& of) const = 0;
 };
 
 }  // namespace tsprun::detail

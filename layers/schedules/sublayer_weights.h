@@ -9,37 +9,32 @@
 #include "layers/schedules/tasks.h"
 
 #include <cstddef>
-#include <vector>
+#include <memory>
 
 namespace tsprun::detail {
 
-/// Weights of all sublayers of one rank. The calls of a pass: begin_forward(); visit() and used() of each pack, in the order of
-/// the list of visits, which has arrived at it; begin_backward(); visit(), used(), gradients() and written() of each pack; end().
-class SublayerWeights {
+/// Weights of all sublayers of one rank in one pass, and what is kept of them and their gradients between calls. The calls of a
+/// pass: visit() and used() of each pack, in the order of the list of visits, which has arrived at it; begin_backward(); visit(),
+/// used(), gradients() and written() of each pack; end().
+class WeightsPass {
  public:
-  /// Borrows `rank`.
-  explicit SublayerWeights(Rank& rank) : rank_(rank) {}
-  SublayerWeights(const SublayerWeights&) = delete;
-  SublayerWeights& operator=(const SublayerWeights&) = delete;
-  virtual ~SublayerWeights() = default;
+  /// Borrows everything. The pass comes next in `visits`.
+  WeightsPass(Rank& rank, const ParameterStore& store, const Visits& visits, const MicroBatch& of)
+      : rank_(rank), store_(store), visits_(visits), micro_batch_(of) {}
+  WeightsPass(const WeightsPass&) = delete;
+  WeightsPass& operator=(const WeightsPass&) = delete;
+  virtual ~WeightsPass() = default;
 
-  /// Returns which part of a pack this rank stores, given the plan of all rows that it computes with.
-  virtual PackPlan stored(PackPlan whole) const = 0;
-  /// Begins a pass over the packs of `store`, whose visits come next in `visits`. Both are borrowed until the next pass begins.
-  virtual void begin_forward(const ParameterStore& store, const Visits& visits) {
-    store_ = &store;
-    visits_ = &visits;
-  }
-  virtual void begin_backward(const MicroBatch& of) { micro_batch_ = of; }
+  virtual void begin_backward() {}
   /// Returns all rows of the pack as soon as they have arrived; valid until used().
-  virtual Tensor visit(std::size_t pack) { return store_->values(pack); }
+  virtual Tensor visit(std::size_t pack) { return store_.values(pack); }
   /// Tells that the visit doesn't need the pack's weights any more.
   virtual void used(std::size_t /*pack*/) {}
   /// Returns whether used() frees memory, so that transfers that need memory had better begin after it.
   virtual bool frees() const { return false; }
   /// Returns where this rank's gradients of all rows of the pack are to be written, in this micro-batch.
   virtual Tensor gradients(std::size_t pack) {
-    own_ = {rank_, micro_batch_, store_->gradients(pack), Category::workspace, "weight gradients of a micro-batch"};
+    own_ = {rank_, micro_batch_, store_.gradients(pack), Category::workspace, "weight gradients of a micro-batch"};
     return own_.rows();
   }
   /// Tells that the gradients were written: adds them to those of earlier micro-batches, and begins to sum them over the ranks
@@ -52,8 +47,8 @@ class SublayerWeights {
   virtual void end() = 0;
 
  protected:
-  const ParameterStore& store() const { return *store_; }
-  const Visits& visits() const { return *visits_; }
+  const ParameterStore& store() const { return store_; }
+  const Visits& visits() const { return visits_; }
   const MicroBatch& micro_batch() const { return micro_batch_; }
   Rank& rank() const { return rank_; }
   /// Adds what was written to gradients() to the store.
@@ -61,25 +56,38 @@ class SublayerWeights {
 
  private:
   Rank& rank_;
-  const ParameterStore* store_ = nullptr;
-  const Visits* visits_ = nullptr;
-  MicroBatch micro_batch_;  // of the current backward pass
+  const ParameterStore& store_;
+  const Visits& visits_;
+  const MicroBatch micro_batch_;
   MicroBatchGradient own_;
+};
+
+/// How the weights of all sublayers lie on the ranks of an axis, and the passes that move them.
+class SublayerWeights {
+ public:
+  SublayerWeights() = default;
+  SublayerWeights(const SublayerWeights&) = delete;
+  SublayerWeights& operator=(const SublayerWeights&) = delete;
+  virtual ~SublayerWeights() = default;
+
+  /// Returns which part of a pack this rank stores, given the plan of all rows that it computes with.
+  virtual PackPlan stored(PackPlan whole) const = 0;
+  /// Begins a pass over the packs of `store`, which comes next in `visits`. The pass borrows both, and these weights.
+  virtual std::unique_ptr<WeightsPass> begin(const ParameterStore& store, const Visits& visits, const MicroBatch& of) const = 0;
 };
 
 /// Every rank of the axis stores the same weights (dp, sp, tp): gradients are all-reduced, pack by pack.
 class CopiedWeights final : public SublayerWeights {
  public:
   /// Borrows both.
-  CopiedWeights(Rank& rank, Communicator& axis) : SublayerWeights(rank), axis_(axis) {}
+  CopiedWeights(Rank& rank, Communicator& axis) : rank_(rank), axis_(axis) {}
 
   PackPlan stored(PackPlan whole) const override;
-  void written(std::size_t pack) override;
-  void end() override;
+  std::unique_ptr<WeightsPass> begin(const ParameterStore& store, const Visits& visits, const MicroBatch& of) const override;
 
  private:
+  Rank& rank_;
   Communicator& axis_;
-  std::vector<Work> summing_;
 };
 
 }  // namespace tsprun::detail

@@ -7,6 +7,7 @@
 #include <array>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 namespace tsprun::detail {
 
@@ -30,8 +31,8 @@ std::string_view name(TaskKind kind) {
 }
 
 std::string describe(const Visit& visit) {
-  return fmt::format("layer {}, {}, {}", visit.layer, visit.sublayer == Sublayer::attention ? "attention" : "MLP",
-                     visit.backward ? "backward" : "forward");
+  return fmt::format("micro-batch {}, layer {}, {}, {}", visit.micro_batch, visit.layer,
+                     visit.sublayer == Sublayer::attention ? "attention" : "MLP", visit.backward ? "backward" : "forward");
 }
 
 }  // namespace
@@ -46,6 +47,26 @@ TaskList training_tasks(std::size_t layers, std::size_t micro_batches) {
   tasks.push_back({.kind = TaskKind::reduce});
   tasks.push_back({.kind = TaskKind::update});
   return tasks;
+}
+
+void check_training_tasks(const TaskList& tasks, std::size_t layers, std::size_t micro_batches) {
+  const TaskList of_one = training_tasks(layers, 1);
+  const std::size_t each = of_one.size() - 2;  // besides reduce and update
+  std::vector<std::size_t> done(micro_batches);
+  std::size_t ended = 0;
+  const auto fits = [&](std::size_t i) {
+    ModelTask task = tasks[i];
+    if (ended == micro_batches) return i - each * micro_batches < 2 && task == of_one[i - each * (micro_batches - 1)];
+    const std::size_t m = std::exchange(task.micro_batch, 0);
+    if (m >= micro_batches || done[m] == each || task != of_one[done[m]]) return false;
+    if (task.kind == TaskKind::backward && m != ended) return false;
+    if (++done[m] == each) ++ended;
+    return true;
+  };
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    if (!fits(i)) throw std::logic_error(fmt::format("a task where the list of a step can't have it:\n{}", print({tasks[i]})));
+  }
+  if (tasks.size() != each * micro_batches + 2) throw std::logic_error("a list of a step that ends early");
 }
 
 TaskList forward_tasks(std::size_t layers, bool head) {
@@ -91,11 +112,17 @@ Visits::Visits(const TaskList& tasks) {
   }
 }
 
-const Visit& Visits::arrive(bool backward, std::size_t layer, Sublayer sublayer) {
+const Visit* Visits::next_of(std::size_t micro_batch, bool backward) const {
+  for (std::size_t i = next_; i < all_.size(); ++i) {
+    if (all_[i].micro_batch == micro_batch && all_[i].backward == backward) return &all_[i];
+  }
+  return nullptr;
+}
+
+const Visit& Visits::arrive(const Visit& at) {
   const Visit* const next = upcoming(1);
-  if (next == nullptr || next->backward != backward || next->layer != layer || next->sublayer != sublayer) {
-    throw std::logic_error(fmt::format("computed: {}; in the list of tasks comes next: {}",
-                                       describe({.micro_batch = 0, .backward = backward, .layer = layer, .sublayer = sublayer}),
+  if (next == nullptr || *next != at) {
+    throw std::logic_error(fmt::format("computed: {}; in the list of tasks comes next: {}", describe(at),
                                        next == nullptr ? "nothing" : describe(*next)));
   }
   ++next_;

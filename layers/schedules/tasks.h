@@ -47,6 +47,10 @@ using TaskList = std::vector<ModelTask>;
 
 /// Returns the list of a training step without a pipeline: forward and backward pass of each micro-batch, one after another.
 TaskList training_tasks(std::size_t layers, std::size_t micro_batches);
+/// Checks the list of a training step in which several micro-batches may be under way at once: each has its tasks of
+/// training_tasks(), in their order, its backward pass begins when those of earlier micro-batches have ended, so that gradients
+/// are added in order, and `reduce` and `update` come last. Throws std::logic_error that names the first task that is elsewhere.
+void check_training_tasks(const TaskList& tasks, std::size_t layers, std::size_t micro_batches);
 /// Returns the list of a forward pass alone: an evaluation's, or without the head a prompt's.
 TaskList forward_tasks(std::size_t layers, bool head = true);
 /// Returns the list as text, a line for each task, as at the top of this file.
@@ -73,12 +77,14 @@ class Visits {
   Visits() = default;
   explicit Visits(const TaskList& tasks);
 
-  /// Goes on to the next visit and returns it; it must be of this direction, layer and sublayer. Throws std::logic_error if the
-  /// list has another or none: then whoever drives the sublayers and the list disagree.
-  const Visit& arrive(bool backward, std::size_t layer, Sublayer sublayer);
+  /// Goes on to the next visit and returns it; it must be this one. Throws std::logic_error if the list has another or none: then
+  /// whoever drives the sublayers and the list disagree.
+  const Visit& arrive(const Visit& at);
   /// Returns the visit k places after the current one, from 1, or after the beginning if nothing has arrived yet; null: the list
   /// ends before.
   const Visit* upcoming(std::size_t k) const { return next_ + k - 1 < all_.size() ? &all_[next_ + k - 1] : nullptr; }
+  /// Returns the first visit to come of this micro-batch and direction; null: the list has none.
+  const Visit* next_of(std::size_t micro_batch, bool backward) const;
   /// Returns the next visit if it is of the current one's pass, else null: of another pass the rank may still wait for what it
   /// needs, or other ranks may still read what this one holds.
   const Visit* next_in_pass() const {

@@ -39,14 +39,18 @@ int owner_of(const Chunks& rows, int ranks, std::size_t id) {
 }  // namespace
 
 ExchangedVocabulary::ExchangedVocabulary(Rank& rank, Communicator& axis, const Chunks& rows, HeadPlan plan,
-                                         const Weights& weights)
-    : rank_(rank), axis_(axis), rows_(rows), plan_(size() == 1 ? HeadPlan::rotate_weights : plan), weights_(weights) {}
+                                         const Weights& weights, const MicroBatch& of)
+    : rank_(rank),
+      axis_(axis),
+      rows_(rows),
+      plan_(size() == 1 ? HeadPlan::rotate_weights : plan),
+      weights_(weights),
+      micro_batch_(of) {}
 
 // --- embedding ---------------------------------------------------------------------------------------------------------------
 
 void ExchangedVocabulary::plan_rows(const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
   const auto ranks = static_cast<std::size_t>(size());
-  token_memory_ = {};
   token_memory_ = rank_.list_memory(kept, tokens.held_rows() * static_cast<std::size_t>(kTokenBytes), "ids and labels");
   std::byte* const memory = token_memory_.bytes().data();
   own_labels_ = {reinterpret_cast<std::int64_t*>(memory), tokens.held_rows()};
@@ -98,9 +102,7 @@ void ExchangedVocabulary::find_rows(const TokenLayout& tokens, std::span<const T
   }
 }
 
-void ExchangedVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept,
-                                const MicroBatch& of) {
-  micro_batch_ = of;
+void ExchangedVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
   plan_rows(tokens, ids, kept);
   const std::size_t h = hidden();
   const OwnedTensor out = rank_.tensor(Category::communication, x.dtype(), {rows_for_others_, h}, "embedding rows for others");
@@ -247,7 +249,6 @@ double ExchangedVocabulary::head(const ConstTensor& x, const Tensor& lse, const 
   if (!labels.empty()) std::ranges::copy(tokens.take(me(), labels), own_labels_.begin());
   labels_ = own_labels_;
   if (all) {
-    all_labels_.clear();
     if (labels.empty()) all_labels_.resize(tokens.batch() * tokens.sequence());
     for (int q = 0; q < size() && !labels.empty(); ++q) {
       const std::vector<std::int64_t> theirs = tokens.take(q, labels);
@@ -255,7 +256,6 @@ double ExchangedVocabulary::head(const ConstTensor& x, const Tensor& lse, const 
     }
     labels_ = all_labels_;
   }
-  row_numbers_.clear();
   if (logits != nullptr) {
     std::vector<std::size_t> numbers(tokens.batch() * tokens.sequence());
     std::iota(numbers.begin(), numbers.end(), std::size_t{0});

@@ -31,7 +31,10 @@ using LogitsSink = std::function<void(std::span<const std::size_t> rows, std::si
 /// Bytes kept of the id and label of one token, by the ways that keep both (TensorVocabulary keeps labels alone).
 inline constexpr std::uint64_t kTokenBytes = sizeof(std::uint32_t) + sizeof(std::int64_t);
 
-/// The interface of every way of cutting a vocabulary over ranks. Methods are collective over the ranks of the axis.
+/// The interface of every way of cutting a vocabulary over ranks: embedding, head and loss of one pass, and what is kept between
+/// its calls. Several passes, of several micro-batches, may be under way at once. A pass frees what it keeps when it is
+/// destroyed; no message of it is under way between calls, but for a sum over copies, from head_backward() to embed_backward().
+/// Methods are collective over the ranks of the axis, which make the calls of all passes in the same order.
 class Vocabulary {
  public:
   /// Rows of embedding and head that this rank has, [V_p, h], and their gradients (no dims without training). If the model ties
@@ -51,15 +54,13 @@ class Vocabulary {
 
   /// Writes the embedding of this rank's tokens to x [rows, h]. `ids` [B, S] in natural order. On a phantom, without labels, no
   /// ids stand for ids that are equally frequent, and one for that id at every token. `kept`: memory category of what this rank
-  /// keeps of them. `of`: which of the step's micro-batches they are, if the gradients follow. Throws Error(refused) for ids
-  /// outside of the vocabulary.
-  virtual void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept,
-                     const MicroBatch& of = {}) = 0;
+  /// keeps of them. Throws Error(refused) for ids outside of the vocabulary.
+  virtual void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) = 0;
   /// Sends the gradients dx [rows, h] of the embedding's rows to their owners. Replaces the embedding's gradient in the first
   /// micro-batch, and adds to it in later ones, or if head and embedding are tied. Call it after embed() of the same tokens, and
   /// if tied after head_backward().
   virtual void embed_backward(const ConstTensor& dx) = 0;
-  /// Returns how many tokens of the last embed() have one of this rank's embedding rows. The memory of a pass depends on the ids
+  /// Returns how many tokens of embed() have one of this rank's embedding rows. The memory of a pass depends on the ids
   /// through this number only.
   virtual std::size_t rows_given() const = 0;
 
@@ -112,12 +113,12 @@ struct HeadShard {
 /// head's shards go to the tokens or the tokens to the shards.
 class ExchangedVocabulary final : public Vocabulary {
  public:
-  /// Takes this rank's weights, `rows`, which says how the vocabulary is cut over the axis, and how the head is computed. The
-  /// rank and the axis are borrowed.
-  ExchangedVocabulary(Rank& rank, Communicator& axis, const Chunks& rows, HeadPlan plan, const Weights& weights);
+  /// Takes this rank's weights, `rows`, which says how the vocabulary is cut over the axis, how the head is computed, and which
+  /// of the step's micro-batches the pass is of. The rank and the axis are borrowed.
+  ExchangedVocabulary(Rank& rank, Communicator& axis, const Chunks& rows, HeadPlan plan, const Weights& weights,
+                      const MicroBatch& of = {});
 
-  void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept,
-             const MicroBatch& of) override;
+  void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) override;
   void embed_backward(const ConstTensor& dx) override;
   std::size_t rows_given() const override { return rows_for_others_; }
   double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
@@ -146,7 +147,7 @@ class ExchangedVocabulary final : public Vocabulary {
   Chunks rows_;
   HeadPlan plan_;
   Weights weights_;
-  MicroBatch micro_batch_;  // that of embed()
+  MicroBatch micro_batch_;
 
   // The embedding's exchange, by rank of the axis: which of this rank's rows that rank needs, in the order of its tokens, and
   // how many of that rank's rows this rank needs.

@@ -32,6 +32,7 @@ struct ModelCase {
   std::string algorithms = {};
   std::size_t threads = 1;
   std::size_t micro_batches = 1;
+  TaskList tasks = {};  ///< of the step; empty: training_tasks()
 
   Setting setting() const {
     return {.model = config,
@@ -205,7 +206,8 @@ inline ModelRun run_model(const ModelCase& of, const Layout& layout, Tensors* we
                            .kv_bucket_heads = of.kv_bucket_heads});
               model.parameters().fill_fresh(of.config.layers, of.seed);
               disturb(model.parameters());
-              const Loss loss = model.forward_backward(data.view(of));
+              const Loss loss =
+                  of.tasks.empty() ? model.forward_backward(data.view(of)) : model.forward_backward(data.view(of), of.tasks);
               const double norm = model.gradient_norm();
               const CategoryBytes peaks = context.memory_peaks();
               for (const ParameterPart& part : model.parameters().parts()) {

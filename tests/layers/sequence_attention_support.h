@@ -170,15 +170,16 @@ inline AttentionRun run_attention(const AttentionCase& of) {
         visit.v = visit.v_memory = rank.tensor(Category::workspace, of.dtype, sizes.kv, "test values");
         attention->exchange(tokens, visit, q, k, v);
       };
+      SequencePass pass;
       // Two layers, as a model would: the same object serves both.
       TrafficCounters start;
       theory::PurposeBytes forward;
       theory::PurposeBytes backward;
       for (int layer = 0; layer < 2; ++layer) {
         start = context.traffic();
-        if (of.begins) attention->begin(tokens, k, v);
+        if (of.begins) attention->begin(pass, tokens, k, v);
         if (attention->exchanges()) exchange();
-        attention->forward(tokens, visit);
+        attention->forward(pass, tokens, visit);
         forward = received_between(start, context.traffic());
       }
       for_elements(of, tokens, queries, of.query_heads, [&](std::size_t local, std::size_t whole) {
@@ -193,11 +194,11 @@ inline AttentionRun run_attention(const AttentionCase& of) {
       const OwnedTensor dv = room(kv, sums);
       for (int layer = 0; layer < 2; ++layer) {
         start = context.traffic();
-        if (of.begins) attention->begin(tokens, k, v);
+        if (of.begins) attention->begin(pass, tokens, k, v);
         if (attention->exchanges() && of.recompute != Recompute::none) exchange();
         int told = 0;
         attention->backward(
-            tokens, visit, {.d_o = d_o, .dq = dq, .dk = dk, .dv = dv},
+            pass, tokens, visit, {.d_o = d_o, .dq = dq, .dk = dk, .dv = dv},
             of.recompute == Recompute::full ? SequenceAttention::Outputs::made_again : SequenceAttention::Outputs::kept,
             [&] { ++told; });
         EXPECT_EQ(told, 1) << of.describe();

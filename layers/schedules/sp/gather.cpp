@@ -43,13 +43,13 @@ class GatherAttention final : public SequenceAttention {
  public:
   using SequenceAttention::SequenceAttention;
 
-  void begin(const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v) override {
-    if (first_.begun()) throw std::logic_error("gathered attention begins twice");
-    gather(first_, plan(tokens)[0], tokens, k, v);
+  void begin(SequencePass& pass, const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v) override {
+    if (pass.first_bucket.begun()) throw std::logic_error("gathered attention begins twice");
+    gather(pass.first_bucket, plan(tokens)[0], tokens, k, v);
   }
-  void forward(const TokenLayout& tokens, const AttentionHeads& of) override;
-  void backward(const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients, Outputs outputs,
-                const std::function<void()>& queries_done) override;
+  void forward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) override;
+  void backward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients,
+                Outputs outputs, const std::function<void()>& queries_done) override;
 
  private:
   std::vector<BucketHeads> plan(const TokenLayout& tokens) const {
@@ -62,44 +62,42 @@ class GatherAttention final : public SequenceAttention {
     if (bucket.begun()) return;
     bucket.gather(axis_.rank, axis_.group, tokens, k.slice(2, heads.first_kv, heads.kv), v.slice(2, heads.first_kv, heads.kv));
   }
-  BucketReaders readers(const BucketHeads& heads, const AttentionHeads& of) const {
+  BucketReaders readers(const SequencePass& pass, const BucketHeads& heads, const AttentionHeads& of) const {
     return {.heads = {heads_.map.group, heads_.map.first_query + heads.first_query, heads_.map.first_kv + heads.first_kv},
-            .dropout = dropout(heads.first_query),
+            .dropout = dropout(pass, heads.first_query),
             .q = of.q.slice(2, heads.first_query, heads.queries),
             .o = of.o.slice(2, heads.first_query, heads.queries),
             .lse = of.lse.heads(heads.first_query, heads.queries)};
   }
-
-  KvBucket first_;  // the first bucket, if begin() began to gather it
 };
 
-void GatherAttention::forward(const TokenLayout& tokens, const AttentionHeads& of) {
+void GatherAttention::forward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) {
   const std::vector<BucketHeads> buckets = plan(tokens);
   std::vector<KvBucket> gathered(buckets.size());
-  gathered[0] = std::exchange(first_, {});
+  gathered[0] = std::exchange(pass.first_bucket, {});
 
   const auto bring = [&](std::size_t i) { gather(gathered[i], buckets[i], tokens, of.k, of.v); };
 
   const auto compute = [&](std::size_t i) {
     gathered[i].arrive(axis_.rank);
-    attend_bucket(axis_.compute(), tokens, gathered[i], readers(buckets[i], of));
+    attend_bucket(axis_.compute(), tokens, gathered[i], readers(pass, buckets[i], of));
     gathered[i] = {};
   };
 
   look_ahead(buckets.size(), {{1, bring}, {0, compute}});
 }
 
-void GatherAttention::backward(const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients, Outputs outputs,
-                               const std::function<void()>& queries_done) {
+void GatherAttention::backward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of,
+                               const Gradients& gradients, Outputs outputs, const std::function<void()>& queries_done) {
   const std::vector<BucketHeads> buckets = plan(tokens);
   std::vector<KvBucket> gathered(buckets.size());
-  gathered[0] = std::exchange(first_, {});
+  gathered[0] = std::exchange(pass.first_bucket, {});
 
   const auto bring = [&](std::size_t i) { gather(gathered[i], buckets[i], tokens, of.k, of.v); };
 
   // dq of the heads that read the bucket, and this rank's part of its dK̂ and dV̂, which begin to leave.
   const auto compute = [&](std::size_t i) {
-    const BucketReaders heads = readers(buckets[i], of);
+    const BucketReaders heads = readers(pass, buckets[i], of);
     const auto own = [&](const auto& all) { return all.slice(2, buckets[i].first_query, buckets[i].queries); };
     gathered[i].arrive(axis_.rank);
     if (outputs == Outputs::made_again) attend_bucket(axis_.compute(), tokens, gathered[i], heads);

@@ -47,46 +47,38 @@ struct AttentionPair {
   bool empty() const { return queries.count == 0 || keys.count == 0; }
 };
 
-/// K and V of a rank's tokens on their way round the ring, packed as [S_r, 2·B·n_k·d].
-struct TravellingKv {
-  OwnedTensor own;  // this rank's; none on one rank
-  RingShards packs;
-};
-
 class RingAttention final : public SequenceAttention {
  public:
   using SequenceAttention::SequenceAttention;
 
-  void begin(const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v) override;
-  void forward(const TokenLayout& tokens, const AttentionHeads& of) override;
-  void backward(const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients, Outputs outputs,
-                const std::function<void()>& queries_done) override;
+  void begin(SequencePass& pass, const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v) override;
+  void forward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) override;
+  void backward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients,
+                Outputs outputs, const std::function<void()>& queries_done) override;
 
  private:
   std::size_t steps() const { return static_cast<std::size_t>(axis_.D()); }
   std::size_t pack_width(const TokenLayout& tokens) const { return 2 * tokens.batch() * heads_.kv * tokens.head_dim(); }
-  TravellingKv take_begun(const TokenLayout& tokens, const AttentionHeads& of);
+  TravellingKv take_begun(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of);
   /// Views K (0) or V (1) of a pack [S_r, 2·B·n_k·d] as [B, S_r, n_k, d].
   Tensor part_of(const Tensor& pack, std::size_t which, std::size_t d) const {
     return pack.split(1, pack.size(1) / 2).select(1, which).split(1, heads_.kv * d).transposed(0, 1).split(2, d);
   }
   AttentionPair meet(const TokenLayout& tokens, int other) const;
-  kernels::Attention attention(const AttentionPair& pair, std::size_t head_dim) const {
+  kernels::Attention attention(const SequencePass& pass, const AttentionPair& pair, std::size_t head_dim) const {
     return {.scale = attention_scale(head_dim),
             .mask = pair.mask,
             .heads = heads_.map,
-            .dropout = dropout(0, pair.query_positions, pair.key_positions)};
+            .dropout = dropout(pass, 0, pair.query_positions, pair.key_positions)};
   }
-
-  std::optional<TravellingKv> begun_;  // what begin() began to move, until forward() or backward() takes it
 };
 
 // --- forward -------------------------------------------------------------------------------------------------------------------
 
-void RingAttention::forward(const TokenLayout& tokens, const AttentionHeads& of) {
+void RingAttention::forward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) {
   ComputeStream& compute = axis_.compute();
   const std::size_t d = tokens.head_dim();
-  TravellingKv kv = take_begun(tokens, of);
+  TravellingKv kv = take_begun(pass, tokens, of);
   // Outputs are merged in the type of sums and rounded once.
   OwnedTensor wide;
   Tensor o = of.o;
@@ -104,7 +96,7 @@ void RingAttention::forward(const TokenLayout& tokens, const AttentionHeads& of)
   const auto attend = [&](std::size_t t) {
     const AttentionPair pair = meet(tokens, shard_at(axis_.group, t));
     if (t == 0) {
-      const auto own_keys = [&](const Tensor& to) { compute.flash_forward(attention(pair, d), o, to, of.q, of.k, of.v); };
+      const auto own_keys = [&](const Tensor& to) { compute.flash_forward(attention(pass, pair, d), o, to, of.q, of.k, of.v); };
       lse.exists() ? own_keys(lse) : of.lse.write(0, tokens.local(), o, own_keys);
       return;
     }
@@ -114,7 +106,7 @@ void RingAttention::forward(const TokenLayout& tokens, const AttentionHeads& of)
     const OwnedTensor part = step(axis_.sums, {tokens.batch(), count, heads_.queries, d}, "partial attention output");
     const OwnedTensor part_lse = step(axis_.sums, {tokens.batch(), heads_.queries, count, 2}, "partial log-sum-exp");
     const auto keys = [&](std::size_t which) { return part_of(pack, which, d).slice(1, pair.keys.first, pair.keys.count); };
-    compute.flash_forward(attention(pair, d), part, part_lse, of.q.slice(1, first, count), keys(0), keys(1));
+    compute.flash_forward(attention(pass, pair, d), part, part_lse, of.q.slice(1, first, count), keys(0), keys(1));
     const Tensor to = o.slice(1, first, count);
     const Tensor to_lse = lse->slice(2, first, count);
     const std::array<ConstTensor, 2> outputs = {to, part};
@@ -129,12 +121,12 @@ void RingAttention::forward(const TokenLayout& tokens, const AttentionHeads& of)
 
 // --- backward ------------------------------------------------------------------------------------------------------------------
 
-void RingAttention::backward(const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients, Outputs outputs,
-                             const std::function<void()>& queries_done) {
+void RingAttention::backward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients,
+                             Outputs outputs, const std::function<void()>& queries_done) {
   ComputeStream& compute = axis_.compute();
   const std::size_t d = tokens.head_dim();
-  if (outputs == Outputs::made_again) forward(tokens, of);  // all of K and V, before Δ is known
-  std::optional<TravellingKv> kv = take_begun(tokens, of);
+  if (outputs == Outputs::made_again) forward(pass, tokens, of);  // all of K and V, before Δ is known
+  std::optional<TravellingKv> kv = take_begun(pass, tokens, of);
   OwnedTensor delta = step(axis_.sums, {tokens.batch(), heads_.queries, tokens.local()}, "delta of attention");
   compute.flash_delta(delta, gradients.d_o, of.o);
   const OwnedTensor own_sum = axis_.rank.tensor(Category::communication, axis_.sums, {tokens.local(), pack_width(tokens)},
@@ -156,7 +148,7 @@ void RingAttention::backward(const TokenLayout& tokens, const AttentionHeads& of
     const Tensor K = t == 0 ? of.k : part_of(pack, 0, d);
     const Tensor V = t == 0 ? of.v : part_of(pack, 1, d);
     if (t > 0) compute.fill_zero(part);  // queries of this rank may see only some of the keys, or none
-    compute.flash_backward(attention(pair, d), rows(gradients.dq), keys(part_of(part, 0, d)), keys(part_of(part, 1, d)),
+    compute.flash_backward(attention(pass, pair, d), rows(gradients.dq), keys(part_of(part, 0, d)), keys(part_of(part, 1, d)),
                            rows(gradients.d_o), statistics(of.lse.view()), statistics(delta), rows(of.q), keys(K), keys(V),
                            t == 0 ? Write::replace : Write::add);
     sums.pass_on(t);
@@ -190,8 +182,8 @@ AttentionPair RingAttention::meet(const TokenLayout& tokens, int other) const {
           of_theirs};
 }
 
-void RingAttention::begin(const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v) {
-  if (begun_) throw std::logic_error("ring attention begins twice");
+void RingAttention::begin(SequencePass& pass, const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v) {
+  if (pass.travelling) throw std::logic_error("ring attention begins twice");
   OwnedTensor own;
   if (axis_.D() > 1) {
     own = axis_.rank.tensor(Category::communication, axis_.dtype, {tokens.local(), pack_width(tokens)},
@@ -202,14 +194,14 @@ void RingAttention::begin(const TokenLayout& tokens, const ConstTensor& k, const
   RingShards packs(
       axis_.rank, axis_.group, own, [&tokens](int r) { return tokens.cut().tokens(r); }, kRingExchange, "K and V that travel");
   packs.fetch(1);
-  begun_.emplace(TravellingKv{.own = std::move(own), .packs = std::move(packs)});
+  pass.travelling.emplace(TravellingKv{.own = std::move(own), .packs = std::move(packs)});
 }
 
 /// Returns K and V on their way; begins to move them if begin() wasn't called.
-TravellingKv RingAttention::take_begun(const TokenLayout& tokens, const AttentionHeads& of) {
-  if (!begun_) begin(tokens, of.k, of.v);
-  TravellingKv kv = std::move(*begun_);
-  begun_.reset();
+TravellingKv RingAttention::take_begun(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) {
+  if (!pass.travelling) begin(pass, tokens, of.k, of.v);
+  TravellingKv kv = std::move(*pass.travelling);
+  pass.travelling.reset();
   return kv;
 }
 

@@ -13,11 +13,14 @@
 #include "layers/layout/axes.h"
 #include "layers/layout/token_layout.h"
 #include "layers/schedules/attention_heads.h"
+#include "layers/schedules/kv_bucket.h"
+#include "layers/schedules/ring.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 namespace tsprun::detail {
 
@@ -41,17 +44,28 @@ struct SequenceAxis {
   ComputeStream& compute() const { return rank.compute(); }
 };
 
-/// Computes attention for all layers of a strategy, one call after another. Between calls it keeps nothing but what begin() began
-/// to move: the caller saves q, k, v, o and lse.
+/// K and V of a rank's tokens on their way round the ring, packed as [S_r, 2·B·n_k·d].
+struct TravellingKv {
+  OwnedTensor own;  ///< this rank's; none on one rank
+  RingShards packs;
+};
+
+/// What one pass keeps between the calls of its attention: the dropout of attention probabilities, and what begin() began to move
+/// until forward() or backward() takes it. The caller saves q, k, v, o and lse.
+struct SequencePass {
+  kernels::AttentionDropout dropout = {};
+  KvBucket first_bucket = {};                   ///< gather
+  std::optional<TravellingKv> travelling = {};  ///< ring
+};
+
+/// Computes attention for all layers and passes of a strategy, one call after another. It keeps nothing itself: what a pass keeps
+/// is in its SequencePass.
 class SequenceAttention {
  public:
   SequenceAttention(const SequenceAxis& axis, const SequenceHeads& heads) : axis_(axis), heads_(heads) {}
   SequenceAttention(const SequenceAttention&) = delete;
   SequenceAttention& operator=(const SequenceAttention&) = delete;
   virtual ~SequenceAttention() = default;
-
-  /// Sets the dropout of attention probabilities for the following calls.
-  void drop(const kernels::AttentionDropout& of) { dropout_ = of; }
 
   /// Returns the shapes in which attention takes q, k and v, and keeps them and lse for the backward pass, and that of o; `gate`
   /// is unset. For gather and ring they are those of this rank's tokens. For ulysses: q [S, B, n_q/D, d]; k and v [S, B, read, d]
@@ -69,9 +83,9 @@ class SequenceAttention {
 
   /// Begins to move k and v; calling it before forward() or backward() is optional. k and v must not change until that call
   /// returns.
-  virtual void begin(const TokenLayout& /*tokens*/, const ConstTensor& /*k*/, const ConstTensor& /*v*/) {}
+  virtual void begin(SequencePass& /*pass*/, const TokenLayout& /*tokens*/, const ConstTensor& /*k*/, const ConstTensor& /*v*/) {}
   /// Computes o of this rank's tokens, and lse in the shape of sizes(), from q, k and v in the shapes of sizes().
-  virtual void forward(const TokenLayout& tokens, const AttentionHeads& of) = 0;
+  virtual void forward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) = 0;
 
   /// State of o and lse when backward() is called: as forward() left them, or to be computed again on the way (recomputation
   /// `full`). Computing them again moves no further bytes with gather.
@@ -84,24 +98,21 @@ class SequenceAttention {
   /// Computes dq, dk and dv from d_o and `of`, whose tensors have the shapes of sizes(). dk and dv are summed over the queries of
   /// all ranks in canonical order. Calls `queries_done` when dq is complete and d_o isn't needed any more, while dk and dv may
   /// still be on their way.
-  virtual void backward(const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients, Outputs outputs,
-                        const std::function<void()>& queries_done) = 0;
+  virtual void backward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients,
+                        Outputs outputs, const std::function<void()>& queries_done) = 0;
 
  protected:
   OwnedTensor step(DType dtype, std::initializer_list<std::size_t> sizes, std::string_view what) const {
     return axis_.rank.tensor(Category::workspace, dtype, sizes, what);
   }
-  /// Returns dropout of these of the axis's query heads.
-  kernels::AttentionDropout dropout(std::size_t first_query, const kernels::Positions& queries = {},
+  /// Returns a pass's dropout of these of the axis's query heads.
+  kernels::AttentionDropout dropout(const SequencePass& pass, std::size_t first_query, const kernels::Positions& queries = {},
                                     const kernels::Positions& keys = {}) const {
-    return dropout_.of(heads_.map.first_query + first_query, queries, keys);
+    return pass.dropout.of(heads_.map.first_query + first_query, queries, keys);
   }
 
   const SequenceAxis axis_;
   const SequenceHeads heads_;
-
- private:
-  kernels::AttentionDropout dropout_;
 };
 
 /// Returns the attention of an exchange. `axis` holds the ranks that share a sequence; on one rank all three exchanges are the

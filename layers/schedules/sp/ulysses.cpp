@@ -32,9 +32,9 @@ class UlyssesAttention final : public SequenceAttention {
   bool exchanges() const override { return true; }
   void exchange(const TokenLayout& tokens, const AttentionHeads& of, const ConstTensor& tokens_q, const ConstTensor& tokens_k,
                 const ConstTensor& tokens_v) override;
-  void forward(const TokenLayout& tokens, const AttentionHeads& of) override;
-  void backward(const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients, Outputs outputs,
-                const std::function<void()>& queries_done) override;
+  void forward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) override;
+  void backward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients,
+                Outputs outputs, const std::function<void()>& queries_done) override;
 
  private:
   /// A part of every rank's query heads that is computed together.
@@ -54,7 +54,7 @@ class UlyssesAttention final : public SequenceAttention {
     HeadExchange::Move move;
   };
   std::size_t me() const { return static_cast<std::size_t>(axis_.p()); }
-  std::vector<Part> parts(std::size_t head_dim) const;
+  std::vector<Part> parts(const SequencePass& pass, std::size_t head_dim) const;
   OwnedTensor whole_tensor(DType dtype, const TokenLayout& tokens, std::size_t heads, std::size_t elements,
                            std::string_view what) const {
     return axis_.rank.tensor(Category::communication, dtype, {tokens.sequence(), tokens.batch(), heads, elements}, what);
@@ -101,8 +101,8 @@ void UlyssesAttention::exchange(const TokenLayout& tokens, const AttentionHeads&
 
 // --- forward -------------------------------------------------------------------------------------------------------------------
 
-void UlyssesAttention::forward(const TokenLayout& tokens, const AttentionHeads& of) {
-  const std::vector<Part> all = parts(tokens.head_dim());
+void UlyssesAttention::forward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) {
+  const std::vector<Part> all = parts(pass, tokens.head_dim());
   std::vector<Whole> o(all.size());
 
   const auto attend = [&](std::size_t i) {
@@ -122,15 +122,15 @@ void UlyssesAttention::forward(const TokenLayout& tokens, const AttentionHeads& 
 
 // --- backward ------------------------------------------------------------------------------------------------------------------
 
-void UlyssesAttention::backward(const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients, Outputs outputs,
-                                const std::function<void()>& queries_done) {
+void UlyssesAttention::backward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of,
+                                const Gradients& gradients, Outputs outputs, const std::function<void()>& queries_done) {
   ComputeStream& compute = axis_.compute();
   const std::size_t d = tokens.head_dim();
-  if (outputs == Outputs::made_again) forward(tokens, of);
+  if (outputs == Outputs::made_again) forward(pass, tokens, of);
   Whole dk;
   Whole dv;
   {
-    const std::vector<Part> all = parts(d);
+    const std::vector<Part> all = parts(pass, d);
     const OwnedTensor delta = step(axis_.sums, {tokens.batch(), tokens.local(), heads_.queries, 1}, "delta of attention");
     compute.flash_delta(delta->select(3, 0).transposed(1, 2), gradients.d_o, of.o);
     Whole deltas{whole_tensor(axis_.sums, tokens, queries_[me()].count, 1, "delta of whole sequences"), {}};
@@ -181,7 +181,7 @@ void UlyssesAttention::backward(const TokenLayout& tokens, const AttentionHeads&
 // --- heads ---------------------------------------------------------------------------------------------------------------------
 
 /// Cuts this rank's query heads into two parts, or one if there is one head.
-std::vector<UlyssesAttention::Part> UlyssesAttention::parts(std::size_t head_dim) const {
+std::vector<UlyssesAttention::Part> UlyssesAttention::parts(const SequencePass& pass, std::size_t head_dim) const {
   const kernels::HeadMap& map = heads_.map;
   const HeadRange& mine = queries_[me()];
   const int count = mine.count > 1 ? 2 : 1;
@@ -198,7 +198,7 @@ std::vector<UlyssesAttention::Part> UlyssesAttention::parts(std::size_t head_dim
               .attention = {.scale = attention_scale(head_dim),
                             .mask = kernels::Mask::from_positions(0, 0),
                             .heads = {map.group, query, first_kv},
-                            .dropout = dropout(mine.first + own.first)}};
+                            .dropout = dropout(pass, mine.first + own.first)}};
     for (const HeadRange& range : queries_) part.of.push_back({range.first + own.first, own.count});
     parts.push_back(std::move(part));
   }

@@ -33,7 +33,6 @@ TensorParallel::TensorParallel(Rank& rank, Communicator& tensor, TensorExchange 
       slice_(BlockSlice::of(options.config, tensor.rank(), tensor.size())),
       inner_(std::move(inner)) {
   find_copies();
-  inner_->on_gradients([this](std::size_t pack) { sum_copies(pack); });
 }
 
 // --- parameters --------------------------------------------------------------------------------------------------------------
@@ -66,19 +65,82 @@ void TensorParallel::find_copies() {
     for (const PartPlan& part : pack.parts) {
       const std::size_t begin = part.block.first_row;
       if (is_kv(part) && begin <= head * d && (head + 1) * d <= begin + part.rows()) {
-        copied_rows_.push_back({.first = row + head * d - begin, .count = d, .group = copies_.size() - 1});
+        copied_rows_.push_back({.first = row + head * d - begin, .count = d, .group = &copies_.back()});
       }
       row += part.rows();
     }
   }
 }
 
-void TensorParallel::sum_copies(std::size_t pack) {
+// --- a pass --------------------------------------------------------------------------------------------------------------------
+
+/// Methods are documented in StrategyPass.
+class TensorParallel::Pass final : public StrategyPass {
+ public:
+  Pass(const TensorParallel& all, const PassInputs& of)
+      : StrategyPass(of),
+        rank_(all.rank_),
+        tensor_(all.tensor_),
+        exchange_(all.exchange_),
+        config_(all.config_),
+        dtype_(all.dtype_),
+        sums_(all.sums_),
+        copied_rows_(all.copied_rows_),
+        inner_(all.inner_->begin(of)) {
+    inner_->on_gradients([this](std::size_t pack) { sum_copies(pack); });
+  }
+
+  void drop_attention(const kernels::AttentionDropout& of) override { inner_->drop_attention(of); }
+  void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
+  void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
+  void begin_backward() override { inner_->begin_backward(); }
+  void begin_block_backward(std::size_t layer, const AttentionSaved& attention) override {
+    inner_->begin_block_backward(layer, attention);
+  }
+  void mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) override;
+  void attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) override;
+  void end() override;
+
+ private:
+  /// A sum over the tensor axis that is under way: from terms of all tokens to this rank's rows of the sum.
+  struct Sum {
+    Tensor result;        // where the sum goes, in the type of sums
+    OwnedTensor terms;    // in the model's dtype; none if the result is summed in place
+    OwnedTensor arrived;  // rows in the model's dtype; none if that is the type of sums
+    Work work;
+  };
+
+  bool slices_tokens() const { return exchange_ == TensorExchange::sequence; }
+  bool narrow() const { return dtype_ != sums_; }
+  OwnedTensor all_tokens(DType of, std::string_view what) const;
+  Transfer gather(const ConstTensor& rows) const;
+  Sum begin_sum(const Tensor& terms, const Tensor& result) const;
+  void finish(const Sum& sum) const;
+  template <class Body>
+  void forward(const Tensor& y, const ConstTensor& x, Body&& sublayer);
+  template <class Body>
+  void backward(const SublayerBackward& of, Body&& sublayer);
+  void sum_copies(std::size_t pack);
+
+  Rank& rank_;
+  Communicator& tensor_;
+  const TensorExchange exchange_;
+  const ModelConfig& config_;
+  const DType dtype_;
+  const DType sums_;
+  const std::vector<CopiedRows>& copied_rows_;
+  const std::unique_ptr<StrategyPass> inner_;
+  std::vector<Work> summing_copies_;
+};
+
+std::unique_ptr<StrategyPass> TensorParallel::begin(const PassInputs& of) const { return std::make_unique<Pass>(*this, of); }
+
+void TensorParallel::Pass::sum_copies(std::size_t pack) {
   if (is_attention_pack(pack)) {
-    const Tensor gradients = store_->gradients(pack);
+    const Tensor gradients = store().gradients(pack);
     for (const auto& [first, count, group] : copied_rows_) {
-      summing_copies_.push_back(post_sum(copies_[group], gradients.slice(0, first, count),
-                                         {.stream = Stream::gradients, .purpose = Purpose::gradients}));
+      summing_copies_.push_back(
+          post_sum(*group, gradients.slice(0, first, count), {.stream = Stream::gradients, .purpose = Purpose::gradients}));
     }
   }
   tell_gradients(pack);
@@ -86,20 +148,20 @@ void TensorParallel::sum_copies(std::size_t pack) {
 
 // --- exchanges ---------------------------------------------------------------------------------------------------------------
 
-OwnedTensor TensorParallel::all_tokens(DType of, std::string_view what) const {
-  return rank_.tensor(Category::communication, of, {tokens_->batch(), tokens_->local(), config_.hidden}, what);
+OwnedTensor TensorParallel::Pass::all_tokens(DType of, std::string_view what) const {
+  return rank_.tensor(Category::communication, of, {tokens().batch(), tokens().local(), config_.hidden}, what);
 }
 
 /// Begins to gather the slices' rows, in the model's dtype, into those of all tokens.
-Transfer TensorParallel::gather(const ConstTensor& rows) const {
+Transfer TensorParallel::Pass::gather(const ConstTensor& rows) const {
   Transfer transfer{.tensor = all_tokens(dtype_, "gathered tokens"), .work = {}};
   transfer.work = tensor_.post_all_gather_v(buffer_of(rows), buffer_of(transfer.tensor.view()),
-                                            tokens_->slices().counts(tensor_.size(), config_.hidden), kTensorAxis);
+                                            tokens().slices().counts(tensor_.size(), config_.hidden), kTensorAxis);
   return transfer;
 }
 
 /// Begins to sum `terms` of all tokens, in the type of sums, into `result`, which is the same tensor with TensorExchange::plain.
-TensorParallel::Sum TensorParallel::begin_sum(const Tensor& terms, const Tensor& result) const {
+TensorParallel::Pass::Sum TensorParallel::Pass::begin_sum(const Tensor& terms, const Tensor& result) const {
   Sum sum{.result = result, .terms = {}, .arrived = {}, .work = {}};
   Tensor travelling = terms;
   Tensor arriving = result;
@@ -108,21 +170,21 @@ TensorParallel::Sum TensorParallel::begin_sum(const Tensor& terms, const Tensor&
     rank_.compute().convert(sum.terms->merged(0), terms.merged(0));
     travelling = sum.terms;
     if (slices_tokens()) {
-      sum.arrived = tokens_->residual(rank_, Category::communication, dtype_, config_.hidden, "sum over the tensor axis");
+      sum.arrived = tokens().residual(rank_, Category::communication, dtype_, config_.hidden, "sum over the tensor axis");
       arriving = sum.arrived;
     }
   }
   if (slices_tokens()) {
     sum.work =
         tensor_.post_reduce_scatter_v(buffer_of(ConstTensor(travelling)), buffer_of(arriving),
-                                      tokens_->slices().counts(tensor_.size(), config_.hidden), Reduction::sum, kTensorAxis);
+                                      tokens().slices().counts(tensor_.size(), config_.hidden), Reduction::sum, kTensorAxis);
   } else {
     sum.work = post_sum(tensor_, travelling, kTensorAxis);
   }
   return sum;
 }
 
-void TensorParallel::finish(const Sum& sum) const {
+void TensorParallel::Pass::finish(const Sum& sum) const {
   rank_.wait(sum.work);
   if (!narrow()) return;
   const Tensor from = slices_tokens() ? sum.arrived : sum.terms;
@@ -131,14 +193,8 @@ void TensorParallel::finish(const Sum& sum) const {
 
 // --- forward -------------------------------------------------------------------------------------------------------------------
 
-void TensorParallel::begin_forward(const ParameterStore& store, const TokenLayout& tokens, Visits& visits) {
-  store_ = &store;
-  tokens_ = &tokens;
-  inner_->begin_forward(store, tokens, visits);
-}
-
 template <class Body>
-void TensorParallel::forward(const Tensor& y, const ConstTensor& x, Body&& sublayer) {
+void TensorParallel::Pass::forward(const Tensor& y, const ConstTensor& x, Body&& sublayer) {
   if (!slices_tokens()) {
     sublayer(y, x);
     finish(begin_sum(y, y));
@@ -152,18 +208,18 @@ void TensorParallel::forward(const Tensor& y, const ConstTensor& x, Body&& subla
   finish(begin_sum(Y, y));
 }
 
-void TensorParallel::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
+void TensorParallel::Pass::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
   forward(y, x, [&](const Tensor& Y, const ConstTensor& X) { inner_->attention_forward(layer, Y, X, saved); });
 }
 
-void TensorParallel::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) {
+void TensorParallel::Pass::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) {
   forward(y, x, [&](const Tensor& Y, const ConstTensor& X) { inner_->mlp_forward(layer, Y, X, saved); });
 }
 
 // --- backward ------------------------------------------------------------------------------------------------------------------
 
 template <class Body>
-void TensorParallel::backward(const SublayerBackward& of, Body&& sublayer) {
+void TensorParallel::Pass::backward(const SublayerBackward& of, Body&& sublayer) {
   // The sum of the slices' dx. It travels while the gradients of the weights are computed, if the inner strategy says when it
   // can.
   std::optional<Sum> sum;
@@ -175,7 +231,7 @@ void TensorParallel::backward(const SublayerBackward& of, Body&& sublayer) {
   } else {
     OwnedTensor narrow_dy;
     if (narrow()) {
-      narrow_dy = tokens_->residual(rank_, Category::communication, dtype_, config_.hidden, "gradient that travels");
+      narrow_dy = tokens().residual(rank_, Category::communication, dtype_, config_.hidden, "gradient that travels");
       rank_.compute().convert(narrow_dy, of.dy);
     }
     Transfer dY = gather(narrow() ? ConstTensor(narrow_dy) : of.dy);
@@ -194,15 +250,15 @@ void TensorParallel::backward(const SublayerBackward& of, Body&& sublayer) {
   finish(*sum);
 }
 
-void TensorParallel::mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) {
+void TensorParallel::Pass::mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) {
   backward(of, [&](const SublayerBackward& slice) { inner_->mlp_backward(layer, slice, saved); });
 }
 
-void TensorParallel::attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) {
+void TensorParallel::Pass::attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) {
   backward(of, [&](const SublayerBackward& slice) { inner_->attention_backward(layer, slice, saved); });
 }
 
-void TensorParallel::end() {
+void TensorParallel::Pass::end() {
   inner_->end();
   for (const Work& work : summing_copies_) rank_.wait(work);
   summing_copies_.clear();

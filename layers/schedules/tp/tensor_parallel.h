@@ -15,6 +15,7 @@
 #include "layers/layout/slice.h"
 #include "layers/schedules/strategy.h"
 
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -34,46 +35,18 @@ class TensorParallel final : public Strategy {
     return inner_->saved_sizes(slice_.apply(config), tokens);
   }
 
-  void drop_attention(const kernels::AttentionDropout& of) override { inner_->drop_attention(of); }
-
-  void begin_forward(const ParameterStore& store, const TokenLayout& tokens, Visits& visits) override;
-  void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
-  void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
-  void begin_backward(const MicroBatch& of) override { inner_->begin_backward(of); }
-  void begin_block_backward(std::size_t layer, const AttentionSaved& attention) override {
-    inner_->begin_block_backward(layer, attention);
-  }
-  void mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) override;
-  void attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) override;
-  void end() override;
+  std::unique_ptr<StrategyPass> begin(const PassInputs& of) const override;
 
  private:
-  /// A sum over the tensor axis that is under way: from terms of all tokens to this rank's rows of the sum.
-  struct Sum {
-    Tensor result;        // where the sum goes, in the type of sums
-    OwnedTensor terms;    // in the model's dtype; none if the result is summed in place
-    OwnedTensor arrived;  // rows in the model's dtype; none if that is the type of sums
-    Work work;
-  };
+  class Pass;
   /// K/V rows of an attention pack of which other ranks have copies.
   struct CopiedRows {
     std::size_t first;
     std::size_t count;
-    std::size_t group;  // index in copies_
+    Communicator* group;  ///< the ranks that have them, in copies_
   };
 
-  bool slices_tokens() const { return exchange_ == TensorExchange::sequence; }
-  bool narrow() const { return dtype_ != sums_; }
-  OwnedTensor all_tokens(DType of, std::string_view what) const;
-  Transfer gather(const ConstTensor& rows) const;
   void find_copies();
-  Sum begin_sum(const Tensor& terms, const Tensor& result) const;
-  void finish(const Sum& sum) const;
-  template <class Body>
-  void forward(const Tensor& y, const ConstTensor& x, Body&& sublayer);
-  template <class Body>
-  void backward(const SublayerBackward& of, Body&& sublayer);
-  void sum_copies(std::size_t pack);
 
   Rank& rank_;
   Communicator& tensor_;
@@ -83,11 +56,8 @@ class TensorParallel final : public Strategy {
   DType sums_;
   BlockSlice slice_;
   std::unique_ptr<Strategy> inner_;
-  std::vector<Communicator> copies_;  // one group for each K/V head that this rank shares: the ranks that have it
+  std::deque<Communicator> copies_;  // one group for each K/V head that this rank shares: the ranks that have it
   std::vector<CopiedRows> copied_rows_;
-  const ParameterStore* store_ = nullptr;  // parameters of the current pass
-  const TokenLayout* tokens_ = nullptr;
-  std::vector<Work> summing_copies_;
 };
 
 }  // namespace tsprun::detail

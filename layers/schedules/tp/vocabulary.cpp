@@ -15,8 +15,8 @@ namespace tsprun::detail {
 using kernels::Write;
 
 TensorVocabulary::TensorVocabulary(Rank& rank, Communicator& tensor, Communicator& sequence, const Chunks& rows,
-                                   const Weights& weights)
-    : rank_(rank), tensor_(tensor), sequence_(sequence), rows_(rows), weights_(weights) {}
+                                   const Weights& weights, const MicroBatch& of)
+    : rank_(rank), tensor_(tensor), sequence_(sequence), rows_(rows), weights_(weights), micro_batch_(of) {}
 
 /// Replaces x by its sum over the tensor axis; elements travel as `travelling`.
 void TensorVocabulary::sum_over_tensor(const Tensor& x, DType travelling, Purpose purpose) {
@@ -39,15 +39,10 @@ void TensorVocabulary::sum_over_sequence(const Tensor& gradient, Purpose purpose
 
 // --- embedding ---------------------------------------------------------------------------------------------------------------
 
-void TensorVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept,
-                             const MicroBatch& of) {
-  micro_batch_ = of;
+void TensorVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
   const std::size_t count = tokens.rows();
-  label_memory_ = {};
   label_memory_ = rank_.list_memory(kept, count * sizeof(std::int64_t), "labels");
   labels_ = {reinterpret_cast<std::int64_t*>(label_memory_.bytes().data()), count};
-  positions_.clear();
-  rows_here_.clear();
   const std::size_t first = rows_.offset(tensor_.rank());
   const bool supposed = rank_.is_phantom() && ids.size() <= 1;
   if (supposed) {
@@ -96,7 +91,6 @@ void TensorVocabulary::embed_backward(const ConstTensor& dx) {
 double TensorVocabulary::head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens,
                               std::span<const std::int64_t> labels, const LogitsSink* logits, std::optional<double>) {
   if (!labels.empty()) std::ranges::copy(tokens.take(tokens.holder(), labels), labels_.begin());
-  row_numbers_.clear();
   if (logits != nullptr) {
     std::vector<std::size_t> numbers(tokens.batch() * tokens.sequence());
     std::iota(numbers.begin(), numbers.end(), std::size_t{0});

@@ -11,12 +11,12 @@ namespace tsprun::detail {
 /// The vocabulary of meshes with a tensor axis without token slices. Methods are documented in Vocabulary.
 class TensorVocabulary final : public Vocabulary {
  public:
-  /// Takes this rank's weights and `rows`, which says how the vocabulary is cut over `tensor`. The rank and the communicators are
-  /// borrowed.
-  TensorVocabulary(Rank& rank, Communicator& tensor, Communicator& sequence, const Chunks& rows, const Weights& weights);
+  /// Takes this rank's weights, `rows`, which says how the vocabulary is cut over `tensor`, and which of the step's micro-batches
+  /// the pass is of. The rank and the communicators are borrowed.
+  TensorVocabulary(Rank& rank, Communicator& tensor, Communicator& sequence, const Chunks& rows, const Weights& weights,
+                   const MicroBatch& of = {});
 
-  void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept,
-             const MicroBatch& of) override;
+  void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) override;
   void embed_backward(const ConstTensor& dx) override;
   std::size_t rows_given() const override { return rows_here_.size(); }
   double head(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, std::span<const std::int64_t> labels,
@@ -37,7 +37,7 @@ class TensorVocabulary final : public Vocabulary {
   Communicator& sequence_;
   Chunks rows_;
   Weights weights_;
-  MicroBatch micro_batch_;  // that of embed()
+  MicroBatch micro_batch_;
 
   ListMemory label_memory_;
   std::span<std::int64_t> labels_;        // of this rank's tokens

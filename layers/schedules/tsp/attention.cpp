@@ -26,17 +26,21 @@ class Accumulation {
 
 std::size_t index(int turn) { return static_cast<std::size_t>(turn); }
 
+/// Returns how many K/V heads are gathered together at most.
+std::size_t bucket_heads(const TspAxis& axis, const TokenLayout& tokens) {
+  if (axis.bucket_heads != 0) return axis.bucket_heads;
+  return kv_bucket_heads(axis.rank.pieces().kv_bucket, tokens.batch(), tokens.sequence(), axis.d(), size_of(axis.dtype),
+                         axis.config.kv_heads);
+}
+
 }  // namespace
 
-TspAttention::TspAttention(TspAxis& axis) : axis_(axis), W_(index(axis.D())), dW_(axis) {}
-
-PackPlan TspAttention::pack(std::size_t layer) const {
-  HeadRange queries = axis_.heads.query_heads(axis_.p());
-  HeadRange kv = axis_.heads.kv_heads_owned(axis_.p());
-  queries.first += axis_.slice.queries.first;
-  kv.first += axis_.slice.kv.first;
-  return attention_pack_plan(axis_.whole, layer, queries, kv);
-}
+TspAttention::TspAttention(const TspAxis& axis, const PassInputs& of)
+    : axis_(axis),
+      of_(of),
+      plan_(plan_units(axis.heads, axis.config.kv_heads, bucket_heads(axis, of.tokens))),
+      W_(index(axis.D())),
+      dW_(axis, of) {}
 
 // --- forward: the paper's Algorithm 1 ------------------------------------------------------------------------------------------
 
@@ -72,7 +76,7 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
     const int r = unit.turn;
     gathered[unit.bucket].arrive(axis_.rank);
     if (u + 1 == plan_.units.size()) before_last_unit();
-    attend_bucket(axis_.compute(), *axis_.tokens, gathered[unit.bucket], readers(unit, turns[index(r)]));  // 12, 18 to 21
+    attend_bucket(axis_.compute(), of_.tokens, gathered[unit.bucket], readers(unit, turns[index(r)]));  // 12, 18 to 21
     if (unit.last_of_bucket) gathered[unit.bucket] = {};
     if (!unit.last_of_turn) return;
     axis_.rank.look(Watched::attention_output, turns[index(r)].o);
@@ -93,7 +97,7 @@ void TspAttention::begin_backward(std::size_t layer, const AttentionSaved& saved
   begin(layer, Direction::backward);
   if (!saved.k.exists() || axis_.D() == 1) return;
   const HeadRange& heads = plan_.buckets[plan_.units[0].bucket].heads;
-  first_bucket_.gather(axis_.rank, axis_.group, *axis_.tokens, saved.k->slice(2, heads.first, heads.count),
+  first_bucket_.gather(axis_.rank, axis_.group, of_.tokens, saved.k->slice(2, heads.first, heads.count),
                        saved.v->slice(2, heads.first, heads.count));
 }
 
@@ -107,8 +111,8 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     std::size_t unfinished = 0;  // buckets that dW_KV and the turn's W_K, W_V wait for
   };
   ComputeStream& compute = axis_.compute();
-  const TokenLayout& tokens = *axis_.tokens;
-  const BlockBiases b(*axis_.store, axis_.whole, layer);
+  const TokenLayout& tokens = of_.tokens;
+  const BlockBiases b(of_.store, axis_.whole, layer);
   const ConstTensor X = of.x.merged(0);
   const Tensor dX = of.dx.merged(0);
   const ConstTensor dY = of.dy.merged(0);
@@ -228,7 +232,7 @@ std::size_t TspAttention::part_rows(int r, std::size_t part) const {
 TspAttention::Weights TspAttention::fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count) {
   Weights weights;
   if (r == axis_.p()) {
-    weights.rows = axis_.store->values(attention_pack_number(layer), first, count);
+    weights.rows = of_.store.values(attention_pack_number(layer), first, count);
   } else {
     std::size_t rows = 0;
     for (std::size_t part = first; part < first + count; ++part) rows += part_rows(r, part);
@@ -252,15 +256,6 @@ void TspAttention::fetch(std::size_t layer, int r, Direction direction) {
 }
 
 void TspAttention::begin(std::size_t layer, Direction direction) {
-  const TokenLayout& tokens = *axis_.tokens;
-  const std::size_t bucket_heads = axis_.bucket_heads != 0
-                                       ? axis_.bucket_heads
-                                       : kv_bucket_heads(axis_.rank.pieces().kv_bucket, tokens.batch(), tokens.sequence(),
-                                                         axis_.d(), size_of(axis_.dtype), axis_.config.kv_heads);
-  if (planned_heads_ != bucket_heads) {
-    planned_heads_ = bucket_heads;
-    plan_ = plan_units(axis_.heads, axis_.config.kv_heads, bucket_heads);
-  }
   fetched_ = 0;
   for (int r = 0; r < 2; ++r) fetch(layer, r, direction);
 }
@@ -272,7 +267,7 @@ void TspAttention::begin_forward(std::size_t layer) { begin(layer, Direction::fo
 AttentionHeads TspAttention::heads_of_turn(int r, const AttentionSaved& saved) const {
   const HeadRange queries = axis_.heads.query_heads(r);
   const HeadRange kv = axis_.heads.kv_heads_owned(r);
-  return {axis_.rank, axis_.dtype, SavedSizes::of(*axis_.tokens, queries.count, kv.count, 0), saved, queries.first, kv.first};
+  return {axis_.rank, axis_.dtype, SavedSizes::of(of_.tokens, queries.count, kv.count, 0), saved, queries.first, kv.first};
 }
 
 /// Returns the part of a bias that belongs to these heads of the slice.
@@ -287,24 +282,24 @@ void TspAttention::project(std::size_t layer, int r, const ConstTensor& X, const
   const HeadRange queries = axis_.heads.query_heads(r);
   const HeadRange kv = axis_.heads.kv_heads_owned(r);
   const std::size_t kv_rows = part_rows(r, kPartK);
-  const BlockBiases b(*axis_.store, axis_.whole, layer);
+  const BlockBiases b(of_.store, axis_.whole, layer);
   compute.gemm(matrix_of(turn.q), X, W_Q.transposed(0, 1));
   of_heads(b.query, axis_.slice.queries, queries).add_to(compute, matrix_of(turn.q));
-  axis_.tokens->rotate(compute, turn.q, Rotation::forward);
+  of_.tokens.rotate(compute, turn.q, Rotation::forward);
   axis_.rank.look(Watched::queries, turn.q);
   if (kv.count == 0) return;
   compute.gemm(matrix_of(turn.k), X, W_KV.slice(0, 0, kv_rows).transposed(0, 1));
   compute.gemm(matrix_of(turn.v), X, W_KV.slice(0, kv_rows, kv_rows).transposed(0, 1));
   of_heads(b.key, axis_.slice.kv, kv).add_to(compute, matrix_of(turn.k));
   of_heads(b.value, axis_.slice.kv, kv).add_to(compute, matrix_of(turn.v));
-  axis_.tokens->rotate(compute, turn.k, Rotation::forward);
+  of_.tokens.rotate(compute, turn.k, Rotation::forward);
   axis_.rank.look(Watched::keys, turn.k);
   axis_.rank.look(Watched::values, turn.v);
 }
 
 void TspAttention::gather(KvBucket& gathered, const TspBucket& bucket, const AttentionHeads& turn) const {
   const std::size_t first = bucket.heads.first - axis_.heads.kv_heads_owned(bucket.owner).first;
-  gathered.gather(axis_.rank, axis_.group, *axis_.tokens, turn.k.slice(2, first, bucket.heads.count),
+  gathered.gather(axis_.rank, axis_.group, of_.tokens, turn.k.slice(2, first, bucket.heads.count),
                   turn.v.slice(2, first, bucket.heads.count));
 }
 
@@ -316,7 +311,7 @@ HeadRange TspAttention::in_turn(const TspUnit& unit) const {
 BucketReaders TspAttention::readers(const TspUnit& unit, const AttentionHeads& turn) const {
   const auto& [first, count] = in_turn(unit);
   return {.heads = {axis_.heads.heads_per_kv_head(), unit.queries.first, plan_.buckets[unit.bucket].heads.first},
-          .dropout = axis_.dropout.of(axis_.slice.queries.first + unit.queries.first, {}, {}),
+          .dropout = dropout_.of(axis_.slice.queries.first + unit.queries.first, {}, {}),
           .q = turn.q.slice(2, first, count),
           .o = turn.o.slice(2, first, count),
           .lse = turn.lse.heads(first, count)};

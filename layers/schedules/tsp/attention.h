@@ -19,13 +19,13 @@
 
 namespace tsprun::detail {
 
-/// The attention sublayer of TSP for all layers, one call after another. `axis` is borrowed.
+/// The attention sublayer of TSP in one pass, for all layers, one call after another. `axis` and what `of` borrows are borrowed.
 class TspAttention {
  public:
-  explicit TspAttention(TspAxis& axis);
+  TspAttention(const TspAxis& axis, const PassInputs& of);
 
-  /// Returns this rank's shard of a layer's attention weights: its query heads and the K/V heads that it owns.
-  PackPlan pack(std::size_t layer) const;
+  /// Sets the dropout of attention probabilities for the following calls.
+  void drop(const kernels::AttentionDropout& of) { dropout_ = of; }
 
   /// Begins to broadcast the weights of the first two turns.
   void begin_forward(std::size_t layer);
@@ -71,9 +71,10 @@ class TspAttention {
   HeadRange in_turn(const TspUnit& unit) const;
   Bias of_heads(const Bias& bias, const HeadRange& slice, const HeadRange& heads) const;
 
-  TspAxis& axis_;
-  std::size_t planned_heads_ = 0;
-  TspUnits plan_;
+  const TspAxis& axis_;
+  const PassInputs of_;
+  const TspUnits plan_;
+  kernels::AttentionDropout dropout_;
   std::vector<TurnWeights> W_;  // by turn: weights that have arrived or are on their way
   int fetched_ = 0;             // turns of the current sublayer whose broadcast was posted
   KvBucket first_bucket_;       // backward: the first bucket, gathered ahead of its turn

@@ -1,5 +1,4 @@
-// State that the two schedules of TSP (attention.h, mlp.h) share: the axis, how weights are cut over it, element types, and the
-// store and tokens of the current pass.
+// What the two schedules of TSP (attention.h, mlp.h) share in all passes: the axis, how weights are cut over it, element types.
 #pragma once
 
 #include "core/collectives/chunks.h"
@@ -8,7 +7,6 @@
 #include "layers/layout/heads.h"
 #include "layers/layout/slice.h"
 #include "layers/layout/token_layout.h"
-#include "layers/parameters/parameter_store.h"
 #include "layers/schedules/strategy.h"
 
 #include <cstddef>
@@ -28,10 +26,6 @@ struct TspAxis {
   HeadCut heads;
   Chunks mlp_rows;
   std::size_t bucket_heads;
-  const ParameterStore* store = nullptr;  ///< parameters of the current pass
-  const TokenLayout* tokens = nullptr;
-  MicroBatch micro_batch = {};  ///< of the current backward pass
-  kernels::AttentionDropout dropout = {};
 
   /// `of` must be uniform().
   TspAxis(Rank& on, Communicator& axis, const StrategyOptions& options, const BlockSlice& of);
@@ -41,6 +35,11 @@ struct TspAxis {
   ComputeStream& compute() const { return rank.compute(); }
   std::size_t h() const { return config.hidden; }
   std::size_t d() const { return config.head_dim; }
+
+  /// Returns this rank's shard of a layer's attention weights: its query heads and the K/V heads that it owns.
+  PackPlan attention_pack(std::size_t layer) const;
+  /// Returns this rank's shard of a layer's MLP weights.
+  PackPlan mlp_pack(std::size_t layer) const;
 
   /// Returns a workspace tensor for one step of the schedule.
   OwnedTensor step(DType of, std::initializer_list<std::size_t> sizes, std::string_view what) const {

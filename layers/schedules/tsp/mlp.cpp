@@ -49,7 +49,7 @@ void TspMlp::backward(std::size_t layer, const SublayerBackward& of, const MlpSa
   const ConstTensor dY = of.dy.merged(0);
   const ConstTensor X = of.x.merged(0);
   RingShards ring = weights(layer);
-  own_ = {axis_.rank, axis_.micro_batch, axis_.store->gradients(mlp_pack_number(layer)), Category::communication,
+  own_ = {axis_.rank, of_.micro_batch, of_.store.gradients(mlp_pack_number(layer)), Category::communication,
           "MLP gradient shard"};
   sums_ = {axis_.rank,
            axis_.group,
@@ -80,15 +80,10 @@ void TspMlp::backward(std::size_t layer, const SublayerBackward& of, const MlpSa
 
 // --- one shard -----------------------------------------------------------------------------------------------------------------
 
-PackPlan TspMlp::pack(std::size_t layer) const {
-  return mlp_pack_plan(axis_.whole, layer, axis_.slice.first_row + axis_.mlp_rows.offset(axis_.p()),
-                       axis_.mlp_rows.count(axis_.p()));
-}
-
 RingShards TspMlp::weights(std::size_t layer) const {
   return {axis_.rank,
           axis_.group,
-          axis_.store->values(mlp_pack_number(layer)),
+          of_.store.values(mlp_pack_number(layer)),
           [this](int r) { return shard_rows(r); },
           CallOptions{.stream = Stream::weights, .purpose = Purpose::weights},
           "MLP weight shard"};
@@ -100,7 +95,7 @@ MlpColumns TspMlp::columns(const ConstTensor& X, int shard, const MlpSaved& save
 }
 
 Bias TspMlp::bias(std::size_t layer, int shard) const {
-  return BlockBiases(*axis_.store, axis_.whole, layer)
+  return BlockBiases(of_.store, axis_.whole, layer)
       .mlp.slice(axis_.slice.first_row + axis_.mlp_rows.offset(shard), axis_.mlp_rows.count(shard));
 }
 

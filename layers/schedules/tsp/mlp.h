@@ -15,13 +15,10 @@
 
 namespace tsprun::detail {
 
-/// The MLP sublayer of TSP for all layers, one call after another. `axis` is borrowed.
+/// The MLP sublayer of TSP in one pass, for all layers, one call after another. `axis` and what `of` borrows are borrowed.
 class TspMlp {
  public:
-  explicit TspMlp(TspAxis& axis) : axis_(axis) {}
-
-  /// Returns this rank's shard of a layer's MLP weights.
-  PackPlan pack(std::size_t layer) const;
+  TspMlp(const TspAxis& axis, const PassInputs& of) : axis_(axis), of_(of) {}
 
   /// Begins to send this rank's shard round the ring.
   void begin_forward(std::size_t layer);
@@ -50,7 +47,8 @@ class TspMlp {
   MlpColumns columns(const ConstTensor& X, int shard, const MlpSaved& saved) const;
   Bias bias(std::size_t layer, int shard) const;
 
-  TspAxis& axis_;
+  const TspAxis& axis_;
+  const PassInputs of_;
   std::optional<RingShards> begun_;  // forward: shards that began to travel during the sublayer before
   MicroBatchGradient own_;           // backward: where the sum of this rank's shard arrives
   RingSums sums_;

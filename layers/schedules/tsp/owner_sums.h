@@ -9,10 +9,10 @@
 
 namespace tsprun::detail {
 
-/// The reductions of TSP attention's weight gradients that are under way. `axis` is borrowed.
+/// The reductions of TSP attention's weight gradients that are under way in a pass. `axis` and what `of` borrows are borrowed.
 class OwnerSums {
  public:
-  explicit OwnerSums(TspAxis& axis) : axis_(axis) {}
+  OwnerSums(const TspAxis& axis, const PassInputs& of) : axis_(axis), of_(of) {}
 
   /// This rank's part of a shard's gradient, [rows, h]: at the owner its micro-batch's gradient, else memory that lives until it
   /// was sent.
@@ -37,7 +37,8 @@ class OwnerSums {
   };
   void finish_oldest();
 
-  TspAxis& axis_;
+  const TspAxis& axis_;
+  const PassInputs of_;
   std::deque<Leaving> on_their_way_;
 };
 

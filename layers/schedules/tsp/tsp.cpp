@@ -5,58 +5,77 @@
 #include "layers/schedules/tsp/tsp.h"
 
 #include "layers/schedules/packs.h"
+#include "layers/schedules/tsp/attention.h"
+#include "layers/schedules/tsp/mlp.h"
+
+#include <optional>
 
 namespace tsprun::detail {
 
-void Tsp::begin_forward(const ParameterStore& store, const TokenLayout& tokens, Visits& visits) {
-  axis_.store = &store;
-  axis_.tokens = &tokens;
-  visits_ = &visits;
-  attention_.begin_forward(visits.upcoming(1)->layer);
+namespace {
+
+/// Methods are documented in StrategyPass.
+class TspPass final : public StrategyPass {
+ public:
+  TspPass(const TspAxis& axis, const PassInputs& of) : StrategyPass(of), axis_(axis), attention_(axis, of), mlp_(axis, of) {
+    attention_.begin_forward(of.visits.next_of(of.micro_batch.number, false)->layer);
+  }
+
+  void drop_attention(const kernels::AttentionDropout& of) override { attention_.drop(of); }
+  void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
+  void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
+  void begin_block_backward(std::size_t /*layer*/, const AttentionSaved& attention) override { below_ = &attention; }
+  void mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) override;
+  void attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) override;
+  void end() override;
+
+ private:
+  void settle_attention();
+
+  const TspAxis& axis_;
+  TspAttention attention_;
+  TspMlp mlp_;
+  std::optional<std::size_t> untold_;      // an attention pack whose gradients are complete when attention_ has settled
+  const AttentionSaved* below_ = nullptr;  // what the attention of the current block saved, in the backward pass
+};
+
+void TspPass::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
+  arrive(false, layer, Sublayer::attention);
+  attention_.forward(layer, y, x, saved, [&] { mlp_.begin_forward(visits().next_in_pass()->layer); });
 }
 
-void Tsp::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
-  visits_->arrive(false, layer, Sublayer::attention);
-  attention_.forward(layer, y, x, saved, [&] { mlp_.begin_forward(visits_->next_in_pass()->layer); });
-}
-
-void Tsp::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) {
-  visits_->arrive(false, layer, Sublayer::mlp);
+void TspPass::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) {
+  arrive(false, layer, Sublayer::mlp);
   mlp_.forward(layer, y, x, saved, [&] {
-    if (const Visit* const next = visits_->next_in_pass()) attention_.begin_forward(next->layer);
+    if (const Visit* const next = visits().next_in_pass()) attention_.begin_forward(next->layer);
   });
 }
 
-void Tsp::mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) {
-  visits_->arrive(true, layer, Sublayer::mlp);
+void TspPass::mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) {
+  arrive(true, layer, Sublayer::mlp);
   mlp_.backward(layer, of, saved,
-                {.last_step = [&] { attention_.begin_backward(visits_->next_in_pass()->layer, *below_); },
+                {.last_step = [&] { attention_.begin_backward(visits().next_in_pass()->layer, *below_); },
                  .first_step_done = [&] { settle_attention(); }});
 }
 
-void Tsp::attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) {
-  visits_->arrive(true, layer, Sublayer::attention);
+void TspPass::attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) {
+  arrive(true, layer, Sublayer::attention);
   attention_.backward(layer, of, saved, [&] {
     mlp_.settle();
-    tell(mlp_pack_number(layer));
+    tell_gradients(mlp_pack_number(layer));
   });
   // The owners' sums are posted. Those of a later micro-batch are added to the store's when they have arrived.
-  if (axis_.micro_batch.first()) tell(attention_pack_number(layer));
+  if (micro_batch().first()) tell_gradients(attention_pack_number(layer));
   else untold_ = attention_pack_number(layer);
 }
 
-void Tsp::settle_attention() {
+void TspPass::settle_attention() {
   attention_.settle();
-  if (untold_) tell(*untold_);
+  if (untold_) tell_gradients(*untold_);
   untold_.reset();
 }
 
-/// Tells that a pack's gradients are complete, unless those of further micro-batches are added to them.
-void Tsp::tell(std::size_t pack) const {
-  if (axis_.micro_batch.last()) tell_gradients(pack);
-}
-
-void Tsp::end() {
+void TspPass::end() {
   mlp_.settle();
   settle_attention();
   // Streams are ordered, so after these barriers everything that the pass began is complete, also weights that others read.
@@ -64,5 +83,9 @@ void Tsp::end() {
     axis_.rank.wait(axis_.group.post_barrier({.stream = stream}));
   }
 }
+
+}  // namespace
+
+std::unique_ptr<StrategyPass> Tsp::begin(const PassInputs& of) const { return std::make_unique<TspPass>(axis_, of); }
 
 }  // namespace tsprun::detail

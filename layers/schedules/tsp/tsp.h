@@ -3,12 +3,10 @@
 #pragma once
 
 #include "layers/schedules/strategy.h"
-#include "layers/schedules/tsp/attention.h"
 #include "layers/schedules/tsp/axis.h"
-#include "layers/schedules/tsp/mlp.h"
 
 #include <cstddef>
-#include <optional>
+#include <memory>
 
 namespace tsprun::detail {
 
@@ -18,32 +16,14 @@ class Tsp final : public Strategy {
   /// Borrows `rank` and `axis`, which must outlive it. Throws Error(refused) if the axis doesn't divide the query heads.
   /// `slice`, which must be uniform(), is what the ranks of the axis have of each block together.
   Tsp(Rank& rank, Communicator& axis, const StrategyOptions& options, const BlockSlice& slice)
-      : axis_(rank, axis, options, slice), attention_(axis_), mlp_(axis_) {}
+      : axis_(rank, axis, options, slice) {}
 
-  PackPlan attention_pack(std::size_t layer) const override { return attention_.pack(layer); }
-  PackPlan mlp_pack(std::size_t layer) const override { return mlp_.pack(layer); }
-
-  void drop_attention(const kernels::AttentionDropout& of) override { axis_.dropout = of; }
-
-  void begin_forward(const ParameterStore& store, const TokenLayout& tokens, Visits& visits) override;
-  void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
-  void mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) override;
-  void begin_backward(const MicroBatch& of) override { axis_.micro_batch = of; }
-  void begin_block_backward(std::size_t /*layer*/, const AttentionSaved& attention) override { below_ = &attention; }
-  void mlp_backward(std::size_t layer, const SublayerBackward& of, const MlpSaved& saved) override;
-  void attention_backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved) override;
-  void end() override;
+  PackPlan attention_pack(std::size_t layer) const override { return axis_.attention_pack(layer); }
+  PackPlan mlp_pack(std::size_t layer) const override { return axis_.mlp_pack(layer); }
+  std::unique_ptr<StrategyPass> begin(const PassInputs& of) const override;
 
  private:
-  void settle_attention();
-  void tell(std::size_t pack) const;
-
   TspAxis axis_;
-  TspAttention attention_;
-  TspMlp mlp_;
-  Visits* visits_ = nullptr;
-  std::optional<std::size_t> untold_;      // an attention pack whose gradients are complete when attention_ has settled
-  const AttentionSaved* below_ = nullptr;  // what the attention of the current block saved, in the backward pass
 };
 
 }  // namespace tsprun::detail

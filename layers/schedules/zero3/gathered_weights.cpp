@@ -9,83 +9,104 @@ namespace tsprun::detail {
 
 namespace {
 
-static_assert(attention_pack_number(0) % 2 == 0 && mlp_pack_number(0) % 2 == 1, "as sublayers_ lie");
+static_assert(attention_pack_number(0) % 2 == 0 && mlp_pack_number(0) % 2 == 1, "as rows and gathered packs lie");
 
-}  // namespace
+class GatheredPass final : public WeightsPass {
+ public:
+  GatheredPass(Rank& rank, Communicator& axis, const std::array<Chunks, 2>& rows, const ParameterStore& store,
+               const Visits& visits, const MicroBatch& of)
+      : WeightsPass(rank, store, visits, of), axis_(axis), rows_(rows) {
+    fetch(visits.next_of(of.number, false));
+  }
 
-GatheredWeights::GatheredWeights(Rank& rank, Communicator& axis, const ModelConfig& config)
-    : SublayerWeights(rank),
-      axis_(axis),
-      sublayers_{{{Chunks::balanced(axis.size(),
-                                    pack_rows(attention_pack_plan(config, 0, {0, config.query_heads}, {0, config.kv_heads}))),
-                   {}},
-                  {Chunks::balanced(axis.size(), pack_rows(mlp_pack_plan(config, 0, 0, config.intermediate))), {}}}} {}
+  void begin_backward() override { fetch(visits().next_of(micro_batch().number, true)); }
+  Tensor visit(std::size_t pack) override;
+  void used(std::size_t pack) override { gathered(pack) = {}; }
+  bool frees() const override { return true; }
+  Tensor gradients(std::size_t pack) override;
+  void written(std::size_t pack) override;
+  bool complete_on_stream() const override { return axis_.size() == 1 || micro_batch().first(); }
+  void end() override;
 
-PackPlan GatheredWeights::stored(PackPlan whole) const {
-  const Chunks rows = Chunks::balanced(axis_.size(), pack_rows(whole));
-  return cut_pack(std::move(whole), rows.offset(axis_.rank()), rows.count(axis_.rank()));
-}
+ private:
+  const Chunks& rows(std::size_t pack) const { return rows_[pack % 2]; }
+  Transfer& gathered(std::size_t pack) { return gathered_[pack % 2]; }
+  void fetch(const Visit* next);
+
+  Communicator& axis_;
+  const std::array<Chunks, 2>& rows_;
+  std::array<Transfer, 2> gathered_;  // attention, MLP: a pack's rows from the visit before its own until used()
+  Transfer scattered_;                // this rank's part of a pack's gradients until their sums are complete
+  MicroBatchGradient own_;            // where the sum of this rank's rows of that pack arrives
+};
 
 // --- weights -------------------------------------------------------------------------------------------------------------------
 
 /// Begins to gather the pack of a visit, if there is one.
-void GatheredWeights::fetch(const Visit* next) {
+void GatheredPass::fetch(const Visit* next) {
   if (next == nullptr || axis_.size() == 1) return;
   const std::size_t pack = pack_number(*next);
   const Tensor own = store().values(pack);
-  auto& [rows, gathered] = sublayer(pack);
-  gathered.tensor = rank().tensor(Category::communication, own.dtype(), {rows.total(), own.size(1)}, "weights of a sublayer");
-  gathered.work =
-      axis_.post_all_gather_v(buffer_of(ConstTensor(own)), buffer_of(gathered.tensor.view()),
-                              rows.counts(axis_.size(), own.size(1)), {.stream = Stream::weights, .purpose = Purpose::weights});
+  const Chunks& rows = this->rows(pack);
+  auto& [tensor, work] = gathered(pack);
+  tensor = rank().tensor(Category::communication, own.dtype(), {rows.total(), own.size(1)}, "weights of a sublayer");
+  work = axis_.post_all_gather_v(buffer_of(ConstTensor(own)), buffer_of(tensor.view()), rows.counts(axis_.size(), own.size(1)),
+                                 {.stream = Stream::weights, .purpose = Purpose::weights});
 }
 
-void GatheredWeights::begin_forward(const ParameterStore& store, const Visits& visits) {
-  SublayerWeights::begin_forward(store, visits);
-  fetch(visits.upcoming(1));
-}
-
-void GatheredWeights::begin_backward(const MicroBatch& of) {
-  SublayerWeights::begin_backward(of);
-  fetch(visits().upcoming(1));
-}
-
-Tensor GatheredWeights::visit(std::size_t pack) {
+Tensor GatheredPass::visit(std::size_t pack) {
   fetch(visits().next_in_pass());  // its weights arrive while this pack is computed
-  if (axis_.size() == 1) return SublayerWeights::visit(pack);
-  rank().wait(sublayer(pack).gathered.work);
-  return sublayer(pack).gathered.tensor;
+  if (axis_.size() == 1) return WeightsPass::visit(pack);
+  rank().wait(gathered(pack).work);
+  return gathered(pack).tensor;
 }
-
-void GatheredWeights::used(std::size_t pack) { sublayer(pack).gathered = {}; }
 
 // --- gradients -----------------------------------------------------------------------------------------------------------------
 
-Tensor GatheredWeights::gradients(std::size_t pack) {
+Tensor GatheredPass::gradients(std::size_t pack) {
   end();  // the sums of the pack before
-  if (axis_.size() == 1) return SublayerWeights::gradients(pack);
+  if (axis_.size() == 1) return WeightsPass::gradients(pack);
   const Tensor own = store().gradients(pack);
-  scattered_.tensor = rank().tensor(Category::communication, own.dtype(), {sublayer(pack).rows.total(), own.size(1)},
-                                    "weight gradients of a sublayer");
+  scattered_.tensor =
+      rank().tensor(Category::communication, own.dtype(), {rows(pack).total(), own.size(1)}, "weight gradients of a sublayer");
   return scattered_.tensor;
 }
 
-void GatheredWeights::written(std::size_t pack) {
+void GatheredPass::written(std::size_t pack) {
   if (axis_.size() == 1) {
     add_own();
     return;
   }
   own_ = {rank(), micro_batch(), store().gradients(pack), Category::communication, "weight gradients of a micro-batch"};
   scattered_.work = axis_.post_reduce_scatter_v(buffer_of(ConstTensor(scattered_.tensor.view())), buffer_of(own_.rows()),
-                                                sublayer(pack).rows.counts(axis_.size(), own_.rows().size(1)), Reduction::sum,
+                                                rows(pack).counts(axis_.size(), own_.rows().size(1)), Reduction::sum,
                                                 {.stream = Stream::gradients, .purpose = Purpose::gradients});
 }
 
-void GatheredWeights::end() {
+void GatheredPass::end() {
   if (!scattered_.tensor.exists()) return;
   rank().wait(scattered_.work);
   scattered_ = {};
   own_.add();
+}
+
+}  // namespace
+
+GatheredWeights::GatheredWeights(Rank& rank, Communicator& axis, const ModelConfig& config)
+    : rank_(rank),
+      axis_(axis),
+      rows_{
+          Chunks::balanced(axis.size(), pack_rows(attention_pack_plan(config, 0, {0, config.query_heads}, {0, config.kv_heads}))),
+          Chunks::balanced(axis.size(), pack_rows(mlp_pack_plan(config, 0, 0, config.intermediate)))} {}
+
+PackPlan GatheredWeights::stored(PackPlan whole) const {
+  const Chunks rows = Chunks::balanced(axis_.size(), pack_rows(whole));
+  return cut_pack(std::move(whole), rows.offset(axis_.rank()), rows.count(axis_.rank()));
+}
+
+std::unique_ptr<WeightsPass> GatheredWeights::begin(const ParameterStore& store, const Visits& visits,
+                                                    const MicroBatch& of) const {
+  return std::make_unique<GatheredPass>(rank_, axis_, rows_, store, visits, of);
 }
 
 }  // namespace tsprun::detail

@@ -27,29 +27,12 @@ class GatheredWeights final : public SublayerWeights {
   GatheredWeights(Rank& rank, Communicator& axis, const ModelConfig& config);
 
   PackPlan stored(PackPlan whole) const override;
-  void begin_forward(const ParameterStore& store, const Visits& visits) override;
-  void begin_backward(const MicroBatch& of) override;
-  Tensor visit(std::size_t pack) override;
-  void used(std::size_t pack) override;
-  bool frees() const override { return true; }
-  Tensor gradients(std::size_t pack) override;
-  void written(std::size_t pack) override;
-  bool complete_on_stream() const override { return axis_.size() == 1 || micro_batch().first(); }
-  void end() override;
+  std::unique_ptr<WeightsPass> begin(const ParameterStore& store, const Visits& visits, const MicroBatch& of) const override;
 
  private:
-  /// A pack of one kind, attention or MLP, and its gathered rows from the visit before its own until used().
-  struct Sublayer {
-    Chunks rows;  ///< how the pack's rows are cut over the ranks
-    Transfer gathered;
-  };
-  Sublayer& sublayer(std::size_t pack) { return sublayers_[pack % 2]; }
-  void fetch(const Visit* next);
-
+  Rank& rank_;
   Communicator& axis_;
-  std::array<Sublayer, 2> sublayers_;  // attention, MLP
-  Transfer scattered_;                 // this rank's part of a pack's gradients until their sums are complete
-  MicroBatchGradient own_;             // where the sum of this rank's rows of that pack arrives
+  std::array<Chunks, 2> rows_;  // of a pack of attention, of an MLP: how they are cut over the ranks
 };
 
 }  // namespace tsprun::detail
