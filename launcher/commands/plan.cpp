@@ -1,5 +1,6 @@
 // `tsprun plan`: calculates about layouts without starting a rank. It prints Tables II to IV for a model and its layouts; with
-// --paper the paper's equations beside exact counts; with --search which layouts of N GPUs fit, and how fast they would be.
+// --paper the paper's equations beside exact counts; with --tasks what a rank does in a step, in order; with --search which
+// layouts of N GPUs fit, and how fast they would be.
 #include "launcher/commands/command.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/model_options.h"
@@ -8,6 +9,8 @@
 #include "launcher/refuse.h"
 #include "launcher/standard_output.h"
 #include "launcher/table.h"
+#include "layers/layout/check_layout.h"
+#include "layers/schedules/tasks.h"
 #include "layers/theory/machine.h"
 #include "layers/theory/search.h"
 #include "layers/theory/simulate.h"
@@ -22,7 +25,10 @@
 #include <chrono>
 #include <functional>
 #include <span>
+#include <sstream>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace tsprun::detail::launcher {
 
@@ -35,6 +41,7 @@ constexpr ModelOptionUse kPlanUse{.files = false, .seed = false, .micro_batches 
 /// The options of `plan`, each with its default.
 struct PlanOptions {
   bool paper = false;
+  bool tasks = false;
   bool search = false;
   Given<int> gpus{1};
   Given<std::uint64_t> memory{0};
@@ -68,6 +75,7 @@ class PlanCommand final : public Command {
   std::uint64_t memory_of_a_gpu(const GlobalOptions& global) const;
   void validate_search();
   int run_search(Report& report, const GlobalOptions& global) const;
+  std::vector<std::string> task_lines() const;
   void play_fastest(std::span<const theory::Candidate> found, nlohmann::ordered_json& rows, const GlobalOptions& global) const;
 
   ModelCommandOptions model_;
@@ -82,6 +90,8 @@ void PlanCommand::declare(OptionTable& table) {
   table["--recompute"].help += "; --search without it chooses by layout";
   table.group("Plan");
   table.add("--paper", options_.paper, "the paper's equations (1) to (30) beside exact counts, and where they differ");
+  table.add("--tasks", options_.tasks,
+            "what each rank does in a training step of --micro-batches M, in order, a line for each task");
   table.add("--search", options_.search,
             "every layout of --gpus, with the recomputation that suits it: which fit, by modelled step time");
   table.add("--gpus N", options_.gpus, "with --search: how many GPUs", Whole{1, kMostGpus}, computed);
@@ -111,20 +121,23 @@ void PlanCommand::refuse_ignored(const GlobalOptions& global) const {
   const bool played = options_.search && options_.simulate != 0;
   if (global.reassociate && !played)
     refuse("--reassociate: it orders the sums of steps that are played; leave it out, or give --search --simulate 3");
-  if (!options_.paper && !options_.search) return;
+  if (!options_.paper && !options_.tasks && !options_.search) return;
   const auto no_place_for = [&](std::string_view option, bool is_given, const std::string& text) {
     if (!is_given) return;
     refuse(fmt::format("{} {}: {}", option, text,
-                       options_.paper
-                           ? "the paper's equations have no place for it; leave out either it or --paper"
+                       options_.paper ? "the paper's equations have no place for it; leave out either it or --paper"
+                       : options_.tasks
+                           ? "the list of tasks doesn't depend on it; leave out either it or --tasks"
                            : "a search is among the GPUs of --machine; leave it out, or plan one layout with --layout"));
   };
-  if (options_.paper) {
+  if (options_.paper || options_.tasks) {
     no_place_for("--machine", !options_.machine.empty(), options_.machine);
     no_place_for("--mem", options_.memory.given(), options_.memory.text);
     no_place_for("--mem-per-rank", global.mem_per_rank.given(), global.mem_per_rank.text);
     no_place_for("TSP_ALGORITHMS", !global.algorithms.empty(), global.algorithms);
     no_place_for("--recompute", model_.recompute.given(), model_.recompute.text);
+  }
+  if (options_.paper) {
     no_place_for("--micro-batches", model_.micro_batches.given(), model_.micro_batches.text);
     for (const AxisRow& row : kAxes)
       no_place_for(fmt::format("--{}", row.name), global.variant(row.kind).given(), global.variant(row.kind).text);
@@ -146,6 +159,8 @@ std::uint64_t PlanCommand::memory_of_a_gpu(const GlobalOptions& global) const {
 }
 
 void PlanCommand::validate_search() {
+  if (options_.tasks && (options_.paper || options_.search))
+    refuse(fmt::format("--tasks {}: they are two answers; give one of them", options_.paper ? "--paper" : "--search"));
   if (!options_.search) {
     if (options_.simulate.given()) refuse(fmt::format("--simulate {}: it goes with --search", options_.simulate.text));
     if (options_.top.given()) refuse(fmt::format("--top {}: it goes with --search", options_.top.text));
@@ -173,6 +188,9 @@ void PlanCommand::validate(const GlobalOptions& global) {
   question_.dtype = model_.dtype;
   if (options_.search) refuse_layouts(global);
   layout_ = layout_of(global);
+  if (options_.tasks) {
+    if (const std::string why = why_impossible(question_.setting, layout_); !why.empty()) refuse(why);
+  }
   if (global.nodes > layout_.ranks())
     refuse(fmt::format("--nodes {}: it spreads the ranks of -n or --layout, and neither is given", global.nodes.text));
   if (!options_.machine.empty()) {
@@ -270,6 +288,14 @@ int PlanCommand::run_search(Report& report, const GlobalOptions& global) const {
   return 0;
 }
 
+/// Returns the tasks of a step, a line for each. All ranks of a layout do the same.
+std::vector<std::string> PlanCommand::task_lines() const {
+  std::vector<std::string> lines;
+  std::istringstream text(print(training_tasks(question_.setting.model.layers, question_.setting.micro_batches)));
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
 int PlanCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
   if (options_.paper) {
@@ -277,6 +303,12 @@ int PlanCommand::run(const GlobalOptions& global, Report& report) {
     const PaperTables tables(question_, typed ? layout_ : Layout::tsp(kPaperRanks));
     print_lines(tables.lines());
     report.root()["paper"] = tables.json();
+    return 0;
+  }
+  if (options_.tasks) {
+    const std::vector<std::string> lines = task_lines();
+    print_lines(lines);
+    report.root()["tasks"] = lines;
     return 0;
   }
   if (options_.search) {

@@ -183,6 +183,25 @@ TEST_F(Paper, CommandPrintsEquationsAndDifferencesAndReportsFigures) {
   EXPECT_TRUE(answer.report.at("failure").is_null());
 }
 
+TEST(Plan, PrintsTheTasksOfAStep) {
+  const Answer answer =
+      plan({"--config", "nano", "--tasks", "--batch", "4", "--seq", "16", "--layout", "tsp=2", "--micro-batches", "2"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  const std::string of_both =
+      "forward   micro-batch {0}   embedding\n"
+      "forward   micro-batch {0}   layers 0 to 1\n"
+      "forward   micro-batch {0}   head\n"
+      "backward  micro-batch {0}   head\n"
+      "backward  micro-batch {0}   layers 1 to 0\n"
+      "backward  micro-batch {0}   embedding\n";
+  const std::string all = fmt::format(fmt::runtime(of_both), 0) + fmt::format(fmt::runtime(of_both), 1) + "reduce\nupdate\n";
+  EXPECT_EQ(answer.out, all);
+  std::string reported;
+  for (const json& line : answer.report.at("tasks")) reported += line.get<std::string>() + "\n";
+  EXPECT_EQ(reported, all);
+  EXPECT_FALSE(answer.report.contains("plan"));
+}
+
 TEST(Plan, GivesTheLayoutAndItsPeersWithTheKeysOfTheReport) {
   const Answer answer = plan({"--config", "small", "--batch", "8", "--seq", "512", "--layout", "tsp=4"});
   ASSERT_EQ(answer.code, 0) << answer.err;
@@ -407,6 +426,12 @@ TEST(Plan, RefusesWhatItCannotMean) {
                                       {"--sp", "ring"}})
     refused({"--paper", "--layout", "tp=2,sp=4", option, value},
             option + " " + value + ": the paper's equations have no place for it");
+  for (const auto& [option, value] : {Option("--machine", "h100"), {"--mem", "80G"}, {"--recompute", "full"}, {"--threads", "3"}})
+    refused({"--config", "nano", "--tasks", option, value},
+            option + " " + value + ": the list of tasks doesn't depend on it; leave out either it or --tasks");
+  refused({"--tasks", "--paper"}, "--tasks --paper: they are two answers; give one of them");
+  refused({"--config", "nano", "--tasks", "--batch", "4", "--micro-batches", "3"}, "--micro-batches 3 doesn't divide --batch 4");
+  refused({"--config", "nano", "--tasks", "--layout", "tsp=3"}, "8 query heads don't divide by 3; try 2 or 4");
   refused({"--config", "nano", "--nodes", "2"}, "--nodes 2: it spreads the ranks of -n or --layout, and neither is given");
   // What is proposed works.
   refused({"--config", "nano", "--tp", "sequence"}, "try --layout tp=2\n");
