@@ -107,8 +107,23 @@ std::string unknown_option(const CLI::App& app, const std::string& option) {
                        : fmt::format("unknown option {}{}", option, meant);
 }
 
+/// Returns the refusal of an option that took the command for its value: "-n train"; empty: none did.
+std::string swallowed_command(const CLI::App& app) {
+  const std::vector<std::string> commands = command_names(app);
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& value : option->results()) {
+      if (takes_value(*option) && std::ranges::find(commands, value) != commands.end())
+        return fmt::format("{}: its value is missing before {}; write {} {}", name_of(*option), value, usage_of(*option), value);
+    }
+  }
+  return {};
+}
+
 /// Returns the refusal of words that CLI11 couldn't use.
 std::string unexpected(const CLI::App& app, const std::vector<std::string>& extras) {
+  if (app.get_subcommands().empty()) {
+    if (std::string swallowed = swallowed_command(app); !swallowed.empty()) return swallowed;
+  }
   const auto option =
       std::find_if(extras.begin(), extras.end(), [](const std::string& text) { return text.size() > 1 && text[0] == '-'; });
   if (option != extras.end()) return unknown_option(app, *option);

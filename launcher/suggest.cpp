@@ -12,8 +12,15 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-// X(another program's spelling, what is written here)
-constexpr std::array<std::pair<std::string_view, std::string_view>, 65> kElsewhere = {{
+/// What there is for options with which others say how many sequences are computed at once.
+constexpr std::string_view kMicroBatches = "--micro-batches M, the parts of each data rank's share of --batch B";
+/// What there is for options with which others choose how the learning rate falls.
+constexpr std::string_view kConstantRate = "--lr RATE and --warmup N, after which the rate is constant";
+/// What there is for options with which others evaluate during training.
+constexpr std::string_view kEvaluation = "--save-every K; `tsprun eval --model DIR/step-N` evaluates a checkpoint";
+
+// {another program's spelling, what is written here}
+constexpr auto kElsewhere = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"np", "-n N, the ranks in all"},
     {"nproc", "-n N, the ranks in all"},
     {"nprocs", "-n N, the ranks in all"},
@@ -52,22 +59,22 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 65> kElsewhe
     {"data-parallel-size", "--layout dp=N"},
     {"sequence-parallel", "--layout tp=N --tp sequence"},
     {"fsdp", "--layout zero3=N, which cuts weights as FSDP does, but whose ranks share each sequence"},
-    {"micro-batch-size", "--batch B, all sequences of a step, which are computed at once"},
+    {"micro-batch-size", kMicroBatches},
     {"per-device-train-batch-size", "--batch B, the sequences of all ranks in a step"},
-    {"grad-accum", "--batch B, all sequences of a step, which are computed at once"},
-    {"grad-accumulation-steps", "--batch B, all sequences of a step, which are computed at once"},
-    {"gradient-accumulation-steps", "--batch B, all sequences of a step, which are computed at once"},
-    {"lr-scheduler", "--lr RATE and --warmup N, after which the rate is constant"},
-    {"lr-scheduler-type", "--lr RATE and --warmup N, after which the rate is constant"},
-    {"lr-decay-style", "--lr RATE and --warmup N, after which the rate is constant"},
+    {"grad-accum", kMicroBatches},
+    {"grad-accumulation-steps", kMicroBatches},
+    {"gradient-accumulation-steps", kMicroBatches},
+    {"lr-scheduler", kConstantRate},
+    {"lr-scheduler-type", kConstantRate},
+    {"lr-decay-style", kConstantRate},
     {"warmup-steps", "--warmup N"},
     {"lr-warmup-iters", "--warmup N"},
     {"epochs", "--steps N, where a step reads --batch times --seq tokens"},
     {"num-epochs", "--steps N, where a step reads --batch times --seq tokens"},
     {"num-train-epochs", "--steps N, where a step reads --batch times --seq tokens"},
-    {"eval-every", "--save-every K; `tsprun eval --model DIR/step-N` evaluates a checkpoint"},
-    {"eval-interval", "--save-every K; `tsprun eval --model DIR/step-N` evaluates a checkpoint"},
-    {"eval-steps", "--save-every K; `tsprun eval --model DIR/step-N` evaluates a checkpoint"},
+    {"eval-every", kEvaluation},
+    {"eval-interval", kEvaluation},
+    {"eval-steps", kEvaluation},
     {"save-interval", "--save-every K"},
     {"save-steps", "--save-every K"},
     {"log-interval", "--json FILE, a report that has every step"},
@@ -79,7 +86,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 65> kElsewhe
     {"minbytes", "--sizes, such as --sizes 1K,1M,16M"},
     {"maxbytes", "--sizes, such as --sizes 1K,1M,16M"},
     {"model-name-or-path", "--model DIR"},
-}};
+});
 
 }  // namespace
 
@@ -88,5 +95,7 @@ std::string_view spelling_here(std::string_view option) {
   const auto found = std::find_if(kElsewhere.begin(), kElsewhere.end(), [&](const auto& each) { return each.first == word; });
   return found != kElsewhere.end() ? found->second : std::string_view();
 }
+
+std::span<const std::pair<std::string_view, std::string_view>> spellings_elsewhere() { return kElsewhere; }
 
 }  // namespace tsprun::detail::launcher

@@ -2,6 +2,9 @@
 #include "launcher/cli.h"
 
 #include "launcher/commands/command.h"
+#include "launcher/suggest.h"
+#include "launcher/table.h"
+#include "transport/shm/node_memory.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -70,19 +73,60 @@ TEST(CommandLine, WhatOthersCallItIsTranslated) {
   for (const char* option : {"-np", "--nproc-per-node", "--nproc_per_node"})
     expect_refused({option, "4", "run", "--", "true"}, std::string("unknown option ") + option + ": tsprun takes -n N");
   expect_refused({"--nproc-per-node=4", "run", "--", "true"}, "tsprun takes -n N");
-  for (const char* option :
-       {"--eval-every", "--eval-interval", "--grad-accum", "--gradient-accumulation-steps", "--global-batch-size",
-        "--micro-batch-size", "--learning-rate", "--lr-scheduler", "--output-dir", "--num-epochs", "--max-steps",
-        "--log-interval", "--tensor-parallel-size", "--context-parallel-size", "--bf16", "--batch-size"})
-    expect_refused({"train", option, "8"}, std::string("unknown option ") + option + ": tsprun takes --");
+  for (const auto& [option, here] : {std::pair{"--eval-every", "--save-every K; `tsprun eval"},
+                                     {"--eval-interval", "--save-every K; `tsprun eval"},
+                                     {"--grad-accum", "--micro-batches M"},
+                                     {"--gradient-accumulation-steps", "--micro-batches M"},
+                                     {"--global-batch-size", "--batch B"},
+                                     {"--micro-batch-size", "--micro-batches M"},
+                                     {"--learning-rate", "--lr RATE"},
+                                     {"--lr-scheduler", "--lr RATE and --warmup N"},
+                                     {"--output-dir", "--save DIR"},
+                                     {"--num-epochs", "--steps N"},
+                                     {"--max-steps", "--steps N"},
+                                     {"--log-interval", "--json FILE"},
+                                     {"--tensor-parallel-size", "--layout tp=N"},
+                                     {"--context-parallel-size", "--layout sp=N"},
+                                     {"--bf16", "--dtype bf16"}})
+    expect_refused({"train", option, "8"}, fmt::format("unknown option {}: tsprun takes {}", option, here));
   expect_refused({"-nodes", "2", "doctor"}, "unknown option -nodes (did you mean --nodes?)");
   // As a value it is none of our business.
   EXPECT_EQ(ask({"generate", "--prompt", "-np", "--config", "nowhere"}).text.find("-np"), std::string::npos);
 }
 
+// A hint that names an option of yesterday would send users in a circle.
+TEST(CommandLine, WhatIsProposedInsteadExists) {
+  std::vector<std::string> known;
+  GlobalOptions global;
+  const OptionTable global_table(global);
+  const auto take = [&known](const OptionTable& table) {
+    for (const OptionRow& row : table.rows()) known.push_back(row.names);
+  };
+  take(global_table);
+  for (const auto& command : all_commands()) {
+    OptionTable table;
+    command->declare(table);
+    take(table);
+  }
+  const auto exists = [&known](const std::string& option) {
+    return std::ranges::any_of(
+        known, [&](const std::string& names) { return ("," + names + ",").find("," + option + ",") != std::string::npos; });
+  };
+  ASSERT_TRUE(exists("--ranks"));
+  for (const auto& [elsewhere, here] : spellings_elsewhere()) {
+    const std::string text(here);
+    for (std::size_t at = text.find("--"); at != std::string::npos; at = text.find("--", at + 2)) {
+      const std::string option = text.substr(at, text.find_first_of(" ,;:`)", at) - at);
+      EXPECT_TRUE(exists(option)) << elsewhere << ": " << text;
+    }
+  }
+}
+
 TEST(CommandLine, ALastOptionWithoutItsValueIsNamed) {
   expect_refused({"-n"}, "-n: its value is missing; write -n N");
   expect_refused({"train", "--steps"}, "--steps: its value is missing; write --steps N");
+  expect_refused({"-n", "train"}, "-n: its value is missing before train; write -n N train");
+  expect_refused({"--json", "doctor", "--verify"}, "--json: its value is missing before doctor; write --json FILE doctor");
 }
 
 TEST(CommandLine, CommandsSayWhatIsMissingOrTooMuchInSentences) {
