@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <limits>
 #include <system_error>
+#include <utility>
 
 namespace tsprun::detail::launcher {
 
@@ -24,8 +25,17 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Opens the node memory of another process, found by the name that /proc shows for its memfd. Throws Error(refused).
-posix::UniqueFd open_node_memory(int pid) {
+/// Returns whether a job's ranks use a memory. `simulate` and `plan` have others, for ranks that they play: nobody waits in them.
+bool is_of_a_job(const shm::NodeMemory& memory) {
+  try {
+    return bootstrap::job_of(memory).timeout_ns != 0;
+  } catch (const Error&) {
+    return false;  // none is described there
+  }
+}
+
+/// Attaches to the node memory of another process, found by the name that /proc shows for its memfd. Throws Error(refused).
+shm::NodeMemory node_memory_of(int pid) {
   const std::filesystem::path folder = fmt::format("/proc/{}/fd", pid);
   std::error_code error;
   std::filesystem::directory_iterator entries(folder, error);
@@ -33,14 +43,22 @@ posix::UniqueFd open_node_memory(int pid) {
     refuse(fmt::format("status {}: the process belongs to another user; only its owner may look", pid));
   }
   if (error) refuse(fmt::format("status {}: {}; try a PID that `pgrep tsprun` prints", pid, error.message()));
+  bool plays = false;
   for (const auto& entry : entries) {
     std::error_code gone;
     const std::filesystem::path target = std::filesystem::read_symlink(entry.path(), gone);
     if (gone || target != "/memfd:tsprun (deleted)") continue;
     posix::UniqueFd file(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC));
     if (!file) throw system_error(Cause::refused, fmt::format("status {}: opening its node memory", pid), errno);
-    return file;
+    shm::NodeMemory memory = shm::NodeMemory::attach(std::move(file));
+    if (is_of_a_job(memory)) return memory;
+    plays = true;
   }
+  if (plays)
+    refuse(
+        fmt::format("status {}: this process runs no ranks, but plays them, as `simulate` and `plan` do; there is no board "
+                    "of them",
+                    pid));
   refuse(fmt::format("status {}: this process holds no job; try a PID that `pgrep tsprun` prints", pid));
 }
 
@@ -94,7 +112,7 @@ class Status : public Command {
   }
 
   int run(const GlobalOptions&, Report& report) override {
-    const shm::NodeMemory memory = shm::NodeMemory::attach(open_node_memory(pid_));
+    const shm::NodeMemory memory = node_memory_of(pid_);
     const FlightBoard board(memory);
     const std::uint64_t now = posix::now_ns();
     print("{} ranks, deadline of waits {:.0f} s\n{}", board.ranks(),

@@ -178,6 +178,13 @@ struct KeptFile {
   std::string path;
 };
 
+TEST(CommandLine, ThereIsNoBoardOfRanksThatArePlayed) {
+  // As phantoms and players have it: nobody's job is described there.
+  const shm::NodeMemory memory = shm::NodeMemory::create_memfd({.heap_bytes = 1 << 20, .world_size = 2});
+  const std::string pid = std::to_string(::getpid());
+  expect_refused({"status", pid.c_str()}, "status " + pid + ": this process runs no ranks, but plays them");
+}
+
 TEST(CommandLine, AFileIsOneOutputAndNoInput) {
   const KeptFile file("precious");
   const char* path = file.path.c_str();
