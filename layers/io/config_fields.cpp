@@ -30,9 +30,9 @@ void ConfigFields::require_architecture(std::span<const std::string_view> names)
         return each.is_string() && std::ranges::find(names, each.get_ref<const std::string&>()) != names.end();
       });
   if (known) return;
-  const std::string expected = fmt::format("\"{}\" (nothing else is supported)", names.front());
-  if (architectures->is_array() && !architectures->empty()) refuse_entry("architectures", 0, expected);
-  refuse("architectures", fmt::format("[{}]", expected));
+  if (architectures->is_array() && !architectures->empty())
+    refuse_entry("architectures", 0, fmt::format("\"{}\" (nothing else is supported)", names.front()));
+  refuse("architectures", fmt::format("a list with \"{}\" in it, or no such field", names.front()));
 }
 
 std::vector<std::string> ConfigFields::unknown(std::span<const std::string_view> ignored) const {

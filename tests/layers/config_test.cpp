@@ -179,6 +179,8 @@ TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
     EXPECT_REFUSED(parse(with(field, value)), "config.json", std::string("field \"") + field);
   }
   EXPECT_REFUSED(parse(with("head_dim", 7)), "\"head_dim\"", "even");
+  EXPECT_REFUSED(parse(with("architectures", json::array())), "\"architectures\"",
+                 "expected a list with \"LlamaForCausalLM\" in it, or no such field, found an array");
   // Of a scaling the kind is named, not the first of its numbers.
   EXPECT_REFUSED(parse(with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}})), "\"rope_scaling.type\"",
                  "rope scaling isn't supported");
