@@ -160,7 +160,7 @@ void BlockCommand::validate(const GlobalOptions& global) {
   refuse_data_axis(global, "one block's gradients are sums over all sequences");
   model_.shape.layers = 1;
   const ModelFolder weights(block_.weights);
-  for (const std::string& warning : weights.check(block_parameters(model_.shape, 0))) spdlog::warn("{}", warning);
+  if (const std::string unused = weights.check(block_parameters(model_.shape, 0)); !unused.empty()) spdlog::warn("{}", unused);
   check_input(block_, model_);
   check_need(model_, global, block_.backward, "its pass", [](const theory::MeshSetting& of, int rank, theory::PeakOptions how) {
     how.files = true;

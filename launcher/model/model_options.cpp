@@ -100,7 +100,7 @@ void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
     options.source = options.model;
     loaded = read_config(std::filesystem::path(options.model) / "config.json");
     const ModelFolder weights(options.model);
-    for (const std::string& warning : weights.check(model_parameters(loaded.config))) spdlog::warn("{}", warning);
+    if (const std::string unused = weights.check(model_parameters(loaded.config)); !unused.empty()) spdlog::warn("{}", unused);
   }
   for (const std::string& warning : loaded.warnings) spdlog::warn("{}", warning);
   options.shape = loaded.config;

@@ -134,7 +134,7 @@ void ModelFolder::use_names_of_the_model() {
   where_ = std::move(names);
 }
 
-std::vector<std::string> ModelFolder::check(std::span<const Parameter> parameters) const {
+std::string ModelFolder::check(std::span<const Parameter> parameters) const {
   std::set<std::string_view> wanted;
   for (const Parameter& parameter : parameters) {
     wanted.insert(parameter.name);
@@ -148,16 +148,21 @@ std::vector<std::string> ModelFolder::check(std::span<const Parameter> parameter
     const Place& place = place_of(parameter.name);
     file_of(place).require(place.stored, parameter.shape);
   }
-  std::vector<std::string> warnings;
+  constexpr std::size_t kMostNamed = 3;
+  std::size_t unused = 0;
+  std::string named;
   for (const auto& [name, place] : where_) {
     if (wanted.contains(name) || is_causal_mask(name)) continue;
-    const std::string file = file_of(place).path().string();
     if (name.ends_with(".bias")) {
-      throw Error(Cause::refused, fmt::format("{}: tensor \"{}\": biases aren't supported", file, shown(place.stored)));
+      throw Error(Cause::refused,
+                  fmt::format("{}: tensor \"{}\": biases aren't supported", file_of(place).path().string(), shown(place.stored)));
     }
-    warnings.push_back(fmt::format("{}: tensor \"{}\" is no part of the model and ignored", file, shown(place.stored)));
+    if (++unused <= kMostNamed) named += fmt::format("{}\"{}\"", unused == 1 ? "" : ", ", shown(place.stored));
   }
-  return warnings;
+  if (unused == 0) return {};
+  if (unused == 1) return fmt::format("{}: tensor {} is no part of what is computed and ignored", path_.string(), named);
+  if (unused > kMostNamed) named += fmt::format(" and {} more", unused - kMostNamed);
+  return fmt::format("{}: {} tensors are no part of what is computed and ignored: {}", path_.string(), unused, named);
 }
 
 void ModelFolder::read(std::string_view name, const safetensors::Rectangle& block, Buffer into) const {

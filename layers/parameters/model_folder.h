@@ -24,9 +24,9 @@ class ModelFolder {
   explicit ModelFolder(const std::filesystem::path& folder_or_file);
 
   /// Checks that every parameter is present, in its shape and with a readable element type, and that no other tensor would change
-  /// the computation (biases). Throws Error(refused). Returns a line for each tensor that is ignored; the caller prints them
-  /// once.
-  std::vector<std::string> check(std::span<const Parameter> parameters) const;
+  /// the computation (biases). Throws Error(refused). Returns a line that names tensors that are ignored, the first of
+  /// them if they are many; empty: there are none. The caller prints it once.
+  std::string check(std::span<const Parameter> parameters) const;
 
   /// Reads a block of a tensor into contiguous memory, converted to into.dtype. Throws Error(refused).
   void read(std::string_view name, const safetensors::Rectangle& block, Buffer into) const;
