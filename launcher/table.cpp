@@ -9,11 +9,10 @@ namespace {
 
 constexpr std::size_t kGap = 2;
 
-/// Returns the number of UTF-8 characters, each counted as one column.
-std::size_t width(const std::string& text) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-}
+/// Columns that a column of prose gets at least, before it moves to a block of its own.
+constexpr std::size_t kNarrowProse = 24;
+
+bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
 
 /// Returns a value as a cell of CSV: a text in quotes if it has commas, quotes or newlines.
 std::string quoted(const nlohmann::ordered_json& value) {
@@ -28,51 +27,109 @@ std::string quoted(const nlohmann::ordered_json& value) {
 
 }  // namespace
 
+std::size_t text_columns(std::string_view text) {
+  return static_cast<std::size_t>(std::ranges::count_if(text, begins_character));
+}
+
 std::vector<std::string> wrapped(std::string_view text, std::size_t columns, std::string_view indent) {
   std::vector<std::string> lines;
   std::string before;
-  while (before.size() + text.size() > columns) {
-    const std::size_t space = text.rfind(' ', columns - before.size());
-    if (space == std::string_view::npos || space == 0) break;
-    lines.push_back(before + std::string(text.substr(0, space)));
-    text.remove_prefix(space + 1);
+  while (text_columns(before) + text_columns(text) > columns) {
+    // The last blank that has room for what stands before it, or else the first.
+    std::size_t at = std::string_view::npos;
+    std::size_t used = text_columns(before);
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      if (text[i] == ' ' && text.find_first_not_of(' ') < i) {
+        if (used <= columns || at == std::string_view::npos) at = i;
+        if (used >= columns) break;
+      }
+      if (begins_character(text[i])) ++used;
+    }
+    if (at == std::string_view::npos) break;
+    lines.push_back(before + std::string(text.substr(0, at)));
+    text.remove_prefix(at + 1);
     before = indent;
   }
   lines.push_back(before + std::string(text));
   return lines;
 }
 
-std::vector<std::string> Table::lines(std::size_t columns) const {
-  std::vector<std::size_t> shown;
+std::vector<std::size_t> Table::widths() const {
   std::vector<std::size_t> widths(columns_.size());
   for (std::size_t i = 0; i < columns_.size(); ++i) {
-    if (columns_[i].head.empty()) continue;
-    shown.push_back(i);
-    widths[i] = width(columns_[i].head);
-    for (const std::vector<Cell>& cells : rows_) widths[i] = std::max(widths[i], width(cells[i].text));
+    widths[i] = text_columns(columns_[i].head);
+    for (const std::vector<Cell>& cells : rows_) widths[i] = std::max(widths[i], text_columns(cells[i].text));
   }
+  return widths;
+}
+
+std::size_t Table::filled_width(std::size_t column, std::size_t most) const {
+  std::size_t width = text_columns(columns_[column].head);
+  std::size_t longest_word = width;
+  for (const std::vector<Cell>& cells : rows_) {
+    width = std::max(width, text_columns(cells[column].text));
+    for (const std::string& word : wrapped(cells[column].text, 1, "")) longest_word = std::max(longest_word, text_columns(word));
+  }
+  return width <= most || columns_[column].align == Align::right ? width : std::max(most, longest_word);
+}
+
+std::vector<std::string> Table::lines(std::size_t columns) const {
+  std::vector<std::size_t> shown;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    if (!columns_[i].head.empty()) shown.push_back(i);
+  }
+  std::vector<std::size_t> widths = this->widths();
+  std::size_t whole = 0;
+  for (const std::size_t i : shown) whole += widths[i] + kGap;
+  // The first column stands in all blocks, so it doesn't take more than its share.
+  if (whole > columns) widths[shown[0]] = filled_width(shown[0], columns * 2 / 5);
   std::vector<std::string> result;
   for (std::size_t first = 1, last = 1; last < shown.size() || result.empty(); first = last) {
-    std::vector<std::size_t> block = {shown[0]};
-    for (std::size_t all = widths[shown[0]]; last < shown.size(); ++last) {
-      all += kGap + widths[shown[last]];
-      if (all > columns && last > first) break;
-      block.push_back(shown[last]);
+    std::vector<std::size_t> block;
+    std::size_t all = 0;
+    for (std::size_t i = 0; i < first; ++i) {
+      if (i != 0 && !columns_[shown[i]].repeats) continue;
+      all += (block.empty() ? 0 : kGap) + widths[shown[i]];
+      block.push_back(shown[i]);
     }
-    const auto line_of = [&](const auto& text_of) {
+    for (; last < shown.size(); ++last) {
+      const std::size_t column = shown[last];
+      const std::size_t room = columns - std::min(columns, all + kGap);
+      if (room >= kNarrowProse || last == first) widths[column] = filled_width(column, room);
+      all += kGap + widths[column];
+      if (all > columns && last > first) break;
+      block.push_back(column);
+    }
+    block_lines(result, block, widths);
+  }
+  return result;
+}
+
+void Table::block_lines(std::vector<std::string>& result, const std::vector<std::size_t>& block,
+                        const std::vector<std::size_t>& widths) const {
+  // A cell that is wider than its column goes on below.
+  const auto add = [&](const auto& text_of) {
+    std::vector<std::vector<std::string>> cells;
+    std::size_t height = 1;
+    for (const std::size_t i : block) {
+      cells.push_back(wrapped(text_of(i), widths[i], ""));
+      height = std::max(height, cells.back().size());
+    }
+    for (std::size_t row = 0; row < height; ++row) {
       std::string line;
-      for (const std::size_t i : block) {
-        const std::string blanks(widths[i] - width(text_of(i)), ' ');
-        if (i != shown[0]) line.append(kGap, ' ');
-        line += columns_[i].align == Align::left ? text_of(i) + blanks : blanks + text_of(i);
+      for (std::size_t at = 0; at < block.size(); ++at) {
+        const std::string& text = row < cells[at].size() ? cells[at][row] : std::string();
+        const std::size_t width = widths[block[at]];
+        const std::string blanks(width - std::min(width, text_columns(text)), ' ');
+        if (at != 0) line.append(kGap, ' ');
+        line += columns_[block[at]].align == Align::left ? text + blanks : blanks + text;
       }
       line.erase(line.find_last_not_of(' ') + 1);
       result.push_back(std::move(line));
-    };
-    line_of([&](std::size_t i) -> const std::string& { return columns_[i].head; });
-    for (const std::vector<Cell>& cells : rows_) line_of([&](std::size_t i) -> const std::string& { return cells[i].text; });
-  }
-  return result;
+    }
+  };
+  add([&](std::size_t i) -> const std::string& { return columns_[i].head; });
+  for (const std::vector<Cell>& cells : rows_) add([&](std::size_t i) -> const std::string& { return cells[i].text; });
 }
 
 std::string Table::csv() const {

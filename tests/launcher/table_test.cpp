@@ -30,5 +30,30 @@ TEST(Table, ColumnsThatDoNotFitStandInFurtherBlocksBesideTheFirst) {
   EXPECT_EQ(table.lines(15).size(), 6U);
 }
 
+TEST(Table, BlocksRepeatTheColumnsThatTellRowsApart) {
+  Table table({{"layout", Align::left}, {"S", Align::right, "seq", true}, "aaaa", "bbbbbbbb"});
+  table.row({"tp=2", "8", "1", "2"});
+  EXPECT_EQ(table.lines(18), (Lines{"layout  S  aaaa", "tp=2    8     1", "layout  S  bbbbbbbb", "tp=2    8         2"}));
+}
+
+TEST(Table, ProseThatIsWiderThanALineGoesOnBelowItself) {
+  Table table({{"layout", Align::left}, "ms", {"why", Align::left}});
+  table.row({"tp=2", "12", "there is room for no more than that"});
+  table.row({"tp=4", "3", "fits"});
+  EXPECT_EQ(table.lines(40),
+            (Lines{"layout  ms  why", "tp=2    12  there is room for no more", "            than that", "tp=4     3  fits"}));
+  // With little room beside the figures it gets a block of its own.
+  EXPECT_EQ(table.lines(24), (Lines{"layout  ms", "tp=2    12", "tp=4     3", "layout  why", "tp=2    there is room",
+                                    "        for no more than", "        that", "tp=4    fits"}));
+}
+
+TEST(Wrapped, BreaksAtBlanksAndLeavesLongWordsWhole) {
+  EXPECT_EQ(wrapped("one two three", 7, "  "), (Lines{"one two", "  three"}));
+  EXPECT_EQ(wrapped("  one two", 5, ""), (Lines{"  one", "two"}));
+  EXPECT_EQ(wrapped("ééé éé", 6, ""), (Lines{"ééé éé"})) << "letters count, not bytes";
+  EXPECT_EQ(wrapped("a incomprehensible b c", 5, ""), (Lines{"a", "incomprehensible", "b c"}));
+  EXPECT_EQ(wrapped("", 5, "  "), Lines{""});
+}
+
 }  // namespace
 }  // namespace tsprun::detail::launcher::table_test
