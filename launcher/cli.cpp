@@ -3,10 +3,12 @@
 
 #include "core/collectives/choice.h"
 #include "core/kernels/level.h"
+#include "launcher/columns.h"
 #include "launcher/command_line.h"
 #include "launcher/command_list.h"
 #include "launcher/commands/command.h"
 #include "launcher/gemm_trial.h"
+#include "launcher/help.h"
 #include "launcher/log_sink.h"
 #include "launcher/lone_start.h"
 #include "launcher/outputs.h"
@@ -14,7 +16,6 @@
 #include "launcher/signals.h"
 #include "launcher/standard_output.h"
 #include "launcher/starter.h"
-#include "launcher/table.h"
 #include "transport/cause.h"
 #include "transport/environment.h"
 #include "transport/log.h"
@@ -32,6 +33,7 @@
 #include <cstring>
 #include <exception>
 #include <map>
+#include <memory>
 #include <optional>
 #include <sstream>
 
@@ -139,10 +141,8 @@ std::string help_footer(const OptionTable& global, std::span<const std::string_v
   for (const OptionRow& row : global.rows()) names.push_back(row.names);
   std::string text = "Examples:\n";
   for (const std::string_view line : examples) text += fmt::format("  {}\n", line);
-  constexpr std::size_t kColumns = 98;
-  const std::vector<std::string> lines = wrapped(fmt::format("  {}", fmt::join(names, " ")), kColumns, "  ");
-  return text + fmt::format("\nGlobal options, before or after the command (`tsprun --help` explains them):\n{}",
-                            fmt::join(lines, "\n"));
+  return text + fmt::format("\nGlobal options, before or after the command (`tsprun --help` explains them):\n  {}",
+                            fmt::join(names, " "));
 }
 
 const char* environment_variable(const char* name) { return std::getenv(name); }
@@ -237,6 +237,7 @@ int tsprun(int argc, const char* const* argv) {
   for (const int signal : kAskingSignals) std::signal(signal, SIG_IGN);
   try {
     CLI::App app("tsprun: transformer parallelism run for real, a process per rank", "tsprun");
+    app.formatter(std::make_shared<HelpFormatter>(prose_columns()));
     app.require_subcommand(1);
     app.set_version_flag("--version", std::string("tsprun ") + TSP_VERSION);
     GlobalOptions global;

@@ -12,6 +12,7 @@ With --check nothing is written: it exits with 1, and says where, if the page di
 
 import argparse
 import difflib
+import os
 import pathlib
 import re
 import subprocess
@@ -25,7 +26,9 @@ COLUMN = 30
 def help_of(tsprun, command):
     """The lines of a command's help; `tsprun` stands for the program itself."""
     words = [tsprun] + ([] if command == "tsprun" else [command]) + ["--help"]
-    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    # So wide that each description is one line.
+    wide = os.environ | {"COLUMNS": "100000"}
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60, env=wide).stdout.splitlines()
 
 
 def entries(lines):

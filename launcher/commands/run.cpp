@@ -1,5 +1,7 @@
 // `tsprun -n 4 run -- ./my_program args`: starts the user's own program on N ranks.
+#include "launcher/columns.h"
 #include "launcher/commands/command.h"
+#include "launcher/help.h"
 #include "launcher/processes.h"
 #include "launcher/refuse.h"
 
@@ -16,10 +18,11 @@ namespace tsprun::detail::launcher {
 namespace {
 
 /// Adds to the usage what stands after --, of which CLI11 knows nothing.
-class UsageWithProgram : public CLI::Formatter {
+class UsageWithProgram : public HelpFormatter {
  public:
+  using HelpFormatter::HelpFormatter;
   std::string make_usage(const CLI::App* app, std::string name) const override {
-    std::string usage = CLI::Formatter::make_usage(app, std::move(name));
+    std::string usage = HelpFormatter::make_usage(app, std::move(name));
     while (usage.ends_with('\n')) usage.pop_back();
     return usage + " -- PROGRAM [ARGUMENT...]\n";
   }
@@ -47,13 +50,11 @@ class Run : public Command {
   }
 
   void describe(CLI::App& app) const override {
-    app.formatter(std::make_shared<UsageWithProgram>());
+    app.formatter(std::make_shared<UsageWithProgram>(prose_columns()));
     app.footer(
         "Everything after -- is the program and its arguments. It finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
-        "MASTER_ADDR\n"
-        "and MASTER_PORT in its environment. Rank 0 has stdin, the others /dev/null. The exit code is that of the first rank "
-        "that\n"
-        "failed, or 128 + its signal.");
+        "MASTER_ADDR and MASTER_PORT in its environment. Rank 0 has stdin, the others /dev/null. The exit code is that of the "
+        "first rank that failed, or 128 + its signal.");
   }
 
   void validate(const GlobalOptions& global) override {

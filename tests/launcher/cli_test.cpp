@@ -17,6 +17,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -26,6 +28,26 @@
 
 namespace tsprun::detail::launcher::cli_test {
 namespace {
+
+/// Sets a variable of the environment, or takes it away (null), until the object's end.
+class EnvironmentVariable {
+ public:
+  EnvironmentVariable(std::string name, const char* value) : name_(std::move(name)) {
+    if (const char* before = std::getenv(name_.c_str()); before != nullptr) before_ = before;
+    set(value);
+  }
+  EnvironmentVariable(const EnvironmentVariable&) = delete;
+  EnvironmentVariable& operator=(const EnvironmentVariable&) = delete;
+  ~EnvironmentVariable() { set(before_ ? before_->c_str() : nullptr); }
+
+ private:
+  void set(const char* value) const {
+    if (value != nullptr) ::setenv(name_.c_str(), value, 1);
+    else ::unsetenv(name_.c_str());
+  }
+  std::string name_;
+  std::optional<std::string> before_;
+};
 
 struct Answer {
   int code;
@@ -267,11 +289,44 @@ TEST(CommandLine, GlobalOptionsStandBeforeOrAfterTheCommand) {
   expect_refused({"run", "--timeout", "0", "--", "true"}, "--timeout 0");
 }
 
-std::string help_of(const char* command) {
+/// `columns`: of the terminal; null: nobody says.
+std::string help_of(const char* command, const char* columns = nullptr) {
+  const EnvironmentVariable width("COLUMNS", columns);
   testing::internal::CaptureStdout();
   const std::array<const char*, 3> words = {"tsprun", command, "--help"};
   EXPECT_EQ(tsprun(static_cast<int>(words.size()), words.data()), 0);
   return testing::internal::GetCapturedStdout();
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+/// Returns the words of a text in their order, without what only breaks lines.
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream stream(text);
+  for (std::string word; stream >> word;) {
+    if (word != "\\") words.push_back(word);
+  }
+  return words;
+}
+
+TEST(CommandLine, HelpFitsTheTerminalAndBreaksNoWord) {
+  std::vector<std::string> commands = {"--quiet"};  // tsprun's own help
+  for (const auto& command : all_commands()) commands.push_back(command->facts().name);
+  for (const std::string& command : commands) {
+    const std::string whole = help_of(command.c_str(), "100000");
+    for (const auto& [columns, most] :
+         {std::pair{static_cast<const char*>(nullptr), 80U}, {"60", 60U}, {"80", 80U}, {"132", 132U}}) {
+      const std::string help = help_of(command.c_str(), columns);
+      for (const std::string& line : lines_of(help)) EXPECT_LE(text_columns(line), most) << command << ": " << line;
+      EXPECT_EQ(words_of(help), words_of(whole)) << command;
+    }
+  }
 }
 
 TEST(CommandLine, TheUsageOfRunNamesTheProgram) {
@@ -284,7 +339,7 @@ TEST(CommandLine, BenchMeasuresFromEightBytesTo64MiB) { EXPECT_NE(help_of("bench
 TEST(CommandLine, EveryCommandsHelpHasExamplesThatParseAndNamesTheGlobalOptions) {
   for (const auto& command : all_commands()) {
     const CommandFacts facts = command->facts();
-    const std::string help = help_of(facts.name.c_str());
+    const std::string help = help_of(facts.name.c_str(), "200");
     for (const std::string_view example : facts.examples) {
       EXPECT_NE(help.find("  " + std::string(example) + "\n"), std::string::npos) << help;
       EXPECT_LE(example.size(), 110U) << example;
