@@ -1,5 +1,6 @@
 // The command `compare`: see compare.h. compare_table.cpp makes rows and tables.
 #include "launcher/commands/compare.h"
+#include "launcher/columns.h"
 
 #include "launcher/model/audit.h"
 #include "launcher/model/layouts.h"
@@ -181,14 +182,15 @@ int CompareCommand::run(const GlobalOptions& global, Report& report) {
     rows.push_back(compare_json(point, job, options_.forward_only));
     if (late_signal() != 0) break;
   }
-  print(
+  constexpr std::size_t kMostColumns = 120;
+  constexpr std::string_view kLegend =
       "memory: peak MiB of the rank that holds most, beside the forecast of it; received: MiB of all ranks in one step, \"=\": "
-      "as\n"
-      "forecast to the byte, else measured / forecast; other: norm gains, loss, statistics, both passes;\n"
-      "tokens/s: median step; exposed: the share of its time for which computing waits for others, of the rank that waits least "
-      "and of that which waits most\n");
+      "as forecast to the byte, else measured / forecast; other: norm gains, loss, statistics, both passes; tokens/s: median "
+      "step; exposed: the share of its time for which computing waits for others, of the rank that waits least and of that "
+      "which waits most";
+  print_lines(wrapped(kLegend, std::min(table_columns(), kMostColumns), ""));
   const Table table = compare_table(rows);
-  print_lines(table.lines());
+  print_lines(table.lines(table_columns()));
   if (options_.csv.empty()) return worst;
   // The jobs have run, and their rows stay even if the file can't be written.
   if (const std::string trouble = write_csv("--csv", options_.csv, table.csv()); !trouble.empty()) {

@@ -175,9 +175,15 @@ ordered_json compare_json(const ComparePoint& point, const ordered_json& job, bo
 
 Table compare_table(const ordered_json& rows) {
   const bool longest = std::ranges::any_of(rows, [](const ordered_json& row) { return row.contains("longest_seq"); });
-  std::vector<Column> columns = {{"layout", Align::left, "layout"},  {"", Align::right, "ranks"},
-                                 {"config", Align::right, "config"}, {"B", Align::right, "batch"},
-                                 {"S", Align::right, "seq"},         {"", Align::right, "forward_only"}};
+  const auto differs = [&](const char* field) {
+    return std::ranges::any_of(rows, [&](const ordered_json& row) { return row.at(field) != rows.front().at(field); });
+  };
+  std::vector<Column> columns = {{"layout", Align::left, "layout"},
+                                 {"", Align::right, "ranks"},
+                                 {"config", Align::right, "config", differs("config")},
+                                 {"B", Align::right, "batch", differs("batch")},
+                                 {"S", Align::right, "seq", differs("seq")},
+                                 {"", Align::right, "forward_only"}};
   for (std::size_t i = 0; i < kCategories; ++i) {
     const auto category = name(static_cast<Category>(i));
     columns.push_back({category, Align::right, fmt::format("{}_bytes", category)});

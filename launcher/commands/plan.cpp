@@ -1,6 +1,7 @@
 // `tsprun plan`: calculates about layouts without starting a rank. It prints Tables II to IV for a model and its layouts; with
 // --paper the paper's equations beside exact counts; with --tasks what a rank does in a step, in order; with --search which
 // layouts of N GPUs fit, and how fast they would be.
+#include "launcher/columns.h"
 #include "launcher/commands/command.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/model_options.h"
@@ -250,7 +251,7 @@ void PlanCommand::play_fastest(std::span<const theory::Candidate> found, nlohman
   }
   std::ranges::stable_sort(all, {}, [](const Played& played) { return played.step.seconds; });
   Table table({{"played in virtual time", Align::left},
-               "recompute",
+               {"recompute", Align::right, "", true},
                "ms a step",
                "modelled ms",
                "exposed ms",
@@ -261,7 +262,7 @@ void PlanCommand::play_fastest(std::span<const theory::Candidate> found, nlohman
                fmt::format("{:.2f}", 1e3 * played.step.exposed_seconds), played.step.binds});
   }
   print("\n");
-  print_lines(table.lines());
+  print_lines(table.lines(table_columns()));
   print_lines(left_out);
 }
 
@@ -276,13 +277,13 @@ int PlanCommand::run_search(Report& report, const GlobalOptions& global) const {
     points.push_back(plan_point(question_, each));
     rows.push_back(plan_json(question_, points.back()));
   }
-  print_lines(search_table(question_, points, options_.top));
+  print_lines(search_table(question_, points, options_.top, table_columns()));
   if (options_.simulate != 0) {
     show_printed();
     play_fastest(found, rows, global);
   }
   if (const auto remedies = theory::remedies(question_.setting, found, *question_.machine, question_.search_options())) {
-    print_lines(remedy_lines(question_, *remedies));
+    print_lines(remedy_lines(question_, *remedies, table_columns()));
     report.root()["would_fit"] = remedy_json(*remedies);
   }
   return 0;
@@ -301,7 +302,7 @@ int PlanCommand::run(const GlobalOptions& global, Report& report) {
   if (options_.paper) {
     const bool typed = global.ranks.given() || global.layout.given();
     const PaperTables tables(question_, typed ? layout_ : Layout::tsp(kPaperRanks));
-    print_lines(tables.lines());
+    print_lines(tables.lines(table_columns()));
     report.root()["paper"] = tables.json();
     return 0;
   }
@@ -321,7 +322,7 @@ int PlanCommand::run(const GlobalOptions& global, Report& report) {
     points.push_back(plan_point(question_, layout));
     rows.push_back(plan_json(question_, points.back()));
   }
-  print_lines(plan_tables(question_, points));
+  print_lines(plan_tables(question_, points, table_columns()));
   return 0;
 }
 

@@ -2,6 +2,7 @@
 // in virtual time, on a machine that a file describes.
 #include "launcher/commands/simulate.h"
 
+#include "launcher/columns.h"
 #include "launcher/commands/command.h"
 #include "launcher/exports/exports.h"
 #include "launcher/model/layouts.h"
@@ -339,12 +340,12 @@ int SimulateCommand::run(const GlobalOptions& global, Report& report) {
   }
   const bool beside = !options_.against.empty();
   const Table table = beside ? against_table(rows) : simulate_table(rows);
-  print_lines(table.lines());
+  print_lines(table.lines(table_columns()));
   if (beside) {
     const nlohmann::ordered_json against = report.root()["against"] = against_json(rows);
-    print("{}\n", describe_against(against));
+    print_lines(wrapped(describe_against(against), table_columns(), "  "));
   } else {
-    print_lines(simulate_remarks(rows, *machine_));
+    for (const std::string& remark : simulate_remarks(rows, *machine_)) print_lines(wrapped(remark, table_columns(), "  "));
   }
   // What was played stays, even if a file can't be written.
   std::string trouble;

@@ -73,9 +73,9 @@ Table simulate_table(const ordered_json& rows) {
   const auto if_differs = [&](const char* field, const char* head) { return differs(rows, field) ? head : ""; };
   std::vector<Column> columns = {{"layout", left, "layout"},
                                  {"", right, "gpus"},
-                                 {if_differs("config", "config"), right, "config"},
-                                 {if_differs("batch", "B"), right, "batch"},
-                                 {if_differs("seq", "S"), right, "seq"},
+                                 {if_differs("config", "config"), right, "config", true},
+                                 {if_differs("batch", "B"), right, "batch", true},
+                                 {if_differs("seq", "S"), right, "seq", true},
                                  {"step ms", right, "seconds"},
                                  {"tokens/s", right, "tokens_per_s"},
                                  {"MFU", right, "mfu"},

@@ -14,6 +14,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <string_view>
 
 namespace tsprun::detail::launcher {
 
@@ -198,30 +200,33 @@ PaperTables::PaperTables(const PlanQuestion& question, const Layout& layout)
       symbols_(paper_symbols(question.setting, layout)),
       equations_(paper_equations(question.setting, layout)) {}
 
-std::vector<std::string> PaperTables::lines() const {
+std::vector<std::string> PaperTables::lines(std::size_t columns) const {
   const paper::Symbols& s = symbols_;
-  std::vector<std::string> lines = {
-      describe(question_),
-      fmt::format("D {:g}, T {:g}, Σ {:g}, g {:g}, F {:.4g}; β_P {:g}, β_g {:g}, n_o {:g}, β_o {:g}; counted with β {}, β_a {}",
-                  s.D, s.T, s.Sigma, s.g, s.F, s.beta_P, s.beta_g, s.n_o, s.beta_o, question_.setting.bytes.element,
-                  question_.setting.bytes.accumulated),
-      "",
+  std::vector<std::string> lines;
+  const auto prose = [&](std::string_view text) { std::ranges::move(wrapped(text, columns, ""), std::back_inserter(lines)); };
+  prose(describe(question_));
+  prose(fmt::format("D {:g}, T {:g}, Σ {:g}, g {:g}, F {:.4g}; β_P {:g}, β_g {:g}, n_o {:g}, β_o {:g}; counted with β {}, β_a {}",
+                    s.D, s.T, s.Sigma, s.g, s.F, s.beta_P, s.beta_g, s.n_o, s.beta_o, question_.setting.bytes.element,
+                    question_.setting.bytes.accumulated));
+  prose("");
+  prose(
       "The paper's equations as printed, and what is counted here: bytes and FLOPs of a layer and device, activations of all "
-      "layers"};
+      "layers");
   Table table({{"as printed", Align::left}, "its value", "counted", {"why they differ", Align::left}});
   for (const Equation& equation : equations_) {
     table.row({fmt::format("({}) {}", equation.number, equation.formula), number(equation.printed, equation.unit),
                equation.exact ? number(*equation.exact, equation.unit) : "-", equation.note});
   }
-  for (std::string& line : table.lines()) lines.push_back(std::move(line));
-  lines.emplace_back("");
-  lines.emplace_back(
+  std::ranges::move(table.lines(columns), std::back_inserter(lines));
+  prose("");
+  prose(
       "Figures 1, 5, 6, 7 and 9 by these formulas and as counted here: --json FILE writes them, tools/plot/plot.py draws them.");
-  lines.insert(lines.end(), {"", "Where the paper's formulas and statements differ from what is counted"});
+  prose("");
+  prose("Where the paper's formulas and statements differ from what is counted");
   constexpr std::size_t kColumns = 133;
   for (std::size_t i = 0; i < kPaperDifferences.size(); ++i) {
-    const std::vector<std::string> difference = wrapped(fmt::format("{}. {}", i + 1, kPaperDifferences[i]), kColumns, "   ");
-    lines.insert(lines.end(), difference.begin(), difference.end());
+    const std::string difference = fmt::format("{}. {}", i + 1, kPaperDifferences[i]);
+    std::ranges::move(wrapped(difference, std::min(columns, kColumns), "   "), std::back_inserter(lines));
   }
   return lines;
 }

@@ -47,8 +47,8 @@ class PaperTables {
   /// it doesn't have both.
   PaperTables(const PlanQuestion& question, const Layout& layout);
 
-  /// Returns the lines to print.
-  std::vector<std::string> lines() const;
+  /// Returns the lines to print, of at most `columns` columns but for longer words and formulas.
+  std::vector<std::string> lines(std::size_t columns) const;
   /// Returns {symbols, equations, figures, differences}.
   nlohmann::ordered_json json() const;
 

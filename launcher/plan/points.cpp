@@ -12,6 +12,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 
 namespace tsprun::detail::launcher {
 
@@ -49,7 +51,16 @@ ordered_json flops_json(const theory::PassFlops& flops) {
           {"total", flops.total()}};
 }
 
-void append(std::vector<std::string>& lines, const Table& table) { std::ranges::move(table.lines(), std::back_inserter(lines)); }
+/// Lines that fit a number of columns.
+struct Page {
+  std::size_t columns;
+  std::vector<std::string> lines;
+
+  void prose(std::string_view text, std::size_t most = static_cast<std::size_t>(-1)) {
+    std::ranges::move(wrapped(text, std::min(columns, most), ""), std::back_inserter(lines));
+  }
+  void table(const Table& table) { std::ranges::move(table.lines(columns), std::back_inserter(lines)); }
+};
 
 /// Returns whether a layout fits the memory budget; nothing if there is none.
 std::optional<bool> known_fit(const PlanQuestion& question, const PlanPoint& point) {
@@ -57,11 +68,11 @@ std::optional<bool> known_fit(const PlanQuestion& question, const PlanPoint& poi
   return question.memory_bytes != 0 ? std::optional(point.fits) : std::nullopt;
 }
 
-void memory_table(std::vector<std::string>& lines, const PlanQuestion& question, const std::vector<PlanPoint>& points) {
-  lines.emplace_back("");
-  lines.emplace_back(
+void memory_table(Page& page, const PlanQuestion& question, const std::vector<PlanPoint>& points) {
+  page.prose("");
+  page.prose(
       "Table III. Memory of the rank that holds most: what the schedule allocates when it runs on a rank that isn't there.");
-  lines.emplace_back("The peak is of the sum.");
+  page.prose("The peak is of the sum.");
   std::vector<Column> columns = {{"layout", Align::left}};
   for (std::size_t i = 0; i < kCategories; ++i) columns.emplace_back(name(static_cast<Category>(i)));
   columns.insert(columns.end(), {"peak", "fits", {"why", Align::left}});
@@ -76,12 +87,12 @@ void memory_table(std::vector<std::string>& lines, const PlanQuestion& question,
     cells.emplace_back(point.why);
     table.row(std::move(cells));
   }
-  append(lines, table);
+  page.table(table);
 }
 
-void traffic_table(std::vector<std::string>& lines, const std::vector<PlanPoint>& points) {
-  lines.emplace_back("");
-  lines.emplace_back(
+void traffic_table(Page& page, const std::vector<PlanPoint>& points) {
+  page.prose("");
+  page.prose(
       "Table II. Received in one step by a rank (mean of all), exact but for embedding rows, which depend on the ids: as if "
       "uniform.");
   std::vector<Purpose> purposes;
@@ -93,7 +104,7 @@ void traffic_table(std::vector<std::string>& lines, const std::vector<PlanPoint>
       purposes.push_back(purpose);
     }
   }
-  std::vector<Column> columns = {{"layout", Align::left}, "pass"};
+  std::vector<Column> columns = {{"layout", Align::left}, {"pass", Align::right, "", true}};
   for (const Purpose purpose : purposes) columns.emplace_back(name(purpose));
   columns.emplace_back("total");
   Table table(columns);
@@ -108,13 +119,12 @@ void traffic_table(std::vector<std::string>& lines, const std::vector<PlanPoint>
       table.row(std::move(cells));
     }
   }
-  append(lines, table);
+  page.table(table);
 }
 
-void flops_table(std::vector<std::string>& lines, const std::vector<PlanPoint>& points) {
-  lines.emplace_back("");
-  lines.emplace_back(
-      "Table IV. GFLOP of the busiest rank in one step; attention counts causal pairs only, backward what is made again.");
+void flops_table(Page& page, const std::vector<PlanPoint>& points) {
+  page.prose("");
+  page.prose("Table IV. GFLOP of the busiest rank in one step; attention counts causal pairs only, backward what is made again.");
   Table table(
       {{"layout", Align::left}, "forward: linear", "attention", "head", "backward: linear", "attention", "head", "total"});
   const auto giga = [](double flops) { return fmt::format("{:.3f}", flops / kGiga); };
@@ -129,12 +139,12 @@ void flops_table(std::vector<std::string>& lines, const std::vector<PlanPoint>& 
     cells.emplace_back(giga(point.flops.total()));
     table.row(std::move(cells));
   }
-  append(lines, table);
+  page.table(table);
 }
 
-void time_table(std::vector<std::string>& lines, const PlanQuestion& question, const std::vector<PlanPoint>& points) {
-  lines.emplace_back("");
-  lines.push_back(fmt::format("Time of a step, modelled (theory/step_time.h), on {}.", question.machine->name));
+void time_table(Page& page, const PlanQuestion& question, const std::vector<PlanPoint>& points) {
+  page.prose("");
+  page.prose(fmt::format("Time of a step, modelled (theory/step_time.h), on {}.", question.machine->name));
   Table table({{"layout", Align::left}, "ms", "tokens/s", "MFU", "exposed", {"bound by", Align::left}});
   for (const PlanPoint& point : points) {
     if (!point.possible) continue;
@@ -142,7 +152,7 @@ void time_table(std::vector<std::string>& lines, const PlanQuestion& question, c
                percent(point.utilization), percent(point.time.exposed / point.time.seconds),
                theory::name(point.time.binds, *question.machine)});
   }
-  append(lines, table);
+  page.table(table);
 }
 
 }  // namespace
@@ -257,23 +267,35 @@ std::string describe(const PlanQuestion& question) {
       question.setting.sequence, name(question.dtype), mode);
 }
 
-std::vector<std::string> plan_tables(const PlanQuestion& question, const std::vector<PlanPoint>& points) {
-  std::vector<std::string> lines = {describe(question)};
-  memory_table(lines, question, points);
-  traffic_table(lines, points);
-  flops_table(lines, points);
-  if (question.machine) time_table(lines, question, points);
-  return lines;
+std::vector<std::string> plan_tables(const PlanQuestion& question, const std::vector<PlanPoint>& points, std::size_t columns) {
+  Page page{columns, {}};
+  page.prose(describe(question));
+  memory_table(page, question, points);
+  traffic_table(page, points);
+  flops_table(page, points);
+  if (question.machine) time_table(page, question, points);
+  return page.lines;
 }
 
-std::vector<std::string> search_table(const PlanQuestion& question, const std::vector<PlanPoint>& points, std::size_t top) {
-  std::vector<std::string> lines = {
-      describe(question),
-      fmt::format("machine: {}; {} a GPU", question.machine->name, readable_bytes(real(question.memory_bytes))),
-      "step times are modelled (theory/step_time.h): for ranking, not for promises; MFU: the model's FLOPs without recomputation",
-      "over all GPUs' peak; what fits is asked of the fullest GPU, with ids that spread evenly: `plan --layout` asks all", ""};
-  Table fitting(
-      {{"fits", Align::left}, "recompute", "ms a step", "tokens/s", "MFU", "exposed", "peak", {"bound by", Align::left}});
+std::vector<std::string> search_table(const PlanQuestion& question, const std::vector<PlanPoint>& points, std::size_t top,
+                                      std::size_t columns) {
+  Page page{columns, {}};
+  page.prose(describe(question));
+  page.prose(fmt::format("machine: {}; {} a GPU", question.machine->name, readable_bytes(real(question.memory_bytes))));
+  constexpr std::size_t kMostColumns = 122;
+  page.prose(
+      "step times are modelled (theory/step_time.h): for ranking, not for promises; MFU: the model's FLOPs without recomputation "
+      "over all GPUs' peak; what fits is asked of the fullest GPU, with ids that spread evenly: `plan --layout` asks all",
+      kMostColumns);
+  page.prose("");
+  Table fitting({{"fits", Align::left},
+                 {"recompute", Align::right, "", true},
+                 "ms a step",
+                 "tokens/s",
+                 "MFU",
+                 "exposed",
+                 "peak",
+                 {"bound by", Align::left}});
   Table others({{"doesn't fit", Align::left}, "recompute", {"why", Align::left}});
   std::size_t fit = 0;
   std::size_t other = 0;
@@ -291,33 +313,34 @@ std::vector<std::string> search_table(const PlanQuestion& question, const std::v
     }
   }
   const auto more = [&](std::size_t count) {
-    if (top != 0 && count > top) lines.push_back(fmt::format("… and {} more: --top 0 or --json shows them all", count - top));
+    if (top != 0 && count > top) page.prose(fmt::format("… and {} more: --top 0 or --json shows them all", count - top));
   };
-  if (fit == 0) lines.emplace_back("no layout fits");
-  else append(lines, fitting);
+  if (fit == 0) page.prose("no layout fits");
+  else page.table(fitting);
   more(fit);
-  if (other == 0) return lines;
-  lines.emplace_back("");
-  append(lines, others);
+  if (other == 0) return page.lines;
+  page.prose("");
+  page.table(others);
   more(other);
-  return lines;
+  return page.lines;
 }
 
-std::vector<std::string> remedy_lines(const PlanQuestion& question, const theory::Remedies& remedies) {
+std::vector<std::string> remedy_lines(const PlanQuestion& question, const theory::Remedies& remedies, std::size_t columns) {
   const theory::Candidate& least = remedies.least;
-  std::vector<std::string> lines = {
-      "", fmt::format(
-              "why nothing fits: the layout that needs least, {} with recompute {}, holds {} on its fullest GPU, {} more than "
-              "the {} it has",
-              least.layout.label(), recompute_name(least.recompute), readable_bytes(real(remedies.memory_bytes)),
-              readable_bytes(real(remedies.memory_bytes - question.memory_bytes)), readable_bytes(real(question.memory_bytes)))};
+  Page page{columns, {}};
+  page.prose("");
+  page.prose(fmt::format(
+      "why nothing fits: the layout that needs least, {} with recompute {}, holds {} on its fullest GPU, {} more than the {} it "
+      "has",
+      least.layout.label(), recompute_name(least.recompute), readable_bytes(real(remedies.memory_bytes)),
+      readable_bytes(real(remedies.memory_bytes - question.memory_bytes)), readable_bytes(real(question.memory_bytes))));
   std::string parts;
   for (std::size_t i = 0; i < kCategories; ++i) {
     if (least.memory.of[i] == 0) continue;
     parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name(static_cast<Category>(i)),
                          readable_bytes(real(least.memory.of[i])));
   }
-  lines.push_back("peaks of what it holds: " + parts);
+  page.prose("peaks of what it holds: " + parts);
   constexpr std::uint64_t kStep = std::uint64_t{1} << 20;
   std::string what = fmt::format("what would fit: --mem {}M", (remedies.memory_bytes + kStep - 1) / kStep);
   if (remedies.more_gpus) {
@@ -326,8 +349,8 @@ std::vector<std::string> remedy_lines(const PlanQuestion& question, const theory
   }
   if (remedies.batch != 0) what += fmt::format("; --batch {}", remedies.batch);
   if (remedies.sequence != 0) what += fmt::format("; --seq {}", remedies.sequence);
-  lines.push_back(std::move(what));
-  return lines;
+  page.prose(what);
+  return page.lines;
 }
 
 ordered_json remedy_json(const theory::Remedies& remedies) {

@@ -63,15 +63,17 @@ PlanPoint plan_point(const PlanQuestion& question, const theory::Candidate& cand
 /// that aren't known are null.
 nlohmann::ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point);
 
-/// Returns the lines of the paper's Tables II to IV for these layouts, and of the modelled time if there is a machine.
-std::vector<std::string> plan_tables(const PlanQuestion& question, const std::vector<PlanPoint>& points);
+/// Returns the lines of the paper's Tables II to IV for these layouts, and of the modelled time if there is a machine. Here and
+/// below lines have at most `columns` columns, but for longer words.
+std::vector<std::string> plan_tables(const PlanQuestion& question, const std::vector<PlanPoint>& points, std::size_t columns);
 /// Returns the question in one line: "paper-7b: h 4096, …; B 1, S 8192, bf16, recompute none".
 std::string describe(const PlanQuestion& question);
 
 /// Returns the lines of a search's table, at most `top` layouts that fit and `top` that don't; 0: all.
-std::vector<std::string> search_table(const PlanQuestion& question, const std::vector<PlanPoint>& points, std::size_t top);
+std::vector<std::string> search_table(const PlanQuestion& question, const std::vector<PlanPoint>& points, std::size_t top,
+                                      std::size_t columns);
 /// Returns lines that say why no layout fits, and what would make one fit.
-std::vector<std::string> remedy_lines(const PlanQuestion& question, const theory::Remedies& remedies);
+std::vector<std::string> remedy_lines(const PlanQuestion& question, const theory::Remedies& remedies, std::size_t columns);
 /// Returns the same as JSON: {layout, recompute, mem_bytes, gpus, batch, seq}; null for what wouldn't help.
 nlohmann::ordered_json remedy_json(const theory::Remedies& remedies);
 

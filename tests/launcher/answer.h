@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tsprun::detail::launcher::test {
+namespace tsprun::detail::test {
 
 /// Exit code, output and report of a command line.
 struct Answer {
@@ -23,7 +23,7 @@ struct Answer {
 
 /// Runs `tsprun command --json FILE words…` in this process.
 inline Answer answer_of(const std::string& command, std::vector<std::string> words) {
-  const detail::test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const std::string file = (folder / "report.json").string();
   words.insert(words.begin(), {"tsprun", command, "--json", file});
   std::vector<const char*> pointers;
@@ -31,7 +31,7 @@ inline Answer answer_of(const std::string& command, std::vector<std::string> wor
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   Answer answer;
-  answer.code = tsprun(static_cast<int>(pointers.size()), pointers.data());
+  answer.code = launcher::tsprun(static_cast<int>(pointers.size()), pointers.data());
   answer.out = testing::internal::GetCapturedStdout();
   answer.err = testing::internal::GetCapturedStderr();
   std::ifstream stream(file);
@@ -39,4 +39,4 @@ inline Answer answer_of(const std::string& command, std::vector<std::string> wor
   return answer;
 }
 
-}  // namespace tsprun::detail::launcher::test
+}  // namespace tsprun::detail::test

@@ -1,9 +1,12 @@
 // `compare` before and after its jobs: which points there are, and what is made of a job's report.
 #include "launcher/commands/compare.h"
+#include "launcher/table.h"
 #include "tests/layers/temporary_folder.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -189,6 +192,24 @@ TEST(Compare, ARowSumsTrafficTakesTheFullestRankAndTheMedianStep) {
   // Where formula and measurement differ both are shown.
   rows[0]["theory"]["traffic_bytes"]["forward"]["weights"]["received"] = 40 + 3 * 1048576;
   EXPECT_NE(compare_table(rows).lines().back().find("0.00 / 3.00"), std::string::npos) << compare_table(rows).lines().back();
+}
+
+TEST(Compare, TheTableFitsATerminalAndRowsStayToldApart) {
+  Request request;
+  request.model.sequence.text = "16";
+  ordered_json rows = ordered_json::array({compare_json(request.points()[1], job(), false)});
+  rows.push_back(rows.front());
+  rows[1]["seq"] = 131072;
+  rows[1]["why"] = "out_of_memory: rank 1: 3 bytes of activations more than the budget of --mem-per-rank allows at this length";
+  const std::vector<std::string> table = compare_table(rows).lines(80);
+  for (const std::string& line : table) EXPECT_LE(text_columns(line), 80U) << line;
+  const std::size_t heads =
+      static_cast<std::size_t>(std::ranges::count_if(table, [](const std::string& line) { return line.starts_with("layout"); }));
+  const std::size_t longer = static_cast<std::size_t>(
+      std::ranges::count_if(table, [](const std::string& line) { return line.find("131072") != std::string::npos; }));
+  EXPECT_GT(heads, 1U);
+  EXPECT_EQ(longer, heads) << "S differs, so each block has it";
+  EXPECT_EQ(compare_table(rows).lines().size(), 3U) << "a pipe gets whole rows";
 }
 
 TEST(Compare, AFailureIsARowThatSaysWhy) {
