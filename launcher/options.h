@@ -65,14 +65,15 @@ struct GlobalOptions {
   bool no_prefix = false;
 
   // Values that aren't options: derived from the command line, or carried over from earlier attempts.
-  std::vector<std::string> words;    ///< the command line, from after the program's name up to `--`
-  std::vector<std::string> program;  ///< what follows `--`: the program of `run` and its arguments
-  Agreement typed;                   ///< options that must be the same on all nodes
-  Inputs inputs;                     ///< program, kernels and files that must be the same on all nodes
-  bool several_machines = false;     ///< --nnodes of 2 or more: one tsprun per node; else this tsprun runs all nodes
-  std::uint64_t struck_faults = 0;   ///< bit i: faults[i] struck in an earlier attempt of the same job
-  std::uint64_t attempt = 0;         ///< number of earlier attempts of the same job
-  std::string algorithms;            ///< TSP_ALGORITHMS
+  std::size_t columns = static_cast<std::size_t>(-1);  ///< of tables on tsprun's stdout (columns.h), which ranks don't see
+  std::vector<std::string> words;                      ///< the command line, from after the program's name up to `--`
+  std::vector<std::string> program;                    ///< what follows `--`: the program of `run` and its arguments
+  Agreement typed;                                     ///< options that must be the same on all nodes
+  Inputs inputs;                                       ///< program, kernels and files that must be the same on all nodes
+  bool several_machines = false;    ///< --nnodes of 2 or more: one tsprun per node; else this tsprun runs all nodes
+  std::uint64_t struck_faults = 0;  ///< bit i: faults[i] struck in an earlier attempt of the same job
+  std::uint64_t attempt = 0;        ///< number of earlier attempts of the same job
+  std::string algorithms;           ///< TSP_ALGORITHMS
   kernels::Level kernel_level = kernels::best_level();  ///< TSP_KERNELS, else the machine's best
 
   Given<std::size_t>& variant(AxisKind axis) { return variants[index_of(axis)]; }

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 
 namespace tsprun::detail::launcher {
@@ -100,7 +101,7 @@ std::string told(const std::vector<Difference>& found) {
   return text;
 }
 
-void memory_table(std::vector<std::string>& lines, std::span<const RankAudit> audits) {
+void memory_table(std::vector<std::string>& lines, std::span<const RankAudit> audits, std::size_t columns) {
   RankTable table{.heads = {}, .ranks = {}};
   for (std::size_t i = 0; i < kCategories; ++i) table.heads.emplace_back(name(static_cast<Category>(i)));
   table.heads.emplace_back("total");
@@ -111,8 +112,8 @@ void memory_table(std::vector<std::string>& lines, std::span<const RankAudit> au
     for (std::size_t i = 0; i < kCategories; ++i) cells.push_back(bytes_cell(measured.of[i], predicted.of[i]));
     cells.push_back(bytes_cell(measured.total, predicted.total));
   }
-  lines.push_back(fmt::format("memory, peak MiB ({})", kMarks));
-  std::ranges::move(table.lines(), std::back_inserter(lines));
+  std::ranges::move(wrapped(fmt::format("memory, peak MiB ({})", kMarks), columns, "  "), std::back_inserter(lines));
+  std::ranges::move(table.lines(columns), std::back_inserter(lines));
 }
 
 /// Returns a row of received bytes with their total, beside the forecast.
@@ -125,7 +126,7 @@ std::vector<RankCell> traffic_cells(const theory::PurposeBytes& measured, const 
 }
 
 void traffic_table(std::vector<std::string>& lines, std::span<const RankAudit> audits, const Part& part,
-                   std::span<const Purpose> purposes) {
+                   std::span<const Purpose> purposes, std::size_t columns) {
   RankTable table{.heads = {}, .ranks = {}};
   for (const Purpose purpose : purposes) table.heads.emplace_back(name(purpose));
   table.heads.emplace_back("total");
@@ -137,7 +138,7 @@ void traffic_table(std::vector<std::string>& lines, std::span<const RankAudit> a
   }
   table.sum = traffic_cells(sum, part.predicted(forecast_of_all(audits)), purposes);
   lines.push_back(fmt::format("received {}, MiB", part.title));
-  std::ranges::move(table.lines(), std::back_inserter(lines));
+  std::ranges::move(table.lines(columns), std::back_inserter(lines));
 }
 
 /// Returns the transports that carried something.
@@ -151,7 +152,7 @@ std::vector<std::size_t> links_in_use(std::span<const RankAudit> audits) {
 }
 
 /// Prints the bytes by transport, if there is more than shared memory.
-void links_table(std::vector<std::string>& lines, std::span<const RankAudit> audits) {
+void links_table(std::vector<std::string>& lines, std::span<const RankAudit> audits, std::size_t columns) {
   const std::vector<std::size_t> used = links_in_use(audits);
   if (used.empty() || (used.size() == 1 && used.front() == 0)) return;
   RankTable table{.heads = {}, .ranks = {}};
@@ -167,10 +168,10 @@ void links_table(std::vector<std::string>& lines, std::span<const RankAudit> aud
     }
   }
   lines.emplace_back("payload by transport in the whole run, MiB");
-  std::ranges::move(table.lines(), std::back_inserter(lines));
+  std::ranges::move(table.lines(columns), std::back_inserter(lines));
 }
 
-void time_table(std::vector<std::string>& lines, std::span<const RankAudit> audits) {
+void time_table(std::vector<std::string>& lines, std::span<const RankAudit> audits, std::size_t columns) {
   RankTable table{.heads = {"total", "compute", "communication", "exposed of it"}, .ranks = {}};
   for (const RankAudit& audit : audits) {
     std::vector<RankCell>& cells = table.ranks.emplace_back();
@@ -179,7 +180,7 @@ void time_table(std::vector<std::string>& lines, std::span<const RankAudit> audi
       cells.push_back({.value = seconds, .number = fmt::format("{:.3f}", seconds)});
   }
   lines.emplace_back("seconds of all of it");
-  std::ranges::move(table.lines(), std::back_inserter(lines));
+  std::ranges::move(table.lines(columns), std::back_inserter(lines));
 }
 
 }  // namespace
@@ -197,16 +198,17 @@ std::string audit_verdict(std::span<const RankAudit> audits, Audited kind) {
   return fmt::format("memory and traffic differ from the forecast: {}; {}", told(memory), told(traffic));
 }
 
-std::vector<std::string> audit_table(std::span<const RankAudit> audits, Audited kind) {
-  std::vector<std::string> lines = wrapped("audit: " + audit_verdict(audits, kind), kTableColumns, "  ");
+std::vector<std::string> audit_table(std::span<const RankAudit> audits, Audited kind, std::size_t columns) {
+  columns = std::min(columns, kTableColumns);
+  std::vector<std::string> lines = wrapped("audit: " + audit_verdict(audits, kind), columns, "  ");
   lines.insert(lines.begin(), "");
-  memory_table(lines, audits);
+  memory_table(lines, audits, columns);
   const std::vector<Part> parts = parts_of(audits, kind);
   const std::vector<Purpose> purposes = purposes_in_use(audits, parts);
   // A lone rank receives nothing.
-  for (const Part& part : purposes.empty() ? std::vector<Part>() : parts) traffic_table(lines, audits, part, purposes);
-  links_table(lines, audits);
-  time_table(lines, audits);
+  for (const Part& part : purposes.empty() ? std::vector<Part>() : parts) traffic_table(lines, audits, part, purposes, columns);
+  links_table(lines, audits, columns);
+  time_table(lines, audits, columns);
   return lines;
 }
 

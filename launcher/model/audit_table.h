@@ -2,7 +2,9 @@
 #pragma once
 
 #include "launcher/model/audit.h"
+#include "launcher/model/rank_table.h"
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,7 +18,9 @@ bool is_as_forecast(std::span<const RankAudit> audits, Audited kind = Audited::s
 /// rank is compared to the byte.
 std::string audit_verdict(std::span<const RankAudit> audits, Audited kind = Audited::steps);
 
-/// Returns the verdict and the tables of memory, traffic, transports and seconds, as lines.
-std::vector<std::string> audit_table(std::span<const RankAudit> audits, Audited kind = Audited::steps);
+/// Returns the verdict and the tables of memory, traffic, transports and seconds, as lines of at most `columns`
+/// characters, and of kTableColumns.
+std::vector<std::string> audit_table(std::span<const RankAudit> audits, Audited kind = Audited::steps,
+                                     std::size_t columns = kTableColumns);
 
 }  // namespace tsprun::detail::launcher

@@ -49,7 +49,7 @@ void finish_with(Session& session, std::span<const RankAudit> audits, bool stric
   if (session.speaks()) {
     report_audit(session.sink(), audits, Audited::steps, paper);
     if (!session.global().quiet) {
-      for (const std::string& line : audit_table(audits)) session.sink().line(line);
+      for (const std::string& line : audit_table(audits, Audited::steps, session.global().columns)) session.sink().line(line);
     }
   }
   session.finish();
@@ -95,7 +95,8 @@ void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommand
   if (session.speaks()) {
     report_audit(session.sink(), audits, Audited::text);
     if (!mode.empty()) {
-      for (const std::string& line : audit_table(audits, Audited::text)) session.sink().error_line(line);
+      for (const std::string& line : audit_table(audits, Audited::text, session.global().columns))
+        session.sink().error_line(line);
     } else if (spdlog::should_log(spdlog::level::info)) {
       session.sink().error_line(
           fmt::format("tsprun: info: {}; --audit prints the figures", audit_verdict(audits, Audited::text)));

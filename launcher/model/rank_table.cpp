@@ -102,13 +102,13 @@ RankCell bytes_cell(std::uint64_t measured, std::optional<std::uint64_t> predict
   return cell;
 }
 
-std::vector<std::string> RankTable::lines() const {
-  std::vector<Column> columns = {{"rank", Align::left}};
-  columns.insert(columns.end(), heads.begin(), heads.end());
-  Table table(columns);
+std::vector<std::string> RankTable::lines(std::size_t columns) const {
+  std::vector<Column> described = {{"rank", Align::left}};
+  described.insert(described.end(), heads.begin(), heads.end());
+  Table table(described);
   rows(table, ranks);
   if (!sum.empty()) row(table, "sum", texts_of(sum));
-  return table.lines(kTableColumns);
+  return table.lines(columns);
 }
 
 }  // namespace tsprun::detail::launcher

@@ -3,6 +3,7 @@
 // characters.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,7 +12,7 @@
 
 namespace tsprun::detail::launcher {
 
-/// Largest number of characters in a line.
+/// Largest number of characters in a line, also where there is room for more.
 inline constexpr std::size_t kTableColumns = 100;
 /// Largest number of rows of different ranks.
 inline constexpr std::size_t kMostRows = 8;
@@ -37,8 +38,9 @@ struct RankTable {
   std::vector<std::vector<RankCell>> ranks;  ///< by rank: one cell per head
   std::vector<RankCell> sum{};               ///< the last row, headed "sum"; empty: none
 
-  /// Returns the table as lines, without a title. Columns that don't fit side by side come in further blocks.
-  std::vector<std::string> lines() const;
+  /// Returns the table as lines of at most `columns` characters, without a title. Columns that don't fit side by side come in
+  /// further blocks.
+  std::vector<std::string> lines(std::size_t columns = kTableColumns) const;
 };
 
 }  // namespace tsprun::detail::launcher

@@ -3,6 +3,7 @@
 
 #include "launcher/model/rank_table.h"
 #include "launcher/ranges.h"
+#include "launcher/table.h"
 
 #include <gtest/gtest.h>
 
@@ -75,6 +76,7 @@ TEST(AuditTable, OfSixtyFourRanksFitsAScreen) {
   RunAudits audited(64);
   for (const std::string& line : audited.lines()) EXPECT_LE(line.size(), kTableColumns) << line;
   EXPECT_LE(audited.lines().size(), 40U);
+  for (const std::string& line : audit_table(audited.audits, Audited::steps, 80)) EXPECT_LE(text_columns(line), 80U) << line;
   // All received something else: the least and the most stand for all, and a rank that isn't as forecast stands beside them.
   audited.audits[17].forward.received[kEmbedding] += 3;
   const std::vector<std::string> lines = audited.lines();
