@@ -265,7 +265,9 @@ int tsprun(int argc, const char* const* argv) {
       apps.push_back(sub);
     }
     // Set after the commands are made, because they would inherit it.
-    app.footer("`tsprun COMMAND --help` tells a command's own options, with examples.");
+    app.footer(
+        "SIZE is a number of bytes, or one with K, M, G or T behind it: powers of 1024, and so are KB and KiB.\n\n"
+        "`tsprun COMMAND --help` tells a command's own options, with examples.");
 
     if (listing) {
       print_text(command_list(app.get_description(), global_table, listed).dump(1) + '\n');

@@ -32,7 +32,8 @@ std::uint64_t parse_size(const std::string& option, const std::string& text) {
   const std::string_view suffix(end, static_cast<std::size_t>(text.data() + text.size() - end));
   const int shift = shift_of(suffix);
   if (error == std::errc::invalid_argument || shift < 0) {
-    refuse(fmt::format("{} {}: not a size; write bytes or use K, M, G (powers of 1024), such as 64K", option, text));
+    refuse(fmt::format("{} {}: not a size; write bytes or use K, M, G (powers of 1024, and so are KB, MB, GB), such as 64K",
+                       option, text));
   }
   if (error == std::errc::result_out_of_range || value > (UINT64_MAX >> shift)) {
     refuse(fmt::format("{} {}: too large for any memory; try 16G", option, text));

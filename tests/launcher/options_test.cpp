@@ -34,6 +34,11 @@ TEST(Sizes, WhatIsNoSizeIsRefusedByName) {
   }
 }
 
+TEST(Sizes, TheRefusalSaysWhatASuffixMeans) {
+  EXPECT_NE(test::refused_text([] { parse_size("--mem", "1.5GB"); }).find("powers of 1024, and so are KB, MB, GB"),
+            std::string::npos);
+}
+
 TEST(Sizes, OverflowIsRefused) {
   EXPECT_NE(test::refused_text([] { parse_size("--sizes", "18446744073709551616"); }), "");
   EXPECT_NE(test::refused_text([] { parse_size("--sizes", "17179869184G"); }), "");
