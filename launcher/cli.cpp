@@ -165,6 +165,7 @@ int execute(Command& command, const OptionTable& options, GlobalOptions& global,
   std::optional<TraceToStandardOutput> trace_to_stdout;
   try {
     if (!complaint.empty()) refuse(complaint);
+    command.hand_over(global);
     global.columns = table_columns();
     const std::string taken = facts.ranks == RankUse::job ? take_from_starter(global, environment_variable) : "";
     check_ranks_fit(facts, global_options);

@@ -83,8 +83,7 @@ constexpr auto kElsewhere = std::to_array<std::pair<std::string_view, std::strin
     {"fp16", "--dtype bf16, f32 or f64"},
     {"fp32", "--dtype f32"},
     {"load", "--resume DIR"},
-    {"minbytes", "--sizes, such as --sizes 1K,1M,16M"},
-    {"maxbytes", "--sizes, such as --sizes 1K,1M,16M"},
+    {"stepbytes", "-f N: each size is N times the one before"},
     {"model-name-or-path", "--model DIR"},
 });
 

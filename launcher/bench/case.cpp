@@ -133,6 +133,15 @@ BufferBytes buffers_for(std::span<const Case> cases) {
   return need;
 }
 
+std::vector<std::uint64_t> growing_sizes(std::uint64_t first, std::uint64_t last, std::uint64_t factor) {
+  std::vector<std::uint64_t> sizes;
+  for (std::uint64_t size = first; size <= last; size *= factor) {
+    sizes.push_back(size);
+    if (size > last / factor) break;  // and the product may not overflow
+  }
+  return sizes;
+}
+
 std::vector<std::string> split_list(std::string_view text) {
   std::vector<std::string> parts;
   while (true) {

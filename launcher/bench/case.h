@@ -84,6 +84,9 @@ BufferBytes buffers_for(std::span<const Case> cases);
 /// Returns every case in its out-of-place and, if it has one, its in-place form.
 std::vector<Case> in_both_places(std::span<const Case> cases);
 
+/// Returns first, first · factor, … up to `last` bytes. Precondition: first ≥ 1, factor ≥ 2.
+std::vector<std::uint64_t> growing_sizes(std::uint64_t first, std::uint64_t last, std::uint64_t factor);
+
 /// Splits "a,b,c" at the commas. Empty parts are kept, so that callers can refuse them.
 std::vector<std::string> split_list(std::string_view text);
 

@@ -8,6 +8,7 @@
 #include "launcher/refuse.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
+#include "transport/shm/node_memory.h"
 #include "transport/suggest.h"
 
 #include <fmt/format.h>
@@ -27,6 +28,7 @@ using bench::Case;
 using bench::Kind;
 
 constexpr std::int64_t kMostIterations = 1'000'000;
+constexpr std::string_view kUsualSizes = "8,1K,64K,1M,64M";
 constexpr double kLongestRow = 3600;
 
 std::vector<std::string> operations() {
@@ -50,6 +52,18 @@ std::vector<Kind> parse_operations(const std::string& text) {
   }
   return kinds;
 }
+
+constexpr std::uint64_t kMostStepFactor = 1 << 20;
+
+/// Parses a first or last size.
+struct Bound {
+  std::uint64_t operator()(const std::string& option, const std::string& text) const {
+    const std::uint64_t bytes = parse_size(option, text);
+    if (bytes == 0) refuse(fmt::format("{} {}: no bytes; try {} 8", option, text, option));
+    return bytes;
+  }
+  std::string print(std::uint64_t bytes) const { return format_size(bytes); }
+};
 
 std::vector<std::uint64_t> parse_sizes(const std::string& text) {
   std::vector<std::uint64_t> sizes;
@@ -90,7 +104,12 @@ Choice<Reduction> reductions() {
 /// The options of `bench`, each with its default.
 struct BenchOptions {
   std::string ops;
-  std::string sizes = "8,1K,64K,1M,64M";
+  std::string sizes = std::string(kUsualSizes);
+  // nccl-tests' options, with its defaults.
+  Given<std::uint64_t> first{std::uint64_t{32} << 20};
+  Given<std::uint64_t> last{std::uint64_t{32} << 20};
+  Given<std::uint64_t> factor{2};
+  std::string gpus;
   Given<DType> dtype{DType::f32};
   Given<Reduction> reduction{Reduction::sum};
   Given<std::uint64_t> iterations{0};  ///< 0: --iters auto
@@ -111,11 +130,13 @@ class BenchCommand final : public Command {
             .multiplies = false};
   }
   void declare(OptionTable& table) override;
+  void hand_over(GlobalOptions& global) const override;
   void validate(const GlobalOptions& global) override;
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
   void refuse_ignored(std::span<const bench::Kind> kinds) const;
+  std::vector<std::uint64_t> sizes() const;
   void print_head(Context& context, ReportSink& sink, int cores, bool several_machines, const std::string& transports) const;
   void measure(Context& context, ReportSink& sink, int cores, bool several_machines) const;
 
@@ -132,6 +153,13 @@ void BenchCommand::declare(OptionTable& table) {
   table.add("--sizes SIZE[,SIZE...]", options_.sizes,
             "bytes of the whole buffer (gathered output, unscattered input), separated by commas; a size that doesn't divide is "
             "rounded down, and left out at 0");
+  using enum Trait;
+  table.add("-b,--minbytes SIZE", options_.first, "first size, where -b, -e or -f replace --sizes; default: 32M", Bound{},
+            computed);
+  table.add("-e,--maxbytes SIZE", options_.last, "largest size; default: 32M", Bound{}, computed);
+  table.add("-f,--stepfactor N", options_.factor, "each size is N times the one before; default: 2", Whole{2, kMostStepFactor},
+            computed);
+  table.add("-g N", options_.gpus, "ranks: the same as -n N", computed);
   table.add("--dtype TYPE", options_.dtype, "element type: {}", element_types());
   table.add("--op REDUCTION", options_.reduction, "what all_reduce, reduce and reduce_scatter do: {}", reductions());
   table.add("--iters auto|N", options_.iterations,
@@ -147,6 +175,31 @@ void BenchCommand::declare(OptionTable& table) {
   table.add(
       "--check,!--no-check", options_.check,
       "compare every element of every output in a pass of its own, with fresh data in each iteration (on unless --no-check)");
+}
+
+void BenchCommand::hand_over(GlobalOptions& global) const {
+  if (options_.gpus.empty()) return;
+  if (global.ranks.given())
+    refuse(fmt::format("-g {} and -n {}: they say the same; give one of them", options_.gpus, global.ranks.text));
+  parse_integer("-g", options_.gpus, 1, shm::kMaxLocalRanks);
+  global.ranks.text = options_.gpus;
+}
+
+/// Returns the bytes that --sizes lists, or those between -b and -e.
+std::vector<std::uint64_t> BenchCommand::sizes() const {
+  const BenchOptions& of = options_;
+  const auto text_of = [](const Given<std::uint64_t>& bytes) { return bytes.given() ? bytes.text : format_size(bytes); };
+  for (const auto& [option, given] : {std::pair("-b", &of.first), {"-e", &of.last}, {"-f", &of.factor}}) {
+    if (given->given() && of.sizes != kUsualSizes)
+      refuse(fmt::format("{} {}: --sizes {} lists the sizes; give one of them", option, given->text, of.sizes));
+  }
+  if (!of.first.given() && !of.last.given() && !of.factor.given()) return parse_sizes(of.sizes);
+  if (of.first > of.last) {
+    refuse(of.last.given() ? fmt::format("-e {}: less than -b {}; try -e {}", of.last.text, text_of(of.first), text_of(of.first))
+                           : fmt::format("-b {}: more than -e {}, the last size if none is given; try -e {}", of.first.text,
+                                         text_of(of.last), of.first.text));
+  }
+  return bench::growing_sizes(of.first, of.last, of.factor);
 }
 
 /// Refuses options that would change nothing.
@@ -169,7 +222,7 @@ void BenchCommand::refuse_ignored(std::span<const Kind> kinds) const {
 void BenchCommand::validate(const GlobalOptions& global) {
   std::vector<Kind> kinds = parse_operations(options_.ops);
   refuse_ignored(kinds);
-  const std::vector<std::uint64_t> sizes = parse_sizes(options_.sizes);
+  const std::vector<std::uint64_t> sizes = this->sizes();
   pace_ = {.iterations = options_.iterations, .min_seconds = options_.min_seconds, .max_seconds = options_.max_seconds};
 
   if (global.ranks < 2 && std::find(kinds.begin(), kinds.end(), Kind::pingpong) != kinds.end()) {
@@ -196,8 +249,10 @@ void BenchCommand::validate(const GlobalOptions& global) {
   for (bench::Case& each : cases_) each.reduction = options_.reduction;
   if (cases_.empty()) {
     const std::uint64_t smallest = size_of(options_.dtype) * static_cast<std::uint64_t>(global.ranks);
-    refuse(fmt::format("--sizes {}: too small to give each of {} ranks an element of {}; try --sizes {}", options_.sizes,
-                       global.ranks, tsprun::name(options_.dtype.value), format_size(smallest)));
+    const bool by_bounds = options_.first.given() || options_.last.given();
+    refuse(fmt::format("{0} {1}: too small to give each of {2} ranks an element of {3}; try {0} {4}",
+                       by_bounds ? "-e" : "--sizes", by_bounds ? format_size(options_.last) : options_.sizes, global.ranks,
+                       tsprun::name(options_.dtype.value), format_size(smallest)));
   }
 }
 

@@ -51,6 +51,9 @@ class Command {
   virtual void declare(OptionTable& table) { (void)table; }
   /// Changes what --help says besides options, examples and global options.
   virtual void describe(CLI::App& app) const { (void)app; }
+  /// Sets those global options that the command has under another name. Called before they are validated, when options have
+  /// texts and no values yet. Throws Error(Cause::refused).
+  virtual void hand_over(GlobalOptions& global) const { (void)global; }
   /// Checks the command's options together. Called after they were parsed and before anything starts. Throws
   /// Error(Cause::refused, "option value: why; what would work").
   virtual void validate(const GlobalOptions& global) { (void)global; }

@@ -32,6 +32,15 @@ TEST(BenchCases, SizesRoundDownToWhatTheOperationDividesAndEmptyRowsAreLeftOut) 
   EXPECT_EQ(rows, expected);
 }
 
+TEST(BenchCases, SizesGrowByAFactorUpToTheLast) {
+  using Sizes = std::vector<std::uint64_t>;
+  EXPECT_EQ(growing_sizes(8, 64, 2), (Sizes{8, 16, 32, 64}));
+  EXPECT_EQ(growing_sizes(8, 63, 2), (Sizes{8, 16, 32}));
+  EXPECT_EQ(growing_sizes(5, 5, 10), (Sizes{5}));
+  EXPECT_EQ(growing_sizes(6, 5, 2), Sizes{});
+  EXPECT_EQ(growing_sizes(std::uint64_t{1} << 62, UINT64_MAX, 2), (Sizes{std::uint64_t{1} << 62, std::uint64_t{1} << 63}));
+}
+
 TEST(BenchCases, PingpongHasNoRowOnOneRank) {
   const std::array<std::uint64_t, 1> sizes = {64};
   EXPECT_TRUE(make_cases(std::array{Kind::pingpong}, sizes, DType::f32, 1).empty());

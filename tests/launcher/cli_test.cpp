@@ -162,6 +162,20 @@ TEST(CommandLine, CommandsSayWhatIsMissingOrTooMuchInSentences) {
   expect_refused({"bench", "all", "--min-time", "soon"}, "--min-time soon: not a number; numbers from 0 to 3600 work; try 0.3");
 }
 
+TEST(CommandLine, BenchTakesTheSizesAndRanksOfNcclTests) {
+  expect_refused({"bench", "pingpong", "-g", "1", "-b", "8", "-e", "64", "-f", "2"}, "bench pingpong: needs two ranks; try -n 2");
+  expect_refused({"bench", "all", "-g", "2", "-n", "2"}, "-g 2 and -n 2: they say the same; give one of them");
+  expect_refused({"bench", "all", "-g", "0"}, "-g 0: 1 to 1024 work; try 1");
+  expect_refused({"-n", "2", "bench", "all", "-b", "64M"},
+                 "-b 64M: more than -e 32M, the last size if none is given; try -e 64M");
+  expect_refused({"-n", "2", "bench", "all", "-e", "1K"}, "-e 1K: less than -b 32M; try -e 32M");
+  expect_refused({"-n", "2", "bench", "all", "-b", "0"}, "-b 0: no bytes; try -b 8");
+  expect_refused({"-n", "2", "bench", "all", "-f", "1"}, "-f 1: 2 to 1048576 work");
+  expect_refused({"-n", "2", "bench", "all", "-f", "4", "--sizes", "8"}, "-f 4: --sizes 8 lists the sizes; give one of them");
+  expect_refused({"-n", "2", "bench", "all_gather", "-b", "1", "-e", "4"},
+                 "-e 4: too small to give each of 2 ranks an element of f32; try -e 8");
+}
+
 TEST(CommandLine, OptionsThatWouldChangeNothingAreRefused) {
   expect_refused({"-n", "2", "bench", "all_gather,pingpong", "--op", "max"},
                  "--op max: bench all_gather,pingpong sums nothing; leave it out");
