@@ -131,6 +131,8 @@ int run_built_in(const StartPlan& plan, int rank, ReportSink& sink) {
                          {"MASTER_ADDR", plan.master_address},
                          {"MASTER_PORT", std::to_string(plan.master_port)},
                          {"TSP_NODE_FD", std::to_string(plan.memory->descriptor())}};
+  const auto& more = plan.spec->environment;
+  program.environment.insert(program.environment.end(), more.begin(), more.end());
   if (const std::vector<std::string>& faults = plan.spec->global->faults.texts; !faults.empty())
     program.environment.emplace_back("TSP_FAULTS", fmt::format("{}", fmt::join(faults, ";")));
   if (const std::uint64_t budget = plan.spec->global->mem_per_rank; budget != 0)

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tsprun::detail::launcher {
@@ -57,6 +58,9 @@ struct JobSpec {
 
   /// Program of `run` and its arguments, used if rank_main is empty.
   std::vector<std::string> program = {};
+
+  /// Variables that the program gets besides those that tell a rank its place.
+  std::vector<std::pair<std::string, std::string>> environment = {};
 };
 
 /// Runs a job to its end. Prints the verdict if it failed, sets `failure` in the report, and merges in what rank 0 put into its

@@ -7,11 +7,14 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace tsprun::detail::launcher {
 
@@ -27,6 +30,20 @@ class UsageWithProgram : public HelpFormatter {
     return usage + " -- PROGRAM [ARGUMENT...]\n";
   }
 };
+
+/// Returns the variable that keeps each rank's libraries from starting a thread for every core of the machine, as torchrun sets
+/// it: where several ranks share the machine and nobody has set it. Says so.
+std::vector<std::pair<std::string, std::string>> threads_variable(const GlobalOptions& global) {
+  constexpr const char* kVariable = "OMP_NUM_THREADS";
+  if (std::getenv(kVariable) != nullptr) return {};
+  // The default of --threads is for tsprun's own kernels: a program may have threads of other kinds.
+  const bool typed = global.threads.given();
+  if (!typed && ranks_here(global).count == 1) return {};
+  const int threads = typed ? global.threads.value : 1;
+  spdlog::info("{}={} for each rank, as it isn't set{}", kVariable, threads,
+               typed ? "" : fmt::format("; with {}=N its libraries may start N threads", kVariable));
+  return {{kVariable, std::to_string(threads)}};
+}
 
 class Run : public Command {
  public:
@@ -53,7 +70,8 @@ class Run : public Command {
     app.formatter(std::make_shared<UsageWithProgram>(prose_columns()));
     app.footer(
         "Everything after -- is the program and its arguments. It finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
-        "MASTER_ADDR and MASTER_PORT in its environment. Rank 0 has stdin, the others /dev/null. The exit code is that of the "
+        "MASTER_ADDR and MASTER_PORT in its environment, and OMP_NUM_THREADS: --threads, or 1 beside other ranks, where it isn't "
+        "set. Rank 0 has stdin, the others /dev/null. The exit code is that of the "
         "first rank that failed, or 128 + its signal.");
   }
 
@@ -69,6 +87,7 @@ class Run : public Command {
     JobSpec spec;
     spec.global = &global;
     spec.program = global.program;
+    spec.environment = threads_variable(global);
     const std::uint64_t within_ns = save_within_ * 1'000'000'000;
     spec.patience = {.after_signal_ns = within_ns, .after_failure_ns = save_within_.given() ? within_ns : 0};
     return run_job(spec, report);

@@ -185,6 +185,22 @@ TEST(RunEnvironment, TellsARankItsPlace) {
   }
 }
 
+TEST(RunEnvironment, HasOneThreadOfOpenMPUnlessSomebodySaysOtherwise) {
+  const auto answer = [](std::vector<std::string> words, const std::string& before) {
+    words.insert(words.begin(), {"env", before.empty() ? "-uOMP_NUM_THREADS" : before, tsprun_path()});
+    words.insert(words.end(), {"run", "--", "sh", "-c", "echo ${OMP_NUM_THREADS-unset}"});
+    return run_program(words);
+  };
+  const Finished usual = answer({"-n", "2", "--no-prefix"}, "");
+  EXPECT_EQ(usual.out, "1\n1\n") << usual.describe();
+  EXPECT_NE(usual.err.find("OMP_NUM_THREADS=1 for each rank, as it isn't set"), std::string::npos) << usual.describe();
+  const Finished set = answer({"-n", "2", "--no-prefix"}, "OMP_NUM_THREADS=3");
+  EXPECT_EQ(set.out, "3\n3\n") << set.describe();
+  EXPECT_EQ(set.err.find("OMP_NUM_THREADS"), std::string::npos) << set.describe();
+  EXPECT_EQ(answer({"-n", "1"}, "").out, "unset\n");
+  EXPECT_EQ(answer({"-n", "1", "--threads", "2"}, "").out, "2\n");
+}
+
 /// Checks that the library's log in a rank obeys tsprun's options.
 TEST(RunEnvironment, TellsHowMuchIsToBeSaid) {
   const auto level = [](std::vector<std::string> words) {

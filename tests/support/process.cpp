@@ -47,6 +47,9 @@ std::vector<std::string> make_environment(const ProcessOptions& options, const s
     if (!is_starters(*entry) && !options.environment.contains(text.substr(0, text.find('=')))) entries.push_back(text);
   }
   for (const auto& [name, value] : options.environment) entries.push_back(std::string(name).append("=").append(value));
+  // Else `tsprun run` says that it sets it.
+  if (std::getenv("OMP_NUM_THREADS") == nullptr && !options.environment.contains("OMP_NUM_THREADS"))
+    entries.emplace_back("OMP_NUM_THREADS=1");
   entries.push_back(mark);
   return entries;
 }
