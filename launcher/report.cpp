@@ -6,12 +6,14 @@
 #include "launcher/model/trace_file.h"
 #include "launcher/outputs.h"
 #include "transport/cause.h"
+#include "transport/machine.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <fcntl.h>
 #include <fstream>
 #include <iterator>
@@ -25,8 +27,29 @@ namespace tsprun::detail::launcher {
 using nlohmann::ordered_json;
 
 namespace {
+
 constexpr const char* kSteps = "steps";
+
+/// Returns the processor's name, as the kernel shows it; null: it doesn't.
+ordered_json processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return nullptr;
 }
+
+/// Returns the time, such as "2026-03-01T09:30:00Z".
+std::string time_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc)};
+}
+
+}  // namespace
 
 Report::Report(const std::string& path) : path_(path), wanted_(!path.empty()), root_(ordered_json::object()) {
   if (path_.empty()) return;
@@ -79,6 +102,7 @@ bool Report::is_others() const {
 
 void Report::begin(const std::string& command, const GlobalOptions& global, bool has_ranks) {
   root_["command"] = command;
+  root_["origin"] = origin_json(global);
   if (global.several_machines) node_ = global.node_rank.value;
   ranks_ = global.ranks;
   nodes_ = global.nodes;
@@ -188,6 +212,15 @@ std::string Report::store(const std::function<void(const Take&)>& contents) {
   if (!trouble.empty()) return fmt::format("--json {}: {}", path_, trouble);
   if (!cut) return fmt::format("--json {}: cutting off what it held before: {}", path_, std::strerror(errno));
   return {};
+}
+
+ordered_json origin_json(const GlobalOptions& global) {
+  ordered_json options = ordered_json::array();
+  for (const auto& [name, value] : global.typed) options.push_back({{"name", name}, {"value", value}});
+  return {{"version", TSP_VERSION},           {"began", time_now()},
+          {"host", machine::host_name()},     {"processor", processor_name()},
+          {"cores", machine::usable_cores()}, {"words", global.words},
+          {"program", global.program},        {"options", std::move(options)}};
 }
 
 Failure refusal(const std::string& detail) { return {.cause = Cause::refused, .detail = detail}; }

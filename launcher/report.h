@@ -36,8 +36,8 @@ class Report {
   /// is wanted, and is written nowhere.
   static Report of_one_job(const Report& whole);
 
-  /// Sets the keys that every command has: command, kernels, failure (null), and with ranks layout, ranks, nodes, dtype (null),
-  /// verify, reassociate, transports.
+  /// Sets the keys that every command has: command, origin, kernels, failure (null), and with ranks layout, ranks, nodes, dtype
+  /// (null), verify, reassociate, transports.
   void begin(const std::string& command, const GlobalOptions& global, bool has_ranks);
   /// Returns true if there is a file to write, or a report that takes from this one and has such a file.
   bool wanted() const { return wanted_; }
@@ -81,6 +81,8 @@ class Report {
   std::uint64_t struck_faults_ = 0;
 };
 
+/// Returns the report's `origin` object, which says which run it is of: version, time, machine and options.
+nlohmann::ordered_json origin_json(const GlobalOptions& global);
 /// Returns a failure with cause refused and no rank.
 Failure refusal(const std::string& detail);
 /// Returns a failure as the report's `failure` object. signal, exit_code, op and seq are null where they don't apply. `ranks`,
