@@ -1,7 +1,8 @@
 // The command `compare`: see compare.h. compare_table.cpp makes rows and tables.
 #include "launcher/commands/compare.h"
-#include "launcher/columns.h"
 
+#include "launcher/columns.h"
+#include "launcher/commands/compare_reports.h"
 #include "launcher/model/audit.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/model_rank.h"
@@ -16,11 +17,13 @@
 #include "transport/posix.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 namespace tsprun::detail::launcher {
 
@@ -124,7 +127,8 @@ std::vector<ComparePoint> compare_points(const CompareOptions& options, const Mo
 void CompareOptions::declare(OptionTable& table) {
   using enum Trait;
   table.group("Compare");
-  declare_sweep(table, required);
+  table.add("FILES", reports, "two reports of --json: nothing is run, and what differs is listed, a line each", reads);
+  declare_sweep(table);
   table.add("--forward", forward_only, "forward passes only");
   table.add("--steps N", steps, "measured steps of each job, after one that isn't", Whole{1, kMostStepsOfAPoint});
   table.add("--csv FILE", csv, "write the table to FILE too; -: to stdout, and everything else to stderr", per_node | writes);
@@ -135,7 +139,46 @@ void CompareCommand::declare(OptionTable& table) {
   options_.declare(table);
 }
 
+/// Refuses what nobody looks at where two reports are compared.
+void CompareCommand::validate_reports() const {
+  for (const auto& [option, text] : {std::pair("--layouts", options_.layouts),
+                                     {"--seqs", options_.sequences},
+                                     {"--batches", options_.batches},
+                                     {"--configs", options_.configs},
+                                     {"--csv", options_.csv},
+                                     {"--config", model_.config},
+                                     {"--model", model_.model}}) {
+    if (!text.empty())
+      refuse(fmt::format("{} {}: two reports are compared as they are; leave it or the files out", option, text));
+  }
+  if (options_.reports.size() != 2)
+    refuse(fmt::format("compare {}: two reports are compared with each other, such as a.json b.json",
+                       fmt::join(options_.reports, " ")));
+}
+
+/// Prints how two reports differ.
+int CompareCommand::run_reports(Report& report) const {
+  const std::string& first = options_.reports[0];
+  const std::string& second = options_.reports[1];
+  for (const char* key : {"layout", "ranks", "dtype", "transports"}) report.root().erase(key);
+  const std::vector<ReportDifference> differences = report_differences(read_report(first), read_report(second));
+  ordered_json& rows = report.root()["differences"] = ordered_json::array();
+  for (const auto& [what, one, other] : differences)
+    rows.push_back({{"what", what},
+                    {"first", one.is_string() ? one : ordered_json(one.dump())},
+                    {"second", other.is_string() ? other : ordered_json(other.dump())}});
+  if (differences.empty()) print("{} and {} say the same\n", first, second);
+  else print_lines(differences_table(differences, first, second).lines(table_columns()));
+  return 0;
+}
+
 void CompareCommand::validate(const GlobalOptions& global) {
+  if (!options_.reports.empty()) {
+    validate_reports();
+    return;
+  }
+  if (options_.layouts.empty())
+    refuse("compare: --layouts SPEC[;SPEC...] is missing, or two reports; `tsprun compare --help` has examples");
   if (global.layout.given())
     refuse(fmt::format("--layout {}: compare takes several; try --layouts \"{};…\"", global.layout.text, global.layout.text));
   if (global.ranks.given()) refuse(fmt::format("-n {}: each of --layouts says how many ranks it has", global.ranks.text));
@@ -149,6 +192,7 @@ void CompareCommand::validate(const GlobalOptions& global) {
 }
 
 int CompareCommand::run(const GlobalOptions& global, Report& report) {
+  if (!options_.reports.empty()) return run_reports(report);
   for (const char* key : {"layout", "ranks", "transports"}) report.root().erase(key);  // each row has its own
   report_model(report, points_.front().model);
   for (const char* key : {"batch", "seq"}) report.root().erase(key);

@@ -19,7 +19,8 @@ namespace tsprun::detail::launcher {
 struct CompareOptions : SweepOptions {
   bool forward_only = false;
   Given<std::uint64_t> steps{3};
-  std::string csv;  ///< file to write; empty: none
+  std::string csv;                   ///< file to write; empty: none
+  std::vector<std::string> reports;  ///< two files to be put beside each other instead of running jobs; empty: none
 
   /// Adds the rows of the options.
   void declare(OptionTable& table);
@@ -48,10 +49,10 @@ class CompareCommand final : public Command {
  public:
   CommandFacts facts() const override {
     return {.name = "compare",
-            .help = "the same model and data under several layouts: one table",
+            .help = "the same model and data under several layouts: one table; or two reports: what differs",
             .examples =
-                {"tsprun compare --layouts 'tsp=4;tp=4;tp=2,sp=2' --config micro --data book.txt",
-                 "tsprun compare --layouts 'tsp=2;tp=2' --config micro --seqs 256,512,1024 --data book.txt --csv measured.csv"},
+                {"tsprun compare --layouts 'tsp=2;tp=2' --config micro --seqs 256,512,1024 --data book.txt --csv measured.csv",
+                 "tsprun compare monday.json tuesday.json"},
             .ranks = RankUse::jobs};
   }
   void declare(OptionTable& table) override;
@@ -59,6 +60,9 @@ class CompareCommand final : public Command {
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
+  void validate_reports() const;
+  int run_reports(Report& report) const;
+
   CompareOptions options_;
   ModelCommandOptions model_;
   std::vector<ComparePoint> points_;
