@@ -16,7 +16,7 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-constexpr std::size_t kBytes = 256;
+constexpr std::size_t kByteIds = 256;
 constexpr std::uint64_t kLargestText = std::uint64_t{1} << 36;
 constexpr const char* kTokenizerFile = "tokenizer.json";
 
@@ -48,7 +48,7 @@ ModelText ModelText::without_tokenizer(const ModelCommandOptions& model) {
         fmt::format("the model's tokenizer is {}, and only {} is read", (model.source / other).string(), kTokenizerFile);
     return text;
   }
-  if (model.shape.vocabulary == kBytes) return text;
+  if (model.shape.vocabulary == kByteIds) return text;
   text.why_not_ = fmt::format("{} has no {}, and a vocabulary of {} isn't that of bytes",
                               folder ? model.source.string() : model.shape.name, kTokenizerFile, model.shape.vocabulary);
   return text;
@@ -124,7 +124,7 @@ std::string TokenText::add(std::span<const Token> ids) {
   std::string text;
   for (const Token id : ids) {
     if (stream_) text += stream_->add(id);
-    else if (ids_are_bytes_ && static_cast<std::size_t>(id) < kBytes) text += static_cast<char>(id);
+    else if (ids_are_bytes_ && static_cast<std::size_t>(id) < kByteIds) text += static_cast<char>(id);
     else text += fmt::format("<{}>", id);
   }
   return stream_ ? text : bytes_.add(text);
