@@ -192,6 +192,17 @@ TEST_P(Store, WhoHasGreetedIsNotDrivenOutByStrangers) {
   EXPECT_TRUE(shake(one));
 }
 
+/// The proof of a client of a busy machine comes only after a silent stranger behind it was dropped for its silence.
+TEST_P(Store, WhoHasGreetedHasTimeForItsProof) {
+  tls::Channel one = member(dial());
+  ASSERT_TRUE(one.shake());  // as far as a greeting
+  const posix::UniqueFd silent = dial();
+  bool dropped = false;
+  for (int i = 0; i < 15 && !dropped; ++i) dropped = is_dropped(silent.get());
+  EXPECT_TRUE(dropped);
+  EXPECT_TRUE(shake(one));
+}
+
 #if !defined(TSP_SANITIZE_ADDRESS)  // as few_descriptors.h
 
 using test::FewDescriptors;

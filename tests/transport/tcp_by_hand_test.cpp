@@ -1,6 +1,7 @@
 // A tcp transport and a peer made by hand, which proves itself or doesn't, sends nonsense, or leaves; with TLS and without.
 
 #include "tests/support/few_descriptors.h"
+#include "tests/support/patience.h"
 #include "tests/transport/tcp_lanes.h"
 #include "transport/posix.h"
 #include "transport/tcp/address.h"
@@ -18,6 +19,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <poll.h>
 #include <span>
 #include <string>
 #include <sys/socket.h>
@@ -161,6 +163,22 @@ TEST_P(ByHand, WhoHasGreetedIsNotDrivenOutByStrangers) {
     strangers.push_back(std::move(peer_));
   }
   for (int i = 0; i < 100; ++i) zero_.progress();
+  peer_ = std::move(greeted);
+  shake();
+  EXPECT_TRUE(zero_.connected(1));
+}
+
+/// The proof of a rank of a busy machine comes only after a silent stranger behind it was dropped for its silence.
+TEST_P(ByHand, WhoHasGreetedHasTimeForItsProof) {
+  dial();
+  ASSERT_TRUE(peer_.shake());  // as far as a greeting
+  tls::Channel greeted = std::move(peer_);
+  dial();
+  EXPECT_TRUE(test::until(30, [&] {
+    zero_.progress();
+    pollfd end{peer_.descriptor(), POLLIN, 0};
+    return ::poll(&end, 1, 0) > 0;
+  }));
   peer_ = std::move(greeted);
   shake();
   EXPECT_TRUE(zero_.connected(1));

@@ -21,9 +21,11 @@ namespace tsprun::detail::bootstrap {
 
 namespace {
 
-/// Limits for accepted sockets before their proof: the time that it may take; how many may wait that haven't sent a valid
-/// greeting, and how many that have (such as the ranks of a large node); how many are accepted before other clients are served.
-constexpr std::uint64_t kHandshake_ns = 5'000'000'000;
+/// Limits for accepted sockets before their proof: how long they may be silent; how much longer those may take that have sent a
+/// valid greeting, such as ranks of a machine that has more to do than it can; how many may wait that haven't sent one, and how
+/// many that have (such as the ranks of a large node); how many are accepted before other clients are served.
+constexpr std::uint64_t kSilence_ns = 5'000'000'000;
+constexpr std::uint64_t kProof_ns = 55'000'000'000;
 constexpr std::size_t kMostStrangers = 64;
 constexpr std::size_t kMostGreeted = 1024;
 constexpr int kAcceptAtOnce = 16;
@@ -93,7 +95,7 @@ void StoreServer::pump() {
   const std::uint64_t now = posix::now_ns();
   std::vector<int> late;
   for (auto& [descriptor, client] : clients_) {
-    if (!client.link.ready() && client.deadline_ns <= now) late.push_back(descriptor);
+    if (!client.link.ready() && client.deadline_ns + (client.link.greeted() ? kProof_ns : 0) <= now) late.push_back(descriptor);
   }
   for (const int descriptor : late) {
     refusals_.refused(clients_.at(descriptor).address, "it didn't prove itself in time");
@@ -119,7 +121,7 @@ void StoreServer::accept(int listener) {
     try {
       clients_.emplace(descriptor,
                        Client{StoreLink(tls::Channel::acceptor(std::move(arrival.socket), credentials_, ConnectionUse::store, 0)),
-                              arrival.from.print(), posix::now_ns() + kHandshake_ns});
+                              arrival.from.print(), posix::now_ns() + kSilence_ns});
     } catch (const Error& error) {
       refusals_.refused(arrival.from.print(), error.what());  // this connection can't be served; the job goes on
       continue;

@@ -81,7 +81,7 @@ class StoreServer {
   struct Client {
     StoreLink link;
     std::string address;            ///< for the log
-    std::uint64_t deadline_ns = 0;  ///< for its proof
+    std::uint64_t deadline_ns = 0;  ///< for its greeting
     bool room_wanted = false;
     std::vector<std::string> prefixes{};
     std::string asked_too_much{};  ///< why its link ends; empty: it goes on

@@ -25,10 +25,10 @@ constexpr std::uint64_t kListener = 0;
 constexpr std::uint64_t kJoiningBase = std::uint64_t{1} << 62;
 constexpr std::uint64_t kPeerBase = std::uint64_t{1} << 61;
 
-/// Limits for accepted sockets before their proof: the time that it may take; how many may wait silently (those that have sent
-/// a valid greeting have as many places more as there are ranks); how many are accepted in one round of progress, so that peers
-/// are served in between.
-constexpr std::uint64_t kHandshake_ns = 5'000'000'000;
+/// Limits for accepted sockets before their proof: how long they may be silent (those that have sent a valid greeting have the
+/// job's timeout more: their machine may be busy); how many may wait silently (those that have greeted have as many places more
+/// as there are ranks); how many are accepted in one round of progress, so that peers are served in between.
+constexpr std::uint64_t kSilence_ns = 5'000'000'000;
 constexpr std::size_t kMostStrangers = 64;
 constexpr int kAcceptAtOnce = 16;
 constexpr int kEvents = 64;
@@ -152,7 +152,7 @@ void TcpTransport::accept_strangers() {
       watch(arrival.socket.get(), kJoiningBase + id, false);
       joining_.emplace(id, Joining{.channel = tls::Channel::acceptor(std::move(arrival.socket), {options_.secret, options_.tls},
                                                                      bootstrap::ConnectionUse::lanes, options_.rank),
-                                   .deadline_ns = posix::now_ns() + std::min(kHandshake_ns, options_.timeout_ns),
+                                   .deadline_ns = posix::now_ns() + std::min(kSilence_ns, options_.timeout_ns),
                                    .address = arrival.from.print()});
     } catch (const Error& error) {
       refusals_.refused(arrival.from.print(), error.what());
@@ -244,12 +244,17 @@ void TcpTransport::give_up(std::uint64_t id, const std::string& why) {
   else refusals_.refused(node.mapped().address, why);
 }
 
+/// Returns when a handshake is given up: who has greeted has the job's timeout more.
+std::uint64_t TcpTransport::end_ns(const Joining& joining) const {
+  return joining.deadline_ns + (joining.peer < 0 && joining.channel.greeted() ? options_.timeout_ns : 0);
+}
+
 /// Gives up handshakes that take too long.
 void TcpTransport::expire() {
   const std::uint64_t now = posix::now_ns();
   for (auto each = joining_.begin(); each != joining_.end();) {
     const auto next = std::next(each);
-    if (each->second.deadline_ns <= now) give_up(each->first, "it didn't prove itself in time");
+    if (end_ns(each->second) <= now) give_up(each->first, "it didn't prove itself in time");
     each = next;
   }
 }
@@ -297,7 +302,7 @@ bool TcpTransport::progress() {
 
 std::uint64_t TcpTransport::arm() {
   std::uint64_t first = kNoDeadline;
-  for (const auto& [id, joining] : joining_) first = std::min(first, joining.deadline_ns);
+  for (const auto& [id, joining] : joining_) first = std::min(first, end_ns(joining));
   return first;
 }
 

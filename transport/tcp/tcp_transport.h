@@ -70,8 +70,8 @@ class TcpTransport final : public Endpoint {
   /// A socket whose other end hasn't yet proved that it knows the secret.
   struct Joining {
     tls::Channel channel;
-    int peer = -1;  ///< rank that this end dialed; -1: the socket was accepted
-    std::uint64_t deadline_ns = 0;
+    int peer = -1;                  ///< rank that this end dialed; -1: the socket was accepted
+    std::uint64_t deadline_ns = 0;  ///< for all if this end dialed, else for the greeting
     bool room_wanted = false;
     SocketAddress where{};  ///< address that this end dialed
     std::string address{};  ///< address of the other end if it was accepted, for the log
@@ -87,6 +87,7 @@ class TcpTransport final : public Endpoint {
   void lost(std::uint64_t id, int error);
   void give_up(std::uint64_t id, const std::string& why);
   void admit(std::uint64_t id);
+  std::uint64_t end_ns(const Joining& joining) const;
   void expire();
 
   TcpOptions options_;
