@@ -1,6 +1,6 @@
 # Read by ctest once it knows the tests: those that repeat, with more shapes, ranks or calls, code that other tests run, too, or that run
 # built-in commands as processes, whose parts the tests of layers and launcher run. tools/test.sh --full, which has to fit into an hour,
-# leaves out their label, long, under OpenBLAS and the sanitizers. `tools/test.sh openblas`, `asan` and `tsan` run them.
+# leaves out their label, long, under the sanitizers. `tools/test.sh asan` and `tsan` run them.
 set(long
     # One of each kind stays.
     "^core\\.All/Growth.*/(all_gather|all_to_all|broadcast|gather|recv|reduce|reduce_scatter|scatter|send)$"

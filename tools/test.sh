@@ -3,21 +3,21 @@
 #
 #   tools/test.sh          release build, all tests but the slow ones
 #   tools/test.sh --full   besides: the slow ones, the sanitizers and fuzzing, built by clang++, clang-format and clang-tidy
-#   tools/test.sh PART...  only these: release openblas asan tsan fuzz format tidy, those of --full, and two more:
-#                          clang, the release build by clang++; arm, cross-built for aarch64 and run under qemu-user: the tests of
-#                          transport, most of core, and a training on four ranks
+#   tools/test.sh PART...  only these: release asan tsan fuzz format tidy, those of --full, and three more: openblas, the
+#                          release tests that multiply matrices, by OpenBLAS; clang, the release build by clang++; arm, cross-built
+#                          for aarch64 and run under qemu-user: the tests of transport, most of core, and a training on four ranks
 #
-# For time, --full leaves out the longest runs in the laboratory (label soak), and under OpenBLAS and the sanitizers what tests/long.cmake
-# names and comparisons with PyTorch. Its tidy doesn't read the tests, which the sanitizers' builds compile with clang++'s warnings, and of the
+# For time, --full leaves out the longest runs in the laboratory (label soak), and under the sanitizers what tests/long.cmake names and
+# comparisons with PyTorch. Its tidy doesn't read the tests, which the sanitizers' builds compile with clang++'s warnings, and of the
 # other sources only what changed since the commit in .ci/tidy-base, and what includes it. Parts that are named are whole; tidy then moves
-# that commit. Nor is clang in --full, since tidy reads the sources with that build's flags, nor, again for time, arm.
+# that commit. Nor is clang in --full, since tidy reads the sources with that build's flags, nor, again for time, openblas and arm.
 # A part that fails doesn't keep the others from running; what its failed tests printed stands once more at the end. The last line says
 # passed or failed, with the counts and which tests were skipped (each says why when it runs alone: ctest -V -R NAME); the exit code is 0
 # or 1, and 2 for a wrong argument.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-full=(release openblas asan tsan fuzz format tidy)
+full=(release asan tsan fuzz format tidy)
 chosen=("$@")
 soaks=()
 left_out=slow
@@ -34,10 +34,10 @@ if [ "$*" = --full ]; then
   tidied=$(cat "$root/.ci/tidy-base")
 fi
 for argument in "${chosen[@]}"; do
-  case " ${full[*]} clang arm " in
+  case " ${full[*]} openblas clang arm " in
     *" $argument "*) ;;
     *)
-      echo "test.sh: unknown argument '$argument'; give none, --full, or some of: ${full[*]} clang arm" >&2
+      echo "test.sh: unknown argument '$argument'; give none, --full, or some of: ${full[*]} openblas clang arm" >&2
       exit 2
       ;;
   esac
@@ -152,7 +152,7 @@ check_tidy() {
 run_part() {
   case $1 in
     release) part "release, all tests" build_and_test release "${soaks[@]}" ;;
-    openblas) TSP_GEMM=openblas part "openblas: matrix products by OpenBLAS" build_and_test release -LE "$left_out|torch" -R "$products" ;;
+    openblas) TSP_GEMM=openblas part "openblas: matrix products by OpenBLAS" build_and_test release -LE "slow|torch" -R "$products" ;;
     asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE "$left_out" ;;
     tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE "$left_out" ;;
     clang) part "clang: release by clang++" build_and_test clang -LE "slow|rdma" ;;
