@@ -20,7 +20,7 @@ namespace {
 using nlohmann::ordered_json;
 using Values = std::vector<std::pair<std::string, ordered_json>>;
 
-constexpr std::uintmax_t kLargestReport = std::uintmax_t{256} << 20;
+constexpr std::uintmax_t kLargestCompared = std::uintmax_t{256} << 20;
 
 /// Adds what stands for a list of steps.
 void take_steps(const ordered_json& steps, const std::string& path, Values& into) {
@@ -43,7 +43,7 @@ void take_steps(const ordered_json& steps, const std::string& path, Values& into
 void take(const ordered_json& value, const std::string& path, Values& into) {
   if (value.is_object()) {
     for (const auto& [key, each] : value.items()) {
-      const std::string inner = path.empty() ? key : path + "." + key;
+      const std::string inner = path.empty() ? key : fmt::format("{}.{}", path, key);
       if (path.empty() && key == "steps" && each.is_array()) take_steps(each, inner, into);
       else take(each, inner, into);
     }
@@ -74,7 +74,7 @@ std::string shown_cell(const ordered_json& value) {
 }  // namespace
 
 ordered_json read_report(const std::string& file) {
-  const std::string text = file::read_text(file, kLargestReport, "a report");
+  const std::string text = file::read_text(file, kLargestCompared, "a report");
   ordered_json report = ordered_json::parse(text, nullptr, false);
   if (!report.is_object() || !report.contains("command"))
     refuse(fmt::format("compare {}: it is no report; tsprun COMMAND --json FILE writes one", file));
