@@ -82,9 +82,9 @@ TEST_F(ModelWithATokenizer, ReadsDataAsItsTokenizerDoes) {
     EXPECT_EQ(loss_of(file), loss_of(ids)) << layout;
   }
   const auto losses = [&](const std::string& data) {
+    const json run = report({"train", "--resume", path("run"), "--data", data, "--steps", "3"});
     json found = json::array();
-    for (const json& step : report({"train", "--resume", path("run"), "--data", data, "--steps", "3"}).at("steps"))
-      found.push_back(step.at("loss"));
+    for (const json& step : run.at("steps")) found.push_back(step.at("loss"));
     std::filesystem::remove_all(path("run/step-000003"));
     return found;
   };

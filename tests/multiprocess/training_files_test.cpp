@@ -212,7 +212,8 @@ TEST_F(TrainingFiles, TheSameIdsTrainTheSameInEveryForm) {
                                      "--json", path("report.json")});
     EXPECT_EQ(run.end.code, 0) << run.describe();
     std::vector<double> found;
-    for (const json& step : report().at("steps")) found.push_back(step.at("loss").get<double>());
+    const json written = report();
+    for (const json& step : written.at("steps")) found.push_back(step.at("loss").get<double>());
     return found;
   };
   const std::vector<double> expected = losses("ids.bin");
