@@ -60,6 +60,8 @@ void check_training_tasks(const TaskList& tasks, std::size_t layers, std::size_t
     const std::size_t m = std::exchange(task.micro_batch, 0);
     if (m >= micro_batches || done[m] == each || task != of_one[done[m]]) return false;
     if (task.kind == TaskKind::backward && m != ended) return false;
+    // The head of the last one sums up the losses of all, and that of the first begins the sum of their gradients.
+    if (task.kind == TaskKind::forward && m > 0 && done[m - 1] <= done[m]) return false;
     if (++done[m] == each) ++ended;
     return true;
   };

@@ -48,8 +48,9 @@ using TaskList = std::vector<ModelTask>;
 /// Returns the list of a training step without a pipeline: forward and backward pass of each micro-batch, one after another.
 TaskList training_tasks(std::size_t layers, std::size_t micro_batches);
 /// Checks the list of a training step in which several micro-batches may be under way at once: each has its tasks of
-/// training_tasks(), in their order, its backward pass begins when those of earlier micro-batches have ended, so that gradients
-/// are added in order, and `reduce` and `update` come last. Throws std::logic_error that names the first task that is elsewhere.
+/// training_tasks(), in their order, each of its forward tasks behind that of the micro-batch before, its backward pass behind
+/// all of that one's, so that losses and gradients are added in order, and `reduce` and `update` come last. Throws
+/// std::logic_error that names the first task that is elsewhere.
 void check_training_tasks(const TaskList& tasks, std::size_t layers, std::size_t micro_batches);
 /// Returns the list of a forward pass alone: an evaluation's, or without the head a prompt's.
 TaskList forward_tasks(std::size_t layers, bool head = true);

@@ -100,6 +100,7 @@ TEST(Passes, OfAListThatIsNoStepAreRefused) {
   EXPECT_NO_THROW(check(training_tasks(2, 3)));
   for (const char* const order : kTogether) EXPECT_NO_THROW(check(in_order(order, 2))) << order;
   EXPECT_THROW(check(in_order("000111111000222222", 2)), std::logic_error);  // backward passes in another order
+  EXPECT_THROW(check(in_order("222000111000111222", 2)), std::logic_error);  // forward passes in another order
   EXPECT_THROW(check(in_order("00000011111122222", 2)), std::logic_error);   // one isn't ended
   EXPECT_THROW(check(in_order("000000111111", 2)), std::logic_error);        // one is missing
   EXPECT_THROW(check(training_tasks(1, 3)), std::logic_error);               // other layers
