@@ -25,10 +25,12 @@ constexpr std::uint64_t kListener = 0;
 constexpr std::uint64_t kJoiningBase = std::uint64_t{1} << 62;
 constexpr std::uint64_t kPeerBase = std::uint64_t{1} << 61;
 
-/// Limits for accepted sockets before their proof: how long they may be silent (those that have sent a valid greeting have the
-/// job's timeout more: their machine may be busy); how many may wait silently (those that have greeted have as many places more
-/// as there are ranks); how many are accepted in one round of progress, so that peers are served in between.
+/// Limits for accepted sockets before their proof: how long they may be silent; how much longer those may take that have sent a
+/// valid greeting and whose machine may be busy (at most the job's timeout); how many may wait silently (those that have greeted
+/// have as many places more as there are ranks); how many are accepted in one round of progress, so that peers are served in
+/// between.
 constexpr std::uint64_t kSilence_ns = 5'000'000'000;
+constexpr std::uint64_t kProof_ns = 55'000'000'000;
 constexpr std::size_t kMostStrangers = 64;
 constexpr int kAcceptAtOnce = 16;
 constexpr int kEvents = 64;
@@ -244,9 +246,9 @@ void TcpTransport::give_up(std::uint64_t id, const std::string& why) {
   else refusals_.refused(node.mapped().address, why);
 }
 
-/// Returns when a handshake is given up: who has greeted has the job's timeout more.
+/// Returns when a handshake is given up.
 std::uint64_t TcpTransport::end_ns(const Joining& joining) const {
-  return joining.deadline_ns + (joining.peer < 0 && joining.channel.greeted() ? options_.timeout_ns : 0);
+  return joining.deadline_ns + (joining.peer < 0 && joining.channel.greeted() ? std::min(kProof_ns, options_.timeout_ns) : 0);
 }
 
 /// Gives up handshakes that take too long.
