@@ -2,6 +2,7 @@
 """Runs programs beside it on ranks, and checks how their jobs end: check.py CASE TSPRUN PACKAGE_DIR."""
 
 import ast
+import contextlib
 import inspect
 import json
 import os
@@ -19,6 +20,7 @@ case, tsprun, package = sys.argv[1:]
 here = os.path.dirname(os.path.abspath(__file__))
 # Without GPUs: where there is one, PyTorch's PowerSGD hook waits for it, whatever device the tensors are on.
 environment = dict(os.environ, PYTHONPATH=package, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+deadline = time.monotonic() + 360  # of all that is forked: before ctest's, which would leave ranks behind that nobody watches
 port = 20000 + 16 * (os.getpid() % 560)  # lives.py takes the next ones, too
 if case in ("alone", "torchrun"):  # their processes are forked from this one, which imports torch for all of them
     os.environ.update(environment)
@@ -55,6 +57,7 @@ def forked(program, *arguments, **variables):
     sys.stdout.flush()
     if process := os.fork():
         return process, output
+    os.setsid()
     os.environ.update(variables)
     for stream in 1, 2:
         os.dup2(output.fileno(), stream)
@@ -64,22 +67,27 @@ def forked(program, *arguments, **variables):
 
 
 def ends(processes):
-    """Waits until all that forked() has started end, or ends them after 300 s; returns what became of them."""
-    codes, deadline = {}, time.monotonic() + 300
-    while len(codes) < len(processes):
+    """Waits until all that forked() has started end by themselves; returns what became of them. Nothing that they started stays behind."""
+    codes = {}
+    try:
+        while len(codes) < len(processes) and time.monotonic() < deadline:
+            for process, _ in processes:
+                if process not in codes:
+                    ended, status = os.waitpid(process, os.WNOHANG)
+                    if ended:
+                        codes[process] = os.waitstatus_to_exitcode(status)
+            time.sleep(0.05)
+    finally:
         for process, _ in processes:
-            if process not in codes:
-                if time.monotonic() > deadline:
-                    os.kill(process, signal.SIGKILL)
-                ended, status = os.waitpid(process, os.WNOHANG)
-                if ended:
-                    codes[process] = os.waitstatus_to_exitcode(status)
-        time.sleep(0.05)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process, signal.SIGKILL)
     done = []
     for process, output in processes:
         output.seek(0)
-        done.append(subprocess.CompletedProcess(process, codes[process], output.read(), ""))
+        done.append(subprocess.CompletedProcess(process, codes.get(process), output.read(), ""))
         print(f"process {len(done) - 1}:\n{done[-1].stdout}exit code {done[-1].returncode}")
+    hanging = [number for number, each in enumerate(done) if each.returncode is None]
+    assert not hanging, f"processes {hanging} didn't end by themselves"
     return done
 
 
