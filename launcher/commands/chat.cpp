@@ -156,7 +156,8 @@ class Conversation {
   }
 
  private:
-  /// Returns the tokens of the conversation with the next message; none: it ends. On other ranks than 0 none.
+  /// Returns the tokens of the conversation with the next message; none: it ends. On other ranks than 0 none. On a terminal a
+  /// message that can't be taken is refused, and the next one asked for; elsewhere the error ends the conversation.
   std::vector<Token> asked() {
     if (!session_.speaks()) return {};
     for (;;) {
@@ -167,11 +168,18 @@ class Conversation {
         return {};
       }
       if (line->empty()) continue;
-      check_utf8("stdin", *line);
-      messages_.push_back({{"role", "user"}, {"content", *line}});
-      std::vector<Token> ids = options_.reader.ids_within(options_.format->render(messages_, now_), "the conversation");
-      check(ids);
-      return ids;
+      const std::size_t before = messages_.size();
+      try {
+        check_utf8("stdin", *line);
+        messages_.push_back({{"role", "user"}, {"content", *line}});
+        std::vector<Token> ids = options_.reader.ids_within(options_.format->render(messages_, now_), "the conversation");
+        check(ids);
+        return ids;
+      } catch (const Error& error) {
+        if (!options_.terminal || error.cause() != Cause::refused) throw;
+        messages_.erase(messages_.begin() + static_cast<std::ptrdiff_t>(before), messages_.end());
+        session_.sink().text(fmt::format("not taken: {}\n", error.what()));
+      }
     }
   }
 
@@ -306,8 +314,16 @@ class ChatCommand final : public Command {
     Model model(session.rank(), session.mesh(), model_options(model_, false));
     fill_weights(session, model, model_);
     Conversation conversation(session, context, model, options_);
-    conversation.run();
-    if (session.speaks()) sink.set("chat", conversation.report());
+    const auto keep = [&] {
+      if (session.speaks()) sink.set("chat", conversation.report());
+    };
+    try {
+      conversation.run();
+    } catch (...) {
+      keep();  // the answers that were given
+      throw;
+    }
+    keep();
     session.finish();
   }
 
@@ -336,7 +352,7 @@ void ChatCommand::validate(const GlobalOptions& global) {
   options_.tokens =
       checked("--tokens", options_.tokens, 1, std::max(positions, options_.tokens.given() ? positions : options_.tokens.value));
   options_.sampling = options_.drawing.validated(model_.shape.vocabulary, model_.seed);
-  options_.terminal = ::isatty(STDIN_FILENO) == 1;
+  options_.terminal = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
   validate_memory(model_, global, ModelUse::inference);
   check_need(model_, global, false, "a conversation of --context tokens",
              [&](const theory::MeshSetting& of, int rank, const theory::PeakOptions& how) {

@@ -1,4 +1,5 @@
 // `tsprun chat`: its answers are what `generate` gives for the same text, whatever is kept in the cache, under every layout.
+#include "tests/support/terminal.h"
 #include "tests/support/text_data.h"
 
 #include <gtest/gtest.h>
@@ -54,13 +55,13 @@ class Chat : public ::testing::Test {
     EXPECT_EQ(last_.end.code, 0) << last_.describe();
     return read_json(path("report.json"));
   }
-  /// What `generate` adds to a text that has its special tokens in it.
-  const std::vector<int>& after(const std::string& text, const char* tokens) {
+  /// Returns what `generate` adds to a text that has its special tokens in it.
+  const std::vector<int>& after(const std::string& text) {
     const auto [at, fresh] = known_.try_emplace(text);
     if (!fresh) return at->second;
     const std::string ids = path("made.u32");
     report({"tokenize", "--model", model(), write("made.txt", text), "--output", ids});
-    return at->second = report({"generate", "--model", model(), "--prompt", ids, "--tokens", tokens, "--temperature", "0",
+    return at->second = report({"generate", "--model", model(), "--prompt", ids, "--tokens", kTokens, "--temperature", "0",
                                 "--dtype", "f64", "--ignore-eos"})
                             .at("generate")
                             .at("tokens")
@@ -91,7 +92,7 @@ TEST_F(Chat, AnswersAsGenerateGoesOnWithTheConversation) {
       for (std::size_t turn = 0; turn < 3; ++turn) {
         const json& answer = found.at("answers").at(turn);
         text += std::string("user ") + std::array{"Hello", "The cat", "sat"}.at(turn) + " \nassistant ";
-        EXPECT_EQ(answer.at("tokens").get<std::vector<int>>(), after(text, kTokens)) << "turn " << turn;
+        EXPECT_EQ(answer.at("tokens").get<std::vector<int>>(), after(text)) << "turn " << turn;
         text += answer.at("text").get<std::string>() + " \n";
         said += answer.at("text").get<std::string>() + "\n";
       }
@@ -104,13 +105,31 @@ TEST_F(Chat, AnswersAsGenerateGoesOnWithTheConversation) {
 
 TEST_F(Chat, EndsAnAnswerAtTheModelsEnd) {
   const auto answer = [&] { return report(chat(), "Hello\n").at("chat").at("answers").at(0); };
-  const std::vector<int> whole = after("<s>user Hello \nassistant ", kTokens);
+  const std::vector<int> whole = after("<s>user Hello \nassistant ");
   EXPECT_EQ(answer().at("tokens").get<std::vector<int>>(), whole);
   const int end = whole[3];
   write("run/step-000001/generation_config.json", json{{"eos_token_id", {end}}}.dump());
   const std::vector<int> ended(whole.begin(), std::ranges::find(whole, end) + 1);
   EXPECT_LT(ended.size(), whole.size());
   EXPECT_EQ(answer().at("tokens").get<std::vector<int>>(), ended);
+}
+
+/// On a terminal a message that can't be taken doesn't end the conversation.
+TEST_F(Chat, AsksAgainOnATerminal) {
+  Arguments arguments = chat({"--json", path("report.json")});
+  const Shown shown = on_terminal(80, "xterm", arguments, "na\xefve\nHello\n\x04");
+  EXPECT_EQ(shown.code, 0) << shown.text;
+  EXPECT_NE(shown.text.find("> not taken: stdin: byte 2 of a message isn't UTF-8"), std::string::npos) << shown.text;
+  const json answers = read_json(path("report.json")).at("chat").at("answers");
+  ASSERT_EQ(answers.size(), 1U) << shown.text;
+  EXPECT_EQ(answers.at(0).at("tokens").get<std::vector<int>>(), after("<s>user Hello \nassistant "));
+  EXPECT_NE(shown.text.find("> " + answers.at(0).at("text").get<std::string>()), std::string::npos) << shown.text;
+}
+
+TEST_F(Chat, ThatFailsKeepsTheAnswersThatWereGiven) {
+  const Finished run = run_tsprun(chat({"--json", path("report.json")}), {.environment = {}, .input = "Hello\nna\xefve\n"});
+  EXPECT_EQ(run.end.code, 1) << run.describe();
+  EXPECT_EQ(read_json(path("report.json")).at("chat").at("answers").size(), 1U);
 }
 
 TEST_F(Chat, SaysWhatIsMissing) {

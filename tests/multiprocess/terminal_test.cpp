@@ -1,57 +1,17 @@
 // tsprun on a terminal: what its bar shows at 40, 80 and 120 columns, and what a terminal gets that can't redraw lines; and where
 // results go that were asked for on stdout.
+#include "tests/support/terminal.h"
 #include "tests/support/process.h"
-#include "transport/posix.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstdlib>
 #include <fstream>
-#include <pty.h>
 #include <string>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <vector>
 
 namespace tsprun::detail::test::terminal_test {
 namespace {
-
-/// All that a program writes to a terminal, which it has for its stdin, stdout and stderr; its exit code.
-struct Shown {
-  std::string text;
-  int code = -1;
-};
-
-Shown on_terminal(int columns, const char* kind, std::vector<std::string> arguments) {
-  winsize size{};
-  size.ws_col = static_cast<unsigned short>(columns);
-  size.ws_row = 24;
-  arguments.insert(arguments.begin(), tsprun_path());
-  std::vector<char*> words;
-  for (std::string& argument : arguments) words.push_back(argument.data());
-  words.push_back(nullptr);
-  int near = -1;
-  const pid_t child = ::forkpty(&near, nullptr, nullptr, &size);
-  if (child == 0) {
-    ::setenv("TERM", kind, 1);
-    ::execv(words[0], words.data());
-    ::_exit(127);
-  }
-  const posix::UniqueFd terminal(near);
-  Shown shown;
-  std::array<char, 4096> buffer;
-  // The terminal's end is an error, EIO.
-  for (ssize_t count = 0; (count = ::read(terminal.get(), buffer.data(), buffer.size())) > 0 || (count < 0 && errno == EINTR);) {
-    if (count > 0) shown.text.append(buffer.data(), static_cast<std::size_t>(count));
-  }
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  shown.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return shown;
-}
 
 std::string text_file(const TemporaryDirectory& folder) {
   std::string path = folder.path("book.txt");
