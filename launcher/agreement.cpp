@@ -25,7 +25,7 @@ void take(const OptionTable& table, Agreement& into) {
   }
 }
 
-std::string shown(const std::string& value) {
+std::string in_a_line(const std::string& value) {
   std::string text = value;
   std::replace(text.begin(), text.end(), kBetween, ' ');
   return text;
@@ -57,11 +57,11 @@ std::string difference(const Agreement& theirs, int their_node, const Agreement&
     const auto here = mine.find(name);
     if (there != theirs.end() && here != mine.end() && there->second == here->second) continue;
     if (!text.empty()) text += "; ";
-    if (there == theirs.end()) text += fmt::format("{} {} on node {} only", name, shown(here->second), my_node);
-    else if (here == mine.end()) text += fmt::format("{} {} on node {} only", name, shown(there->second), their_node);
+    if (there == theirs.end()) text += fmt::format("{} {} on node {} only", name, in_a_line(here->second), my_node);
+    else if (here == mine.end()) text += fmt::format("{} {} on node {} only", name, in_a_line(there->second), their_node);
     else
-      text +=
-          fmt::format("{} {} on node {}, {} on node {}", name, shown(there->second), their_node, shown(here->second), my_node);
+      text += fmt::format("{} {} on node {}, {} on node {}", name, in_a_line(there->second), their_node, in_a_line(here->second),
+                          my_node);
     text += advice(name);
   }
   return text;

@@ -12,6 +12,7 @@
 #include "launcher/refuse.h"
 #include "launcher/signals.h"
 #include "launcher/standard_output.h"
+#include "layers/io/json_text.h"
 #include "layers/parameters/not_finite.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
@@ -137,19 +138,20 @@ void CompareOptions::declare(OptionTable& table) {
 void CompareCommand::declare(OptionTable& table) {
   model_.declare(table, kCompareUse);
   options_.declare(table);
+  for (const OptionRow& row : table.rows()) rows_.push_back(&row);
 }
 
 /// Refuses what nobody looks at where two reports are compared.
-void CompareCommand::validate_reports() const {
-  for (const auto& [option, text] : {std::pair("--layouts", options_.layouts),
-                                     {"--seqs", options_.sequences},
-                                     {"--batches", options_.batches},
-                                     {"--configs", options_.configs},
-                                     {"--csv", options_.csv},
-                                     {"--config", model_.config},
-                                     {"--model", model_.model}}) {
-    if (!text.empty())
-      refuse(fmt::format("{} {}: two reports are compared as they are; leave it or the files out", option, text));
+void CompareCommand::validate_reports(const GlobalOptions& global) const {
+  const auto leave_out = [](const std::string& option, const std::string& text) {
+    refuse(fmt::format("{}{}{}: two reports are compared as they are; leave it or the files out", option, text.empty() ? "" : " ",
+                       text));
+  };
+  if (global.ranks.given()) leave_out("-n", global.ranks.text);
+  if (global.layout.given()) leave_out("--layout", global.layout.text);
+  for (const OptionRow* row : rows_) {
+    if (row->name() != "FILES" && !row->typed().empty())
+      leave_out(row->name(), row->metavar.empty() ? "" : fmt::format("{}", fmt::join(row->typed(), " ")));
   }
   if (options_.reports.size() != 2)
     refuse(fmt::format("compare {}: two reports are compared with each other, such as a.json b.json",
@@ -161,20 +163,25 @@ int CompareCommand::run_reports(Report& report) const {
   const std::string& first = options_.reports[0];
   const std::string& second = options_.reports[1];
   for (const char* key : {"layout", "ranks", "dtype", "transports"}) report.root().erase(key);
-  const std::vector<ReportDifference> differences = report_differences(read_report(first), read_report(second));
+  const ordered_json ours = read_report(first);
+  const ordered_json theirs = read_report(second);
+  const std::vector<ReportDifference> differences = report_differences(ours, theirs);
   ordered_json& rows = report.root()["differences"] = ordered_json::array();
   for (const auto& [what, one, other] : differences)
     rows.push_back({{"what", what},
                     {"first", one.is_string() ? one : ordered_json(one.dump())},
                     {"second", other.is_string() ? other : ordered_json(other.dump())}});
-  if (differences.empty()) print("{} and {} say the same\n", first, second);
-  else print_lines(differences_table(differences, first, second).lines(table_columns()));
+  if (!differences.empty()) print_lines(differences_table(differences, first, second).lines(table_columns()));
+  else if (ours == theirs) print("{} and {} say the same\n", printable(first), printable(second));
+  else
+    print("{} and {} agree in all that is compared: of steps their number, median speed, first and last loss\n", printable(first),
+          printable(second));
   return 0;
 }
 
 void CompareCommand::validate(const GlobalOptions& global) {
   if (!options_.reports.empty()) {
-    validate_reports();
+    validate_reports(global);
     return;
   }
   if (options_.layouts.empty())

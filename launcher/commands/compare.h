@@ -60,10 +60,11 @@ class CompareCommand final : public Command {
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
-  void validate_reports() const;
+  void validate_reports(const GlobalOptions& global) const;
   int run_reports(Report& report) const;
 
   CompareOptions options_;
+  std::vector<const OptionRow*> rows_;  ///< of the command's own options
   ModelCommandOptions model_;
   std::vector<ComparePoint> points_;
 };

@@ -3,15 +3,17 @@
 
 #include "launcher/refuse.h"
 #include "layers/io/file.h"
-#include "layers/io/json_object.h"
+#include "layers/io/json_text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <utility>
+#include <vector>
 
 namespace tsprun::detail::launcher {
 
@@ -20,7 +22,7 @@ namespace {
 using nlohmann::ordered_json;
 using Values = std::vector<std::pair<std::string, ordered_json>>;
 
-constexpr std::uintmax_t kLargestCompared = std::uintmax_t{256} << 20;
+constexpr std::uintmax_t kLargestCompared = std::uintmax_t{64} << 20;
 
 /// Adds what stands for a list of steps.
 void take_steps(const ordered_json& steps, const std::string& path, Values& into) {
@@ -47,11 +49,8 @@ void take(const ordered_json& value, const std::string& path, Values& into) {
       if (path.empty() && key == "steps" && each.is_array()) take_steps(each, inner, into);
       else take(each, inner, into);
     }
-  } else if (value.is_array() && !value.empty() &&
-             std::ranges::all_of(value, [](const ordered_json& each) { return each.is_string(); })) {
-    std::string all;
-    for (const ordered_json& each : value) all += (all.empty() ? "" : " ") + each.get<std::string>();
-    into.emplace_back(path, all);
+  } else if (value.is_array() && std::ranges::none_of(value, [](const ordered_json& each) { return each.is_structured(); })) {
+    into.emplace_back(path, value);  // a list of numbers or words is one value
   } else if (value.is_array()) {
     for (std::size_t i = 0; i < value.size(); ++i) {
       const ordered_json& each = value[i];
@@ -65,19 +64,25 @@ void take(const ordered_json& value, const std::string& path, Values& into) {
   }
 }
 
+/// Returns a value for a line of people's, cut where it is long: the report of the comparison has all of it.
 std::string shown_cell(const ordered_json& value) {
   if (value.is_null()) return "-";
-  if (value.is_string()) return value.get<std::string>();
-  return value.is_number_float() ? fmt::format("{:.6g}", value.get<double>()) : value.dump();
+  if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
+  if (!value.is_array()) return shown(value.is_string() ? value.get<std::string>() : value.dump());
+  std::vector<std::string> words;
+  for (const ordered_json& each : value) words.push_back(each.is_string() ? each.get<std::string>() : each.dump());
+  return shown(fmt::format("{}", fmt::join(words, " ")));
 }
 
 }  // namespace
 
 ordered_json read_report(const std::string& file) {
   const std::string text = file::read_text(file, kLargestCompared, "a report");
-  ordered_json report = ordered_json::parse(text, nullptr, false);
+  const std::string where = fmt::format("compare {}", printable(file));
+  static_cast<void>(parse_json(text, where));  // refuses what is nested too deep, for instance
+  ordered_json report = ordered_json::parse(text);
   if (!report.is_object() || !report.contains("command"))
-    refuse(fmt::format("compare {}: it is no report; tsprun COMMAND --json FILE writes one", file));
+    refuse(fmt::format("{}: it is no report; tsprun COMMAND --json FILE writes one", where));
   return report;
 }
 
@@ -106,12 +111,12 @@ std::vector<ReportDifference> report_differences(const ordered_json& first, cons
 
 Table differences_table(const std::vector<ReportDifference>& differences, const std::string& first, const std::string& second) {
   // One column, so that both values stand in one line where lines are short.
-  Table table({{"what differs", Align::left}, {fmt::format("{} → {}", first, second), Align::left}});
+  Table table({{"what differs", Align::left}, {fmt::format("{} → {}", shown(first), shown(second)), Align::left}});
   for (const auto& [what, one, other] : differences) {
     std::string values = fmt::format("{} → {}", shown_cell(one), shown_cell(other));
     if (one.is_number() && other.is_number() && one.get<double>() != 0)
       values += fmt::format(" ({:+.1f} %)", 100 * (other.get<double>() / one.get<double>() - 1));
-    table.row({what, values});
+    table.row({shown(what), values});
   }
   return table;
 }

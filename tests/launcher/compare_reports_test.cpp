@@ -3,7 +3,6 @@
 
 #include "tests/launcher/answer.h"
 #include "tests/layers/temporary_folder.h"
-#include "tests/support/refusal.h"
 
 #include <gtest/gtest.h>
 
@@ -58,6 +57,21 @@ TEST(CompareReports, ListsWhatDiffersByItsPlaceAndStepsByTheirMedianAndLosses) {
   EXPECT_NE(lines[4].find("100 → 150 (+50.0 %)"), std::string::npos) << lines[4];
 }
 
+/// What a stranger's report holds neither commands a terminal nor takes more than a line.
+TEST(CompareReports, TextsAreShownSafeAndCut) {
+  ordered_json one = training();
+  ordered_json other = training();
+  one["text"] = "first\nsecond\x1b[2J" + std::string(5000, 'x');
+  other["text"] = "";
+  other["\x1b[2J"] = 1;
+  const std::vector<std::string> lines = differences_table(report_differences(one, other), "a\x1b.json", "b.json").lines();
+  ASSERT_EQ(lines.size(), 3U);
+  for (const std::string& line : lines) {
+    EXPECT_EQ(line.find_first_of("\x1b\n"), std::string::npos) << line;
+    EXPECT_LT(line.size(), 500U);
+  }
+}
+
 TEST(CompareReports, EachReportSaysWhichRunItIsOf) {
   const test::Answer answer = test::answer_of("plan", {"--config", "nano", "-n", "2", "--batch", "3"});
   ASSERT_EQ(answer.code, 0) << answer.err;
@@ -83,6 +97,11 @@ TEST(CompareReports, TheCommandReadsTwoFilesAndRunsNothing) {
   folder.write("a.json", training().dump());
   folder.write("b.json", other.dump());
   folder.write("c.json", "[]");
+  folder.write("deep.json", R"({"command":"train","a":)" + std::string(100'000, '[') + std::string(100'000, ']') + "}");
+  folder.write("half.json", R"({"command":"train")");
+  ordered_json middle = training();
+  middle["steps"][1]["loss"] = 4.9;  // neither the first nor the last
+  folder.write("middle.json", middle.dump());
   const std::string a = (folder / "a.json").string();
   const std::string b = (folder / "b.json").string();
   const test::Answer answer = test::answer_of("compare", {a, b});
@@ -92,10 +111,16 @@ TEST(CompareReports, TheCommandReadsTwoFilesAndRunsNothing) {
   EXPECT_NE(answer.out.find("+25.0 %"), std::string::npos) << answer.out;
   EXPECT_EQ(answer.report.at("differences").size(), 1U);
   EXPECT_NE(test::answer_of("compare", {a, a}).out.find("say the same"), std::string::npos);
+  const std::string agree = test::answer_of("compare", {a, (folder / "middle.json").string()}).out;
+  EXPECT_NE(agree.find("agree in all that is compared"), std::string::npos) << agree;
   for (const auto& [words, what] :
        {std::pair{std::vector{a}, "two reports are compared"},
         {std::vector{a, (folder / "c.json").string()}, "it is no report"},
         {std::vector{a, (folder / "d.json").string()}, "d.json"},
+        {std::vector{a, (folder / "deep.json").string()}, "nested"},
+        {std::vector{a, (folder / "half.json").string()}, "half.json"},
+        {std::vector{a, b, std::string("--steps"), std::string("3")}, "--steps 3: two reports"},
+        {std::vector{a, b, std::string("-n"), std::string("3")}, "-n 3: two reports"},
         {std::vector{a, b, std::string("--layouts"), std::string("tsp=2")}, "--layouts tsp=2: two reports"},
         {std::vector<std::string>{}, "--layouts SPEC[;SPEC...] is missing, or two reports"}}) {
     const test::Answer refused = test::answer_of("compare", words);
