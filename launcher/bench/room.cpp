@@ -72,7 +72,8 @@ Room room_for_rank(const GlobalOptions& global) {
 
 }  // namespace
 
-void check_room(const GlobalOptions& global, std::span<const Kind> kinds, std::span<const std::uint64_t> sizes, DType dtype) {
+void check_room(const GlobalOptions& global, std::span<const Kind> kinds, std::span<const std::uint64_t> sizes, DType dtype,
+                std::string_view option) {
   const Room room = room_for_rank(global);
   const auto need_for = [&](std::span<const std::uint64_t> some) {
     return heap_need(make_cases(kinds, some, dtype, global.ranks));
@@ -87,8 +88,8 @@ void check_room(const GlobalOptions& global, std::span<const Kind> kinds, std::s
   }
   const auto ranks = static_cast<std::uint64_t>(global.ranks);
   const std::string together = need > UINT64_MAX / ranks ? "more than 2^64 bytes" : whole_mebibytes(need * ranks);
-  refuse(fmt::format("--sizes {}: every rank needs {} ({} together), {}; try --sizes {}", format_size(largest),
-                     whole_mebibytes(need), together, room.why, format_size(nearest)));
+  refuse(fmt::format("{} {}: every rank needs {} ({} together), {}; try {} {}", option, format_size(largest),
+                     whole_mebibytes(need), together, room.why, option, format_size(nearest)));
 }
 
 }  // namespace tsprun::detail::bench

@@ -226,7 +226,8 @@ void BenchCommand::validate(const GlobalOptions& global) {
   pace_ = {.iterations = options_.iterations, .min_seconds = options_.min_seconds, .max_seconds = options_.max_seconds};
 
   if (global.ranks < 2 && std::find(kinds.begin(), kinds.end(), Kind::pingpong) != kinds.end()) {
-    if (options_.ops != "all") refuse("bench pingpong: needs two ranks; try -n 2");
+    if (options_.ops != "all")
+      refuse(fmt::format("bench pingpong: needs two ranks; try {} 2", options_.gpus.empty() ? "-n" : "-g"));
     std::erase(kinds, Kind::pingpong);
     notes_.push_back("# pingpong left out: it needs two ranks");
   }
@@ -244,7 +245,8 @@ void BenchCommand::validate(const GlobalOptions& global) {
                     "try --no-check",
                     tsprun::name(options_.reduction.value), tsprun::name(options_.dtype.value)));
   }
-  bench::check_room(global, kinds, sizes, options_.dtype);
+  const bool growing = options_.first.given() || options_.last.given() || options_.factor.given();
+  bench::check_room(global, kinds, sizes, options_.dtype, growing ? "-e" : "--sizes");
   cases_ = bench::make_cases(kinds, sizes, options_.dtype, global.ranks);
   for (bench::Case& each : cases_) each.reduction = options_.reduction;
   if (cases_.empty()) {

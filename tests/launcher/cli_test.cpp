@@ -163,7 +163,8 @@ TEST(CommandLine, CommandsSayWhatIsMissingOrTooMuchInSentences) {
 }
 
 TEST(CommandLine, BenchTakesTheSizesAndRanksOfNcclTests) {
-  expect_refused({"bench", "pingpong", "-g", "1", "-b", "8", "-e", "64", "-f", "2"}, "bench pingpong: needs two ranks; try -n 2");
+  expect_refused({"bench", "pingpong", "-g", "1", "-b", "8", "-e", "64", "-f", "2"}, "bench pingpong: needs two ranks; try -g 2");
+  expect_refused({"bench", "all", "-n", "2", "-b", "8", "-e", "1T"}, "try -e ");
   expect_refused({"bench", "all", "-g", "2", "-n", "2"}, "-g 2 and -n 2: they say the same; give one of them");
   expect_refused({"bench", "all", "-g", "0"}, "-g 0: 1 to 1024 work; try 1");
   expect_refused({"-n", "2", "bench", "all", "-b", "64M"},
