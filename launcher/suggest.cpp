@@ -12,11 +12,11 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-/// What there is for options with which others say how many sequences are computed at once.
+/// Names what there is for options with which others say how many sequences are computed at once.
 constexpr std::string_view kMicroBatches = "--micro-batches M, the parts of each data rank's share of --batch B";
-/// What there is for options with which others choose how the learning rate falls.
+/// Names what there is for options with which others choose how the learning rate falls.
 constexpr std::string_view kConstantRate = "--lr RATE and --warmup N, after which the rate is constant";
-/// What there is for options with which others evaluate during training.
+/// Names what there is for options with which others evaluate during training.
 constexpr std::string_view kEvaluation = "--save-every K; `tsprun eval --model DIR/step-N` evaluates a checkpoint";
 
 // {another program's spelling, what is written here}

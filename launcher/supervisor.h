@@ -53,7 +53,7 @@ struct JobSpec {
   /// Descriptors that the ranks of a built-in command inherit, besides those that all ranks have. Borrowed.
   std::vector<int> inherited = {};
 
-  /// Whether rank 0 of a built-in command reads tsprun's stdin; programs always do.
+  /// True: rank 0 of a built-in command reads tsprun's stdin; programs always do.
   bool reads_stdin = false;
 
   /// Program of `run` and its arguments, used if rank_main is empty.

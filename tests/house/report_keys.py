@@ -171,7 +171,10 @@ def main():
     for command in page.commands.keys() - seen - {"block"}:
         wrong.append(f"no run shows the report of {command}")
     help_text = subprocess.run([tsprun, "--help"], capture_output=True, text=True, check=True, timeout=SECONDS).stdout
-    for command in re.findall(r"^  ([a-z]+) {2,}\S", help_text.partition("Subcommands:")[2], re.MULTILINE):
+    commands = re.findall(r"^  ([a-z]+) {2,}\S", help_text.partition("Subcommands:")[2], re.MULTILINE)
+    if not commands:
+        wrong.append("--help lists no commands as this test reads them; is COLUMNS set?")
+    for command in commands:
         if command not in page.commands:
             wrong.append(f"the page has no row for the command {command}")
     print("\n".join(dict.fromkeys(wrong)) or f"{len(RUNS) + 2} reports have the keys that the page names")
