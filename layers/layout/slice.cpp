@@ -1,8 +1,6 @@
 // Computes a rank's slice from the cut of heads and the chunks of MLP rows.
 #include "layers/layout/slice.h"
 
-#include "core/collectives/chunks.h"
-
 namespace tsprun::detail {
 
 BlockSlice BlockSlice::of(const ModelConfig& config, int rank, int ranks) {

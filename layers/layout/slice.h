@@ -2,6 +2,7 @@
 // (columns of W_2). A K/V head that query heads of an earlier rank read, too, is a copy; only the first one can be.
 #pragma once
 
+#include "core/collectives/chunks.h"
 #include "layers/io/config.h"
 #include "layers/layout/heads.h"
 
@@ -26,6 +27,17 @@ struct BlockSlice {
   /// Returns the model with these heads and rows alone. Precondition for mapping query heads to K/V heads by the result:
   /// uniform().
   ModelConfig apply(ModelConfig config) const;
+};
+
+/// A cut of a slice's heads and MLP rows over the ranks of another axis; heads and rows are numbered within the slice.
+struct SliceCut {
+  HeadCut heads;
+  Chunks rows;
+
+  /// Returns the cut of a slice that is uniform(). Throws Error(refused) unless `ranks` divides its query heads.
+  static SliceCut of(const BlockSlice& slice, int ranks) {
+    return {HeadCut(slice.queries.count, slice.kv.count, ranks), Chunks::balanced(ranks, slice.rows)};
+  }
 };
 
 }  // namespace tsprun::detail

@@ -1,8 +1,8 @@
 // The parameters that one rank holds, with their gradients and optimizer states.
 //
-// A strategy plans *packs*: stacks of rows of one width that lie together in memory, so that a shard travels as one message. A
-// pack consists of *parts*: rectangles of the model's parameters, in natural order or transposed. Code that deals with parameters
-// as such (fresh weights, files, norms, the optimizer) iterates over parts and doesn't depend on the strategy.
+// Parameters lie in *packs* (place.h): stacks of rows of one width that lie together in memory, so that a shard travels as one
+// message. A pack consists of *parts*: rectangles of the model's parameters, in natural order or transposed. Code that deals with
+// parameters as such (fresh weights, files, norms, the optimizer) iterates over parts and doesn't depend on the strategy.
 //
 //   pack of TSP attention on rank r, width h          parts
 //   ┌─────────────────────────────┐
@@ -16,7 +16,7 @@
 #include "core/rank/rank.h"
 #include "layers/io/safetensors.h"
 #include "layers/parameters/model_folder.h"
-#include "layers/parameters/parameters.h"
+#include "layers/parameters/place.h"
 
 #include <cstdint>
 #include <functional>
@@ -24,23 +24,6 @@
 #include <vector>
 
 namespace tsprun::detail {
-
-/// A rectangle of a parameter that is stored as one part of a pack.
-struct PartPlan {
-  Parameter parameter;
-  safetensors::Rectangle block{};  ///< the rectangle within the parameter as files store it; a vector is one row
-  bool transposed = false;         ///< in memory as [block.columns, block.rows]
-  /// Set if this rank counts the part in norms and writes it to files. Of ranks with copies of a rectangle exactly one does.
-  bool counted = true;
-  /// Returns the width of the part's rows in memory.
-  std::size_t width() const { return transposed ? block.rows : block.columns; }
-  std::size_t rows() const { return transposed ? block.columns : block.rows; }
-};
-
-/// The parts of a pack, all of one width, from the first row to the last.
-struct PackPlan {
-  std::vector<PartPlan> parts;
-};
 
 /// A part and its memory: views [rows, width]. Without training only `value` has memory; `master` exists only if parameters are
 /// bf16.

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <functional>
+#include <numeric>
 #include <utility>
 
 namespace tsprun::detail {
@@ -56,6 +58,11 @@ void append(std::vector<Parameter>& all, const ModelConfig& config, ParameterRol
 }
 
 }  // namespace
+
+std::size_t elements_of(const ModelConfig& config, ParameterRole role) {
+  const std::vector<std::size_t> shape = shape_of(config, role);
+  return shape.empty() ? 0 : std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies());
+}
 
 std::string exported_name(const ModelConfig& config, const Parameter& parameter) {
   const std::string_view prefix = parameter.role == ParameterRole::head ? std::string_view() : config.type->exported_prefix;

@@ -26,6 +26,13 @@ struct Parameter {
   std::size_t elements() const { return rows() * columns(); }
 };
 
+/// Returns whether every block has its own parameter of this role.
+constexpr bool is_of_block(ParameterRole role) {
+  return role >= ParameterRole::attention_norm && role <= ParameterRole::down_bias;
+}
+/// Returns the elements of a parameter of this role; 0 if the model has none.
+std::size_t elements_of(const ModelConfig& config, ParameterRole role);
+
 /// Returns the parameter's name in a model folder that tsprun writes: the name in transformers' state dict, which may have a
 /// prefix (ModelType::exported_prefix). Readers find parameters with and without it.
 std::string exported_name(const ModelConfig& config, const Parameter& parameter);

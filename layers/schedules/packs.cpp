@@ -68,12 +68,6 @@ PackPlan mlp_pack_plan(const ModelConfig& config, std::size_t layer, std::size_t
   return pack;
 }
 
-std::size_t pack_rows(const PackPlan& plan) {
-  std::size_t rows = 0;
-  for (const PartPlan& part : plan.parts) rows += part.rows();
-  return rows;
-}
-
 PackPlan cut_pack(PackPlan cut, std::size_t first, std::size_t count) {
   std::size_t row = 0;
   for (PartPlan& part : cut.parts) {

@@ -11,17 +11,11 @@
 
 namespace tsprun::detail {
 
-/// Parts of an attention pack in the order in which they lie. K and V are first and W_Oᵀ is last, so that {K, V}, {K, V, Q}, {Q,
-/// Oᵀ} and {Oᵀ} are each contiguous.
-enum AttentionPart : std::size_t { kPartK, kPartV, kPartQ, kPartO, kAttentionParts };
-
 /// Returns the pack [W_K; W_V; W_Q; W_Oᵀ] of these heads, of width h, in whichever form the model's files hold the weights.
 PackPlan attention_pack_plan(const ModelConfig& config, std::size_t layer, const HeadRange& queries, const HeadRange& kv);
 /// Returns the pack [W_1; W_3; W_2ᵀ] of MLP rows [first, first + count), of width h; without a gate [W_1; W_2ᵀ].
 PackPlan mlp_pack_plan(const ModelConfig& config, std::size_t layer, std::size_t first, std::size_t count);
 
-/// Returns the number of rows of all parts.
-std::size_t pack_rows(const PackPlan& plan);
 /// Returns rows [first, first + count) of a pack. The result has as many parts as the whole pack; parts outside of the rows are
 /// empty.
 PackPlan cut_pack(PackPlan cut, std::size_t first, std::size_t count);

@@ -1,0 +1,226 @@
+// Cuts parameters and packs as the axes of a layout say.
+#include "layers/parameters/place.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace tsprun::detail {
+
+namespace {
+
+/// Returns how many rows a part has in the pack of a slice of the block.
+std::size_t part_rows(const ModelConfig& config, const BlockSlice& slice, PackKind pack, std::size_t order) {
+  if (pack == PackKind::mlp) return order == kPartGate && !config.gated_mlp() ? 0 : slice.rows;
+  return (order == kPartK || order == kPartV ? slice.kv.count : slice.queries.count) * config.head_dim;
+}
+
+constexpr std::size_t parts_of(PackKind pack) {
+  return pack == PackKind::attention ? std::size_t{kAttentionParts} : std::size_t{kMlpParts};
+}
+
+std::size_t pack_rows(const ModelConfig& config, const BlockSlice& slice, PackKind pack) {
+  std::size_t rows = 0;
+  for (std::size_t order = 0; order < parts_of(pack); ++order) rows += part_rows(config, slice, pack, order);
+  return rows;
+}
+
+bool is_of_layer(PackKind pack) { return pack == PackKind::attention || pack == PackKind::mlp; }
+bool is_of_vocabulary(PackKind pack) { return pack == PackKind::embedding || pack == PackKind::head; }
+
+}  // namespace
+
+std::size_t pack_rows(const PackPlan& plan) {
+  std::size_t rows = 0;
+  for (const PartPlan& part : plan.parts) rows += part.rows();
+  return rows;
+}
+
+// --- what follows from the layout alone ----------------------------------------------------------------------------------------
+
+SummedOver summed_over(const Layout& layout, PackKind pack) {
+  SummedOver sums{.replica = {}, .data = {layout.data_axis()}};
+  if (is_of_layer(pack)) {
+    sums.replica = {{layout.token_axis()}};
+    sums.at_owners = row_of(layout.token_axis()).cuts == Cut::tokens_and_weights;
+  } else if (!is_of_vocabulary(pack)) {
+    sums.replica = {layout.axes_of_tokens()};
+    // Under plain tp all ranks of the axis have the same tokens, but each computes its own heads and rows.
+    if (pack == PackKind::biases && !layout.slices_tokens()) sums.replica.push_back({layout.tensor_axis()});
+  } else if (layout.cuts_vocabulary_over_tensor()) {
+    sums.replica = {{layout.token_axis()}};
+  } else {
+    sums.replica = {layout.axes_of_vocabulary()};
+    sums.at_owners = true;
+  }
+  return sums;
+}
+
+std::vector<CopiedHead> copied_heads(const ModelConfig& config, int tensor, int tensors) {
+  const HeadCut heads(config.query_heads, config.kv_heads, tensors);
+  const HeadRange read = heads.kv_heads_read(tensor);
+  std::vector<CopiedHead> copied;
+  for (std::size_t head = read.first; head < read.end(); ++head) {
+    const CopiedHead shared{.head = head, .owner = heads.kv_owner(head), .last = heads.kv_last_reader(head)};
+    if (shared.owner != shared.last) copied.push_back(shared);
+  }
+  return copied;
+}
+
+Chunks vocabulary_cut(const ModelConfig& config, const Layout& layout) {
+  return Chunks::balanced(layout.vocabulary_ranks(), config.vocabulary);
+}
+
+Chunks pack_cut(const ModelConfig& config, PackKind pack, int ranks) {
+  return Chunks::balanced(ranks, pack_rows(config, BlockSlice::of(config, 0, 1), pack));
+}
+
+// --- a rank's part -------------------------------------------------------------------------------------------------------------
+
+Placement::Placement(const ModelConfig& config, const Layout& layout, int rank)
+    : config_(config),
+      slice_(BlockSlice::of(config, layout.place(layout.tensor_axis(), rank), layout.tensor())),
+      copies_vocabulary_(layout.cuts_vocabulary_over_tensor()),
+      queries_(slice_.queries),
+      kv_(slice_.kv),
+      rows_{slice_.first_row, slice_.rows},
+      first_along_data_(layout.place(layout.data_axis(), rank) == 0),
+      first_along_tensor_(layout.place(layout.tensor_axis(), rank) == 0),
+      first_along_tokens_(layout.place(layout.token_axis(), rank) == 0) {
+  const AxisRow& tokens = row_of(layout.token_axis());
+  const int place = layout.place(tokens.kind, rank);
+  if (tokens.cuts == Cut::tokens_and_weights && tokens.cuts_heads) {
+    cuts_heads_ = true;
+    const SliceCut cut = SliceCut::of(slice_, layout.sequence());
+    queries_ = cut.heads.query_heads(place);
+    queries_.first += slice_.queries.first;
+    kv_ = cut.heads.kv_heads_owned(place);
+    kv_.first += slice_.kv.first;
+    rows_ = {slice_.first_row + cut.rows.offset(place), cut.rows.count(place)};
+  } else if (tokens.cuts == Cut::tokens_and_weights) {
+    cuts_packs_ = true;
+    const auto cut = [&](PackKind pack) {
+      const Chunks rows = Chunks::balanced(layout.sequence(), pack_rows(config, slice_, pack));
+      return Range{rows.offset(place), rows.count(place)};
+    };
+    of_attention_pack_ = cut(PackKind::attention);
+    of_mlp_pack_ = cut(PackKind::mlp);
+  }
+  int holder = 0;  // among the ranks over which the vocabulary is cut, the last axis fastest
+  for (const AxisKind axis : layout.axes_of_vocabulary()) holder = holder * layout.degree(axis) + layout.place(axis, rank);
+  const Chunks rows = vocabulary_cut(config, layout);
+  vocabulary_ = {rows.offset(holder), rows.count(holder)};
+}
+
+Placement::Range Placement::held(PackKind pack, std::size_t order) const {
+  const bool kv = pack == PackKind::attention && (order == kPartK || order == kPartV);
+  if (!cuts_packs_) {
+    if (pack == PackKind::mlp) return order == kPartGate && !config_.gated_mlp() ? Range{0, 0} : rows_;
+    const HeadRange& heads = kv ? kv_ : queries_;
+    return {heads.first * config_.head_dim, heads.count * config_.head_dim};
+  }
+  std::size_t before = 0;
+  for (std::size_t part = 0; part < order; ++part) before += part_rows(config_, slice_, pack, part);
+  const std::size_t end = before + part_rows(config_, slice_, pack, order);
+  const Range& own = pack == PackKind::mlp ? of_mlp_pack_ : of_attention_pack_;
+  const std::size_t from = std::clamp(own.first, before, end);
+  const std::size_t to = std::clamp(own.first + own.count, before, end);
+  const std::size_t first = pack == PackKind::mlp ? slice_.first_row : (kv ? slice_.kv : slice_.queries).first * config_.head_dim;
+  return {first + from - before, to - from};
+}
+
+/// Returns whether the rank is the first along the axes that don't cut such packs.
+bool Placement::counts(PackKind pack) const {
+  if (!first_along_data_) return false;
+  if (is_of_layer(pack)) return cuts_heads_ || cuts_packs_ || first_along_tokens_;
+  if (is_of_vocabulary(pack)) return !copies_vocabulary_ || first_along_tokens_;
+  return first_along_tensor_ && first_along_tokens_;
+}
+
+template <class Body>
+void Placement::for_parts(const Parameter& parameter, Body&& body) const {
+  const RoleTraits traits = traits_of(parameter.role);
+  const auto part = [&](std::size_t order, std::size_t first, std::size_t count, bool transposed, bool counted) {
+    PartPlan plan{.parameter = parameter,
+                  .block = {.first_row = 0, .rows = parameter.rows(), .first_column = 0, .columns = parameter.columns()},
+                  .transposed = transposed,
+                  .counted = counted};
+    (transposed ? plan.block.first_column : plan.block.first_row) = first;
+    (transposed ? plan.block.columns : plan.block.rows) = count;
+    body(order, std::move(plan));
+  };
+  const bool counted = counts(traits.pack);
+  // A matrix of a layer whose columns are cut lies transposed, and so does a vector of a pack of width 1.
+  const auto matrix = [&](std::size_t order, CutBy by, std::size_t before) {
+    const bool transposed = traits.inputs != config_.type->inputs_first;
+    const Range own = held(traits.pack, order);
+    const std::size_t first = before + own.first;
+    const std::size_t copied = by == CutBy::kv_heads ? copied_kv_heads() * config_.head_dim : 0;
+    if (by != CutBy::kv_heads || slice_.kv_copied == 0 || cuts_heads_) {
+      part(order, first, own.count, transposed, counted && copied == 0);
+      return;
+    }
+    part(order, first, copied, transposed, false);
+    part(order, first + copied, own.count - copied, transposed, counted);
+  };
+  if (traits.pack == PackKind::replicated) {
+    part(traits.order, 0, parameter.rows(), false, counted);
+  } else if (traits.pack == PackKind::biases) {
+    part(traits.order, 0, parameter.columns(), true, counted);
+  } else if (is_of_vocabulary(traits.pack)) {
+    part(traits.order, vocabulary_.first, vocabulary_.count, false, counted);
+  } else if (traits.cut_by == CutBy::projections) {
+    matrix(kPartQ, CutBy::query_heads, 0);
+    matrix(kPartK, CutBy::kv_heads, config_.query_width());
+    matrix(kPartV, CutBy::kv_heads, config_.query_width() + config_.kv_width());
+  } else {
+    matrix(traits.order, traits.cut_by, 0);
+  }
+}
+
+/// Returns how many of the K/V heads that the rank holds, from the first on, an earlier rank of tp counts.
+std::size_t Placement::copied_kv_heads() const {
+  const std::size_t end = slice_.kv.first + slice_.kv_copied;
+  return std::min(end - std::min(end, kv_.first), kv_.count);
+}
+
+std::vector<PartPlan> Placement::of(const Parameter& parameter) const {
+  std::vector<PartPlan> parts;
+  for_parts(parameter, [&](std::size_t, PartPlan plan) { parts.push_back(std::move(plan)); });
+  return parts;
+}
+
+std::vector<PackPlan> Placement::packs(std::span<const Parameter> parameters) const {
+  struct Ordered {
+    std::size_t order;
+    PartPlan plan;
+  };
+  std::map<std::pair<std::size_t, PackKind>, std::vector<Ordered>> packs;
+  for (const Parameter& parameter : parameters) {
+    const PackKind pack = traits_of(parameter.role).pack;
+    std::vector<Ordered>& parts = packs[{is_of_layer(pack) ? parameter.layer : config_.layers, pack}];
+    for_parts(parameter, [&](std::size_t order, PartPlan plan) { parts.push_back({order, std::move(plan)}); });
+  }
+  std::vector<PackPlan> plans;
+  for (auto& [key, parts] : packs) {
+    std::ranges::stable_sort(parts, {}, &Ordered::order);
+    PackPlan& plan = plans.emplace_back();
+    for (Ordered& part : parts) plan.parts.push_back(std::move(part.plan));
+  }
+  return plans;
+}
+
+std::uint64_t Placement::elements(PackKind pack) const {
+  if (is_of_vocabulary(pack)) return vocabulary_.count * config_.hidden;
+  std::uint64_t sum = 0;
+  if (is_of_layer(pack)) {
+    for (std::size_t order = 0; order < parts_of(pack); ++order) sum += held(pack, order).count;
+    return sum * config_.hidden;
+  }
+  for (const auto& [role, name] : config_.type->weights) {
+    if (traits_of(role).pack == pack) sum += elements_of(config_, role) * (is_of_block(role) ? config_.layers : 1);
+  }
+  return sum;
+}
+
+}  // namespace tsprun::detail

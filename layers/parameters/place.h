@@ -1,0 +1,209 @@
+// Where parameters live: what a rank holds of each, in which pack, who else has the same, who counts and writes it, over which
+// ranks its gradients are summed, its fresh values and its decay. All of it is a pure function of model, layout and rank, which
+// schedules, checkpoints, forecasts and tests ask.
+//
+// A role says once what a parameter is cut by; an axis says which of that it cuts (layers/layout/axes.h):
+//
+//   parameter                     cut by               tp          tsp        zero3              sp
+//   W_Q, W_K, W_V, W_O            heads                heads (1)   heads      rows of the pack   –
+//   W_1 (gate), W_3 (up), W_2     rows f               f           f          rows of the pack   –
+//   embedding, head               vocabulary           rows (2)    rows       rows               rows
+//   b_Q, b_K, b_V, b_1            heads, f: computed   –           –          –                  –
+//   norms, b_O, b_2, positions    nothing              –           –          –                  –
+//
+// (1) K/V heads that query heads of several ranks read are held by each of them. (2) Under plain tp alone over tp; with token
+// slices over all ranks of a replica whose tokens differ.
+//
+// Of ranks that hold the same part, the first along every axis that doesn't cut it counts it in norms and writes it to files.
+#pragma once
+
+#include "core/collectives/chunks.h"
+#include "layers/io/safetensors.h"
+#include "layers/layout/heads.h"
+#include "layers/layout/layout.h"
+#include "layers/layout/slice.h"
+#include "layers/parameters/parameters.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+namespace tsprun::detail {
+
+/// Stacks of parts of one width that lie together in memory: two for each layer, then at most one of each kind.
+enum class PackKind : std::uint8_t {
+  attention,   ///< [W_K; W_V; W_Q; W_Oᵀ] of some heads, of width h
+  mlp,         ///< [W_1; W_3; W_2ᵀ] of some rows, of width h; without a gate [W_1; W_2ᵀ]
+  replicated,  ///< norms of layer 0, …, last biases, final norm, learned positions, of width h
+  embedding,   ///< rows of the vocabulary, of width h
+  head,        ///< the same; models with a tied embedding have none
+  biases       ///< of W_Q, W_K, W_V and W_1, of width 1; only models that have such biases have it
+};
+
+/// Parts of an attention pack in the order in which they lie. K and V are first and W_Oᵀ is last, so that {K, V}, {K, V, Q}, {Q,
+/// Oᵀ} and {Oᵀ} are each contiguous.
+enum AttentionPart : std::size_t { kPartK, kPartV, kPartQ, kPartO, kAttentionParts };
+/// Parts of an MLP pack in the order in which they lie.
+enum MlpPart : std::size_t { kPartGate, kPartUp, kPartDown, kMlpParts };
+
+/// Names what a parameter is cut by along one of its dims.
+enum class CutBy : std::uint8_t {
+  nothing,
+  vocabulary,
+  query_heads,
+  kv_heads,
+  projections,  ///< query heads, K heads and V heads, side by side
+  mlp_rows
+};
+
+/// Names how fresh values are drawn.
+enum class Fresh : std::uint8_t {
+  normal,           ///< N(0, 0.02²)
+  normal_by_depth,  ///< the same divided by √(2L): matrices that end a sublayer
+  ones,
+  zeros
+};
+
+/// What a role says of its parameters, whatever the layout.
+struct RoleTraits {
+  PackKind pack;
+  std::size_t order;  ///< among the parts of a layer's pack; of `projections` that of the first part, W_Q's
+  CutBy cut_by;
+  bool inputs = false;      ///< the dim of the inputs is cut, not that of the outputs
+  bool held_whole = false;  ///< ranks compute with what they would have of a cut, but hold all of it
+  Fresh fresh = Fresh::normal;
+
+  /// Returns whether weight decay applies: to matrices.
+  constexpr bool decays() const { return fresh == Fresh::normal || fresh == Fresh::normal_by_depth; }
+};
+
+/// Returns a role's traits. A role without them doesn't compile.
+constexpr RoleTraits traits_of(ParameterRole role) {
+  using enum PackKind;
+  switch (role) {
+    case ParameterRole::embedding: return {embedding, 0, CutBy::vocabulary};
+    case ParameterRole::head: return {head, 0, CutBy::vocabulary};
+    case ParameterRole::positions: return {replicated, 1, CutBy::nothing};
+    case ParameterRole::query: return {attention, kPartQ, CutBy::query_heads};
+    case ParameterRole::key: return {attention, kPartK, CutBy::kv_heads};
+    case ParameterRole::value: return {attention, kPartV, CutBy::kv_heads};
+    case ParameterRole::query_key_value: return {attention, kPartQ, CutBy::projections};
+    case ParameterRole::output: return {attention, kPartO, CutBy::query_heads, true, false, Fresh::normal_by_depth};
+    case ParameterRole::gate: return {mlp, kPartGate, CutBy::mlp_rows};
+    case ParameterRole::up: return {mlp, kPartUp, CutBy::mlp_rows};
+    case ParameterRole::down: return {mlp, kPartDown, CutBy::mlp_rows, true, false, Fresh::normal_by_depth};
+    case ParameterRole::query_key_value_bias: return {biases, 0, CutBy::projections, false, true, Fresh::zeros};
+    case ParameterRole::up_bias: return {biases, 0, CutBy::mlp_rows, false, true, Fresh::zeros};
+    case ParameterRole::attention_norm:
+    case ParameterRole::mlp_norm:
+    case ParameterRole::final_norm: return {replicated, 0, CutBy::nothing, false, false, Fresh::ones};
+    case ParameterRole::attention_norm_bias:
+    case ParameterRole::mlp_norm_bias:
+    case ParameterRole::final_norm_bias:
+    case ParameterRole::output_bias:
+    case ParameterRole::down_bias: return {replicated, 0, CutBy::nothing, false, false, Fresh::zeros};
+  }
+  throw std::logic_error("a parameter without a role");
+}
+
+/// A rectangle of a parameter that is stored as one part of a pack.
+struct PartPlan {
+  Parameter parameter;
+  safetensors::Rectangle block{};  ///< the rectangle within the parameter as files store it; a vector is one row
+  bool transposed = false;         ///< in memory as [block.columns, block.rows]
+  /// Set if this rank counts the part in norms and writes it to files. Of ranks with copies of a rectangle exactly one does.
+  bool counted = true;
+  /// Returns the width of the part's rows in memory.
+  std::size_t width() const { return transposed ? block.rows : block.columns; }
+  std::size_t rows() const { return transposed ? block.columns : block.rows; }
+};
+
+/// The parts of a pack, all of one width, from the first row to the last.
+struct PackPlan {
+  std::vector<PartPlan> parts;
+};
+
+/// Returns the number of rows of all parts.
+std::size_t pack_rows(const PackPlan& plan);
+
+/// The ranks over which a pack's gradients are summed, one group after another. Groups of one rank are listed, too.
+struct SummedOver {
+  /// Groups within a replica, by their axes.
+  std::vector<std::vector<AxisKind>> replica;
+  /// Set if the ranks of the first group hold different rows: each gets the sum of its own, of every micro-batch. Otherwise all
+  /// get the sum of what they have added up in all micro-batches, after the last.
+  bool at_owners = false;
+  /// The ranks with the same rows and other sequences, after the last micro-batch.
+  std::vector<AxisKind> data;
+};
+/// Returns over which ranks the gradients of such packs are summed. Gradients of K/V heads of which ranks of tp have copies
+/// (copied_heads()) are summed over these, besides.
+SummedOver summed_over(const Layout& layout, PackKind pack);
+
+/// A K/V head that a rank shares with other ranks of the axis that cuts heads.
+struct CopiedHead {
+  std::size_t head;  ///< its number in the model
+  int owner;         ///< place on that axis of the first rank that has it, which counts it
+  int last;          ///< place of the last one; those between have it, too
+  bool operator==(const CopiedHead&) const = default;
+};
+/// Returns the K/V heads that the slice of a rank of that axis shares, in ascending order.
+std::vector<CopiedHead> copied_heads(const ModelConfig& config, int tensor, int tensors);
+
+/// Returns how the vocabulary's rows are cut over the ranks of layout.axes_of_vocabulary().
+Chunks vocabulary_cut(const ModelConfig& config, const Layout& layout);
+/// Returns how all rows of a layer's pack of attention or MLP are cut over `ranks` of an axis that cuts packs by rows.
+Chunks pack_cut(const ModelConfig& config, PackKind pack, int ranks);
+
+/// One rank's part of a model.
+class Placement {
+ public:
+  /// Takes a rank of the layout, which check_layout() must accept. Borrows both. Throws Error(refused) for heads that can't be
+  /// cut.
+  Placement(const ModelConfig& config, const Layout& layout, int rank);
+
+  /// Returns the parts that the rank holds of a parameter; several if it counts not all of them, or they are parts of a pack that
+  /// don't follow each other. Parts without rows are listed, so that packs of a kind have parts in the same places.
+  std::vector<PartPlan> of(const Parameter& parameter) const;
+  /// Returns the packs of these parameters: attention and MLP of each layer, then the others in the order of PackKind; only those
+  /// that the parameters are of.
+  std::vector<PackPlan> packs(std::span<const Parameter> parameters) const;
+  /// Returns the elements that the rank holds in packs of a kind: of one layer, or of the model outside of layers' own packs.
+  std::uint64_t elements(PackKind pack) const;
+
+ private:
+  /// Rows of a part, numbered in what it is cut by.
+  struct Range {
+    std::size_t first;
+    std::size_t count;
+  };
+  Range held(PackKind pack, std::size_t order) const;
+  bool counts(PackKind pack) const;
+  std::size_t copied_kv_heads() const;
+  template <class Body>
+  void for_parts(const Parameter& parameter, Body&& body) const;
+
+  const ModelConfig& config_;
+  BlockSlice slice_;         // of the axis that cuts heads
+  bool cuts_heads_ = false;  // the axis that cuts tokens cuts the slice's heads and rows again
+  bool cuts_packs_ = false;  // it cuts packs by rows
+  bool copies_vocabulary_;   // its ranks have copies of the vocabulary's rows
+  HeadRange queries_;        // heads and rows of the MLP that the rank holds, unless packs are cut
+  HeadRange kv_;
+  Range rows_;
+  Range of_attention_pack_{};  // rows of the slice's packs, if they are cut
+  Range of_mlp_pack_{};
+  Range vocabulary_{};
+  bool first_along_data_;
+  bool first_along_tensor_;
+  bool first_along_tokens_;
+};
+
+/// Returns the parts that `rank` holds of a parameter of the model.
+inline std::vector<PartPlan> place(const ModelConfig& config, const Parameter& parameter, const Layout& layout, int rank) {
+  return Placement(config, layout, rank).of(parameter);
+}
+
+}  // namespace tsprun::detail

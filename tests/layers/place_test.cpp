@@ -1,0 +1,273 @@
+// Which part of each parameter every rank holds and counts, as tables, and for all layouts: each element is counted once.
+#include "layers/parameters/place.h"
+
+#include "layers/layout/check_layout.h"
+#include "layers/model/model.h"
+#include "layers/model/single_block.h"
+#include "tests/layers/model_run.h"
+#include "transport/cause.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace tsprun::detail::test::place_test {
+namespace {
+
+/// Returns "self_attn.q_proj [4:8, 0:12] counted" of a part.
+std::string line_of(const PartPlan& part) {
+  std::string name = part.parameter.name.substr(0, part.parameter.name.rfind('.'));
+  for (const char* before : {"model.layers.0.", "model.", "h.0."}) {
+    if (name.starts_with(before)) name = name.substr(std::string(before).size());
+  }
+  if (part.parameter.name.ends_with("bias")) name += ".bias";
+  const safetensors::Rectangle& b = part.block;
+  return fmt::format("{} [{}:{}, {}:{}]{}{}", name, b.first_row, b.first_row + b.rows, b.first_column, b.first_column + b.columns,
+                     part.transposed ? " as columns" : "", part.counted ? "" : ", a copy");
+}
+
+std::string table_of(const std::vector<PackPlan>& packs) {
+  std::string table;
+  for (const PackPlan& pack : packs) {
+    for (const PartPlan& part : pack.parts) table += line_of(part) + "\n";
+    table += "\n";
+  }
+  return table;
+}
+
+/// Returns all packs of a rank, a line a part, and an empty line after each pack.
+std::string table_of(const ModelConfig& config, const Layout& layout, int rank) {
+  return table_of(Placement(config, layout, rank).packs(model_parameters(config)));
+}
+
+/// Every layout of at most 12 ranks, in every variant that changes who holds what.
+std::vector<Layout> layouts() {
+  std::vector<Layout> all;
+  for (const int dp : {1, 2}) {
+    for (const int tp : {1, 2, 3, 4, 6}) {
+      for (const AxisKind along : {AxisKind::sp, AxisKind::tsp, AxisKind::zero3}) {
+        for (const int tokens : {1, 2, 3, 4}) {
+          for (const bool outside : {false, true}) {
+            if (dp * tp * tokens > 12 || (outside && (tp == 1 || tokens == 1))) continue;
+            Layout layout{{{AxisKind::dp, dp}, {AxisKind::tp, tp}, {along, tokens}}};
+            if (outside) std::swap(layout.axes[1], layout.axes[2]);
+            if (tp == 1) std::erase_if(layout.axes, [](const Axis& axis) { return axis.kind == AxisKind::tp; });
+            if (!layout.why_not().empty()) continue;
+            all.push_back(layout);
+            if (tp > 1) all.push_back(layout.with(TensorExchange::sequence));
+          }
+        }
+      }
+    }
+  }
+  return all;
+}
+
+std::vector<ModelConfig> models() {
+  return {small_config(10, 2, 12, 2, 4, 13, 29), small_config(10, 1, 12, 4, 2, 5, 7, true), small_config(10, 1, 12, 12, 2, 7, 3),
+          small_gpt2_config(2, 12, 2, 11, 17), small_gpt2_config(1, 12, 2, 5, 17, false)};
+}
+
+bool is_possible(const ModelConfig& config, const Layout& layout) {
+  try {
+    check_layout(config, layout);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Calls body(config, layout) for all models and all layouts that cut them.
+template <class Body>
+void for_all(Body body) {
+  std::size_t cases = 0;
+  for (const ModelConfig& config : models()) {
+    for (const Layout& layout : layouts()) {
+      if (!is_possible(config, layout)) continue;
+      SCOPED_TRACE(fmt::format("{} on {}", ModelCase{.config = config}.describe(), layout.label()));
+      body(config, layout);
+      if (testing::Test::HasFailure()) return;
+      ++cases;
+    }
+  }
+  EXPECT_GT(cases, 200U);
+}
+
+TEST(Place, EachElementOfTheModelIsCountedByOneRank) {
+  for_all([](const ModelConfig& config, const Layout& layout) {
+    std::vector<Placement> ranks;
+    for (int rank = 0; rank < layout.ranks(); ++rank) ranks.emplace_back(config, layout, rank);
+    for (const Parameter& parameter : model_parameters(config)) {
+      std::vector<int> counted(parameter.elements());
+      for (const Placement& rank : ranks) {
+        for (const PartPlan& part : rank.of(parameter)) {
+          for (std::size_t row = part.block.first_row; part.counted && row < part.block.first_row + part.block.rows; ++row) {
+            for (std::size_t i = 0; i < part.block.columns; ++i)
+              ++counted[row * parameter.columns() + part.block.first_column + i];
+          }
+        }
+      }
+      EXPECT_TRUE(std::ranges::all_of(counted, [](int times) { return times == 1; })) << parameter.name;
+    }
+  });
+}
+
+TEST(Place, ElementsAreThoseOfThePartsOfAllPacks) {
+  for_all([](const ModelConfig& config, const Layout& layout) {
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      const Placement placement(config, layout, rank);
+      std::map<PackKind, std::uint64_t> elements;
+      for (const PackPlan& pack : placement.packs(model_parameters(config))) {
+        std::set<std::size_t> widths;
+        for (const PartPlan& part : pack.parts) {
+          widths.insert(part.width());
+          elements[traits_of(part.parameter.role).pack] += part.rows() * part.width();
+        }
+        EXPECT_EQ(widths.size(), 1U) << "a pack of several widths on rank " << rank;
+      }
+      for (const auto& [pack, count] : elements) {
+        const bool of_layer = pack == PackKind::attention || pack == PackKind::mlp;
+        EXPECT_EQ(placement.elements(pack) * (of_layer ? config.layers : 1), count) << "rank " << rank;
+      }
+    }
+  });
+}
+
+TEST(Place, IsWhatModelsHold) {
+  for_all([](const ModelConfig& config, const Layout& layout) {
+    for (int number = 0; number < layout.ranks(); ++number) {
+      Context context = make_phantom(number, layout.ranks());
+      Rank rank(context);
+      Mesh mesh(context.world(), layout);
+      Model model(rank, mesh, {.config = config});
+      std::string held;
+      for (const ParameterPart& part : model.parameters().parts()) held += line_of(part.plan) + "\n";
+      std::string placed = table_of(config, layout, number);
+      std::size_t packs = 0;
+      for (std::size_t end = 0; (end = placed.find("\n\n")) != std::string::npos; ++packs) placed.erase(end, 1);
+      EXPECT_EQ(held, placed) << "rank " << number;
+      EXPECT_EQ(model.parameters().packs(), packs);
+      if (!config.has_gains_only()) continue;
+      SingleBlock block(rank, mesh, {.config = config}, static_cast<std::size_t>(layout.data()), 24);
+      held.clear();
+      ModelConfig one = config;
+      one.layers = 1;
+      for (const ParameterPart& part : block.parameters().parts()) held += line_of(part.plan) + "\n";
+      placed.clear();
+      // Each data rank's block is a whole of its own.
+      const Placement in_replica(one, layout.without(Cut::batch), number % layout.replica());
+      for (const PackPlan& pack : in_replica.packs(block_parameters(one, 0))) {
+        for (const PartPlan& part : pack.parts) placed += line_of(part) + "\n";
+      }
+      EXPECT_EQ(held, placed) << "a block on rank " << number;
+    }
+  });
+}
+
+TEST(Place, TensorRanksShareKvHeadsAndTheFirstCountsThem) {
+  const ModelConfig config = small_config(10, 1, 6, 2, 4, 13, 29);
+  const Layout layout = Layout::parse("tp=3");
+  EXPECT_EQ(table_of(config, layout, 1), R"(self_attn.k_proj [0:4, 0:10], a copy
+self_attn.k_proj [4:8, 0:10]
+self_attn.v_proj [0:4, 0:10], a copy
+self_attn.v_proj [4:8, 0:10]
+self_attn.q_proj [8:16, 0:10]
+self_attn.o_proj [0:10, 8:16] as columns
+
+mlp.gate_proj [5:9, 0:10]
+mlp.up_proj [5:9, 0:10]
+mlp.down_proj [0:10, 5:9] as columns
+
+input_layernorm [0:1, 0:10], a copy
+post_attention_layernorm [0:1, 0:10], a copy
+norm [0:1, 0:10], a copy
+
+embed_tokens [10:20, 0:10]
+
+lm_head [10:20, 0:10]
+
+)");
+  EXPECT_EQ(copied_heads(config, 1, 3), (std::vector<CopiedHead>{{0, 0, 1}, {1, 1, 2}}));
+  EXPECT_EQ(copied_heads(config, 0, 3), (std::vector<CopiedHead>{{0, 0, 1}}));
+}
+
+TEST(Place, Zero3CutsTheRowsOfPacksWhateverTheyBelongTo) {
+  EXPECT_EQ(table_of(small_config(10, 1, 3, 1, 4, 5, 7, true), Layout::parse("dp=2,zero3=3"), 4),
+            R"(self_attn.k_proj [4:4, 0:10], a copy
+self_attn.v_proj [4:4, 0:10], a copy
+self_attn.q_proj [3:12, 0:10], a copy
+self_attn.o_proj [0:10, 0:2] as columns, a copy
+
+mlp.gate_proj [5:5, 0:10], a copy
+mlp.up_proj [0:5, 0:10], a copy
+mlp.down_proj [0:10, 0:0] as columns, a copy
+
+input_layernorm [0:1, 0:10], a copy
+post_attention_layernorm [0:1, 0:10], a copy
+norm [0:1, 0:10], a copy
+
+embed_tokens [3:5, 0:10], a copy
+
+)");
+}
+
+TEST(Place, MatricesOfInputsFirstAndProjectionsInOne) {
+  EXPECT_EQ(table_of(small_gpt2_config(1, 4, 2, 5, 7), Layout::tsp(4), 1), R"(attn.c_attn [0:8, 10:12] as columns
+attn.c_attn [0:8, 18:20] as columns
+attn.c_attn [0:8, 2:4] as columns
+attn.c_proj [2:4, 0:8]
+
+mlp.c_fc [0:8, 2:3] as columns
+mlp.c_proj [2:3, 0:8]
+
+ln_1 [0:1, 0:8], a copy
+ln_1.bias [0:1, 0:8], a copy
+attn.c_proj.bias [0:1, 0:8], a copy
+ln_2 [0:1, 0:8], a copy
+ln_2.bias [0:1, 0:8], a copy
+mlp.c_proj.bias [0:1, 0:8], a copy
+ln_f [0:1, 0:8], a copy
+ln_f.bias [0:1, 0:8], a copy
+wpe [0:64, 0:8], a copy
+
+wte [2:4, 0:8]
+
+attn.c_attn.bias [0:1, 0:24] as columns, a copy
+mlp.c_fc.bias [0:1, 0:5] as columns, a copy
+
+)");
+}
+
+/// Returns "sp, then tp; data dp" of a pack's sums.
+std::string sums_of(const char* layout, PackKind pack, TensorExchange exchange = TensorExchange::plain) {
+  const SummedOver sums = summed_over(Layout::parse(layout).with(exchange), pack);
+  const auto axes = [](const std::vector<AxisKind>& of) {
+    std::string names;
+    for (const AxisKind axis : of) names += fmt::format("{}{}", names.empty() ? "" : ",", name(axis));
+    return names;
+  };
+  std::string text;
+  for (const std::vector<AxisKind>& group : sums.replica) text += fmt::format("{}{}", text.empty() ? "" : ", then ", axes(group));
+  return fmt::format("{}{}; data {}", text, sums.at_owners ? " at owners" : "", axes(sums.data));
+}
+
+TEST(Place, GradientsAreSummedOverRanksWithOtherTokens) {
+  EXPECT_EQ(sums_of("dp=2,tp=2,sp=2", PackKind::attention), "sp; data dp");
+  EXPECT_EQ(sums_of("dp=2,tp=2,tsp=2", PackKind::mlp), "tsp at owners; data dp");
+  EXPECT_EQ(sums_of("zero3=2", PackKind::mlp), "zero3 at owners; data dp");
+  EXPECT_EQ(sums_of("tp=2,sp=2", PackKind::replicated), "sp; data dp");
+  EXPECT_EQ(sums_of("tp=2,sp=2", PackKind::biases), "sp, then tp; data dp");
+  EXPECT_EQ(sums_of("tp=2,sp=2", PackKind::embedding), "sp; data dp");
+  EXPECT_EQ(sums_of("tsp=2", PackKind::head), "tsp at owners; data dp");
+  EXPECT_EQ(sums_of("tp=2,sp=2", PackKind::replicated, TensorExchange::sequence), "sp,tp; data dp");
+  EXPECT_EQ(sums_of("tp=2,sp=2", PackKind::biases, TensorExchange::sequence), "sp,tp; data dp");
+  EXPECT_EQ(sums_of("tp=2,sp=2", PackKind::head, TensorExchange::sequence), "sp,tp at owners; data dp");
+}
+
+}  // namespace
+}  // namespace tsprun::detail::test::place_test
