@@ -121,17 +121,11 @@ int main(int argc, char** argv) {
   const std::unique_ptr<const Strategy> made =
       make_strategy(rank, mesh, {.config = config, .dtype = dtype, .kv_bucket_heads = options.bucket_heads});
   const Strategy& strategy = *made;
-  std::vector<PackPlan> packs;
-  PackPlan norms;
+  std::vector<Parameter> parameters;
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
-    packs.push_back(strategy.attention_pack(layer));
-    packs.push_back(strategy.mlp_pack(layer));
-    for (const Parameter& parameter : block_parameters(config, layer)) {
-      if (!parameter.is_matrix()) norms.parts.push_back({.parameter = parameter, .block = {0, 1, 0, config.hidden}});
-    }
+    for (Parameter& parameter : block_parameters(config, layer)) parameters.push_back(std::move(parameter));
   }
-  packs.push_back(norms);
-  ParameterStore store(rank, dtype, packs, true);
+  ParameterStore store(rank, dtype, Placement(config, mesh.layout(), rank.rank()).packs(parameters), true);
   store.fill_fresh(config.layers, 1);
   const TokenLayout tokens(rank, config, dtype, options.batch, options.sequence, mesh.place(mesh.layout().token_axis()),
                            mesh.layout().sequence());

@@ -1,4 +1,4 @@
-// Lays out the packs of all parameters, finds them for the passes (model_passes.cpp), and applies the optimizer.
+// Makes the packs of all parameters, finds them for the passes (model_passes.cpp), and applies the optimizer.
 #include "layers/model/model.h"
 
 #include "core/trace/recorder.h"
@@ -6,92 +6,24 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <iterator>
 
 namespace tsprun::detail {
-
-namespace {
-
-PartPlan whole(const Parameter& parameter) {
-  return {.parameter = parameter,
-          .block = {.first_row = 0, .rows = parameter.rows(), .first_column = 0, .columns = parameter.columns()}};
-}
-
-/// Plans a vector of any length as a column, so that vectors of different lengths fit one pack.
-PartPlan column(const Parameter& parameter) {
-  PartPlan part = whole(parameter);
-  part.transposed = true;
-  return part;
-}
-
-}  // namespace
 
 Model::Model(Rank& rank, Mesh& mesh, const ModelOptions& options)
     : rank_(rank),
       mesh_(mesh),
       options_(options),
       vocabulary_ranks_(mesh.group(mesh.layout().axes_of_vocabulary())),
-      vocabulary_rows_(Chunks::balanced(vocabulary_ranks_.size(), options.config.vocabulary)),
+      vocabulary_rows_(vocabulary_cut(options.config, mesh.layout())),
       strategy_(make_strategy(rank, mesh,
                               {.config = options.config, .dtype = options.dtype, .kv_bucket_heads = options.kv_bucket_heads})),
-      store_(rank, options.dtype, plan_packs(), options.training),
+      store_(rank, options.dtype,
+             Placement(options.config, mesh.layout(), mesh.world().rank()).packs(model_parameters(options.config)),
+             options.training),
       block_(rank, *strategy_, options.config, options.dtype, options.recompute),
-      sums_(rank, mesh.group({mesh.layout().data_axis()}), store_) {}
+      sums_(rank, mesh.group(summed_over(mesh.layout(), PackKind::attention).data), store_) {}
 
 // --- parameters --------------------------------------------------------------------------------------------------------------
-
-std::vector<PackPlan> Model::plan_packs() const {
-  std::vector<PackPlan> packs;
-  for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
-    packs.push_back(strategy_->attention_pack(layer));
-    packs.push_back(strategy_->mlp_pack(layer));
-  }
-  const Layout& layout = mesh_.layout();
-  PackPlan replicated;
-  PackPlan positions;
-  PackPlan embedding;
-  PackPlan head;
-  PackPlan biases;
-  for (const Parameter& parameter : model_parameters(options_.config)) {
-    PartPlan part = whole(parameter);
-    part.counted = mesh_.place(layout.tensor_axis()) == 0 && mesh_.place(layout.token_axis()) == 0;  // for replicated parameters
-    switch (parameter.role) {
-      case ParameterRole::attention_norm:
-      case ParameterRole::attention_norm_bias:
-      case ParameterRole::output_bias:
-      case ParameterRole::mlp_norm:
-      case ParameterRole::mlp_norm_bias:
-      case ParameterRole::down_bias:
-      case ParameterRole::final_norm:
-      case ParameterRole::final_norm_bias: replicated.parts.push_back(std::move(part)); break;
-      case ParameterRole::positions: positions.parts.push_back(std::move(part)); break;
-      case ParameterRole::query_key_value_bias:
-      case ParameterRole::up_bias:
-        biases.parts.push_back(column(parameter));
-        biases.parts.back().counted = part.counted;
-        break;
-      case ParameterRole::embedding:
-      case ParameterRole::head:
-        part.block.first_row = vocabulary_rows_.offset(vocabulary_ranks_.rank());
-        part.block.rows = vocabulary_rows_.count(vocabulary_ranks_.rank());
-        part.counted = !layout.cuts_vocabulary_over_tensor() || mesh_.place(layout.token_axis()) == 0;
-        (parameter.role == ParameterRole::head ? head : embedding).parts.push_back(std::move(part));
-        break;
-      default: break;
-    }
-  }
-  std::ranges::move(positions.parts, std::back_inserter(replicated.parts));
-  packs.push_back(std::move(replicated));
-  packs.push_back(std::move(embedding));
-  if (!options_.config.tied_embeddings) packs.push_back(std::move(head));
-  if (options_.config.projection_biases() > 0) packs.push_back(std::move(biases));
-  if (mesh_.place(layout.data_axis()) > 0) {
-    for (PackPlan& pack : packs) {
-      for (PartPlan& part : pack.parts) part.counted = false;
-    }
-  }
-  return packs;
-}
 
 Token Model::first_own_id() const {
   return static_cast<Token>(std::min(vocabulary_rows_.offset(vocabulary_ranks_.rank()), options_.config.vocabulary - 1));
@@ -163,7 +95,7 @@ void Model::update(const UpdateOptions& options, double norm) {
                       .step = options.step,
                       .gradient_scale = kernels::clip_factor(norm, options.clip)};
   for (const ParameterPart& part : store_.parts()) {
-    step.weight_decay = part.plan.parameter.is_matrix() ? options.weight_decay : 0;
+    step.weight_decay = traits_of(part.plan.parameter.role).decays() ? options.weight_decay : 0;
     rank_.compute().adamw(step, part.value, part.master, part.m, part.v, part.gradient);
   }
 }

@@ -156,8 +156,7 @@ class Model {
     double loss = 0;  // this rank's part of the sum of losses
   };
 
-  std::vector<PackPlan> plan_packs() const;
-  // The packs after those of the blocks; last, if there are any, come biases (layers/schedules/biases.h).
+  // The packs after those of the blocks (PackKind); last, if there are any, come biases.
   /// Number of the pack of replicated parameters of width h: norms of layer 0, …, last biases, final norm, learned positions.
   std::size_t replicated_pack() const { return 2 * options_.config.layers; }
   std::size_t embedding_pack() const { return replicated_pack() + 1; }

@@ -66,8 +66,8 @@ void Model::set_layout(std::size_t batch, std::size_t sequence) {
 /// Returns the embedding, head and loss of a pass of layout_'s tokens.
 std::unique_ptr<Vocabulary> Model::vocabulary_of(const MicroBatch& of) {
   if (mesh_.layout().cuts_vocabulary_over_tensor()) {
-    return std::make_unique<TensorVocabulary>(rank_, vocabulary_ranks_, mesh_.group({mesh_.layout().token_axis()}),
-                                              vocabulary_rows_, vocabulary_weights(), of);
+    Communicator& with_copies = mesh_.group(summed_over(mesh_.layout(), PackKind::embedding).replica.front());
+    return std::make_unique<TensorVocabulary>(rank_, vocabulary_ranks_, with_copies, vocabulary_rows_, vocabulary_weights(), of);
   }
   return std::make_unique<ExchangedVocabulary>(rank_, vocabulary_ranks_, vocabulary_rows_, head_plan_, vocabulary_weights(), of);
 }
@@ -358,23 +358,18 @@ void Model::sum_losses(Loss& loss) {
   add(forward_traffic_, rank_.context().traffic() - before);
 }
 
-/// Sums the gradients of replicated parameters over the ranks that have other tokens, and those of the projections' biases also
-/// over the ranks that have other slices of heads and rows.
+/// Sums the gradients of parameters that every rank holds over the ranks that compute other terms of them.
 void Model::sum_replicated_gradients() {
-  const CallOptions other{.stream = Stream::gradients, .purpose = Purpose::other};
-  const auto sum = [&](Communicator& ranks, std::size_t pack) {
-    const Buffer gradients = buffer_of(store_.gradients(pack));
-    rank_.wait(ranks.post_all_reduce(gradients, gradients, Reduction::sum, other));
+  const auto sum = [&](PackKind kind, std::size_t pack) {
+    for (const std::vector<AxisKind>& axes : summed_over(mesh_.layout(), kind).replica) {
+      const Buffer gradients = buffer_of(store_.gradients(pack));
+      rank_.wait(mesh_.group(axes).post_all_reduce(gradients, gradients, Reduction::sum,
+                                                   {.stream = Stream::gradients, .purpose = Purpose::other}));
+    }
+    sums_.post(pack, Purpose::other);
   };
-  const Layout& layout = mesh_.layout();
-  Communicator& with_other_tokens = mesh_.group(layout.axes_of_tokens());
-  sum(with_other_tokens, replicated_pack());
-  sums_.post(replicated_pack(), Purpose::other);
-  if (options_.config.projection_biases() == 0) return;
-  const std::size_t biases = bias_pack_number(store_);
-  sum(with_other_tokens, biases);
-  if (!layout.slices_tokens()) sum(mesh_.group({layout.tensor_axis()}), biases);
-  sums_.post(biases, Purpose::other);
+  sum(PackKind::replicated, replicated_pack());
+  if (options_.config.projection_biases() > 0) sum(PackKind::biases, bias_pack_number(store_));
 }
 
 }  // namespace tsprun::detail

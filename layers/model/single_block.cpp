@@ -2,7 +2,7 @@
 #include "layers/model/single_block.h"
 
 #include "core/trace/recorder.h"
-#include "layers/parameters/parameters.h"
+#include "layers/parameters/place.h"
 #include "layers/schedules/strategies.h"
 #include "transport/cause.h"
 #include <fmt/format.h>
@@ -25,6 +25,12 @@ ModelOptions of_one_layer(ModelOptions options) {
   return options;
 }
 
+/// Returns this rank's packs. Each data rank's block is a whole of its own.
+std::vector<PackPlan> packs_of(const ModelConfig& config, Mesh& mesh) {
+  const Layout replica = mesh.layout().without(Cut::batch);
+  return Placement(config, replica, mesh.world().rank() % replica.ranks()).packs(block_parameters(config, 0));
+}
+
 }  // namespace
 
 SingleBlock::SingleBlock(Rank& rank, Mesh& mesh, const ModelOptions& options, std::size_t batch, std::size_t sequence)
@@ -33,22 +39,9 @@ SingleBlock::SingleBlock(Rank& rank, Mesh& mesh, const ModelOptions& options, st
       options_(of_one_layer(options)),
       strategy_(make_strategy(rank, mesh,
                               {.config = options_.config, .dtype = options.dtype, .kv_bucket_heads = options.kv_bucket_heads})),
-      store_(rank, options.dtype, packs(), options.training),
+      store_(rank, options.dtype, packs_of(options_.config, mesh), options.training),
       tokens_(rank, mesh, options_.config, options.dtype, batch, sequence),
       block_(rank, *strategy_, options_.config, options.dtype, options.recompute) {}
-
-std::vector<PackPlan> SingleBlock::packs() const {
-  const Layout& layout = mesh_.layout();
-  PackPlan norms;
-  for (const Parameter& parameter : block_parameters(options_.config, 0)) {
-    if (parameter.is_matrix()) continue;
-    norms.parts.push_back({.parameter = parameter,
-                           .block = {.first_row = 0, .rows = 1, .first_column = 0, .columns = parameter.columns()},
-                           .transposed = false,
-                           .counted = mesh_.place(layout.tensor_axis()) == 0 && mesh_.place(layout.token_axis()) == 0});
-  }
-  return {strategy_->attention_pack(0), strategy_->mlp_pack(0), norms};
-}
 
 BlockVectors SingleBlock::vectors() const {
   const auto norm = [&](std::size_t part) {
@@ -79,7 +72,7 @@ void SingleBlock::backward(const Tensor& d) {
   pass_->begin_backward();
   block_.backward({.sublayers = *pass_, .tokens = tokens_}, 0, d, vectors(), saved_);
   const Buffer both = buffer_of(norm_gradients);
-  Communicator& with_other_tokens = mesh_.group(mesh_.layout().axes_of_tokens());
+  Communicator& with_other_tokens = mesh_.group(summed_over(mesh_.layout(), PackKind::replicated).replica.front());
   rank_.wait(
       with_other_tokens.post_all_reduce(both, both, Reduction::sum, {.stream = Stream::gradients, .purpose = Purpose::other}));
   pass_->end();

@@ -33,7 +33,6 @@ class SingleBlock {
   void backward(const Tensor& d);
 
  private:
-  std::vector<PackPlan> packs() const;
   BlockVectors vectors() const;
 
   Rank& rank_;

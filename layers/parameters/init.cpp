@@ -3,6 +3,7 @@
 
 #include "core/tensor/tensor.h"
 #include "layers/io/philox.h"
+#include "layers/parameters/place.h"
 #include "transport/cause.h"
 #include "transport/checksum.h"
 
@@ -69,8 +70,8 @@ void store(Buffer into, std::size_t index, double value) {
 
 double fresh_deviation(ParameterRole role, std::size_t layers) {
   constexpr double kDeviation = 0.02;
-  const bool ends_a_sublayer = role == ParameterRole::output || role == ParameterRole::down;
-  return ends_a_sublayer ? kDeviation / std::sqrt(2.0 * static_cast<double>(layers)) : kDeviation;
+  const bool by_depth = traits_of(role).fresh == Fresh::normal_by_depth;
+  return by_depth ? kDeviation / std::sqrt(2.0 * static_cast<double>(layers)) : kDeviation;
 }
 
 std::uint64_t name_hash(std::string_view name) { return checksum(std::as_bytes(std::span(name))); }
@@ -91,8 +92,8 @@ void fill_fresh(const Parameter& parameter, std::size_t layers, std::uint64_t se
   if (!computes(into.dtype)) {
     throw Error(Cause::refused, fmt::format("fresh weights: \"{}\" can't be drawn as bytes", parameter.name));
   }
-  if (!parameter.is_matrix()) {
-    for (std::size_t i = 0; i < into.count; ++i) store(into, i, parameter.is_bias() ? 0.0 : 1.0);
+  if (const Fresh fresh = traits_of(parameter.role).fresh; fresh == Fresh::zeros || fresh == Fresh::ones) {
+    for (std::size_t i = 0; i < into.count; ++i) store(into, i, fresh == Fresh::ones ? 1.0 : 0.0);
     return;
   }
   const double deviation = fresh_deviation(parameter.role, layers);

@@ -1,6 +1,6 @@
-// Fresh weights: N(0, 0.02²), with W_O and W_2 divided by √(2L); gains 1, biases 0. A weight is a pure function of seed,
-// parameter name and the element's index in the whole tensor, so every rank draws only its slice and the model doesn't depend on
-// the layout.
+// Fresh weights: N(0, 0.02²), with W_O and W_2 divided by √(2L); gains 1, biases 0 (Fresh in place.h). A weight is a pure
+// function of seed, parameter name and the element's index in the whole tensor, so every rank draws only its slice and the model
+// doesn't depend on the layout.
 #pragma once
 
 #include "layers/io/safetensors.h"

@@ -19,8 +19,6 @@ struct Parameter {
   std::vector<std::size_t> shape;  ///< as stored: matrices [out, in] or [in, out], norm gains [h], biases [out]
 
   bool is_matrix() const { return shape.size() == 2; }
-  /// Returns whether it is a bias, which starts as zeros. All other vectors are norm gains.
-  bool is_bias() const { return name.ends_with(".bias"); }
   std::size_t rows() const { return is_matrix() ? shape[0] : 1; }  ///< a vector is one row
   std::size_t columns() const { return shape.back(); }
   std::size_t elements() const { return rows() * columns(); }

@@ -160,8 +160,8 @@ Chunks pack_cut(const ModelConfig& config, PackKind pack, int ranks);
 /// One rank's part of a model.
 class Placement {
  public:
-  /// Takes a rank of the layout, which check_layout() must accept. Borrows both. Throws Error(refused) for heads that can't be
-  /// cut.
+  /// Takes a rank of the layout, which check_layout() must accept. Borrows the configuration. Throws Error(refused) for heads
+  /// that can't be cut.
   Placement(const ModelConfig& config, const Layout& layout, int rank);
 
   /// Returns the parts that the rank holds of a parameter; several if it counts not all of them, or they are parts of a pack that
@@ -170,6 +170,8 @@ class Placement {
   /// Returns the packs of these parameters: attention and MLP of each layer, then the others in the order of PackKind; only those
   /// that the parameters are of.
   std::vector<PackPlan> packs(std::span<const Parameter> parameters) const;
+  /// Returns the K/V heads that the rank holds. Precondition: no axis cuts packs by rows.
+  const HeadRange& kv_heads() const { return kv_; }
   /// Returns the elements that the rank holds in packs of a kind: of one layer, or of the model outside of layers' own packs.
   std::uint64_t elements(PackKind pack) const;
 

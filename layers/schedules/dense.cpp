@@ -29,23 +29,6 @@ struct AttentionMatrices {
   }
 };
 
-/// Splits the parts of W_K and W_V so that their first `copied` rows, which another rank may count, are parts of their own.
-std::vector<PartPlan> with_copies_apart(std::vector<PartPlan> parts, std::size_t copied) {
-  std::vector<PartPlan> result;
-  for (PartPlan& part : parts) {
-    const bool kv = part.parameter.role == ParameterRole::key || part.parameter.role == ParameterRole::value;
-    if (kv && copied > 0) {
-      PartPlan copy = part;
-      copy.block.rows = copied;
-      part.block.first_row += copied;
-      part.block.rows -= copied;
-      result.push_back(std::move(copy));
-    }
-    result.push_back(std::move(part));
-  }
-  return result;
-}
-
 }  // namespace
 
 Dense::Dense(Rank& rank, Communicator& sequence, const StrategyOptions& options, const BlockSlice& slice,
@@ -63,16 +46,6 @@ Dense::Dense(Rank& rank, Communicator& sequence, const StrategyOptions& options,
            .map = {.group = config_.heads_per_kv_head(), .first_query = slice.queries.first, .first_kv = slice.kv.first},
            .bucket_heads = options.kv_bucket_heads})),
       weights_(std::move(weights)) {}
-
-PackPlan Dense::attention_pack(std::size_t layer) const {
-  PackPlan pack = attention_pack_plan(config_, layer, slice_.queries, slice_.kv);
-  pack.parts = with_copies_apart(std::move(pack.parts), slice_.kv_copied * config_.head_dim);
-  return weights_->stored(std::move(pack));
-}
-
-PackPlan Dense::mlp_pack(std::size_t layer) const {
-  return weights_->stored(mlp_pack_plan(config_, layer, slice_.first_row, slice_.rows));
-}
 
 SavedSizes Dense::saved_sizes(const ModelConfig&, const TokenLayout& tokens) const {
   SavedSizes sizes = attention_->sizes(tokens);

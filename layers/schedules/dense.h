@@ -26,8 +26,6 @@ class Dense final : public Strategy {
   Dense(Rank& rank, Communicator& sequence, const StrategyOptions& options, const BlockSlice& slice, SequenceExchange exchange,
         std::unique_ptr<SublayerWeights> weights);
 
-  PackPlan attention_pack(std::size_t layer) const override;
-  PackPlan mlp_pack(std::size_t layer) const override;
   SavedSizes saved_sizes(const ModelConfig& config, const TokenLayout& tokens) const override;
   std::unique_ptr<StrategyPass> begin(const PassInputs& of) const override;
 

@@ -1,5 +1,4 @@
-// Packs of weights: the rows of a block's parameters that lie together in memory, for strategies that cut query heads, K/V heads
-// and MLP rows.
+// The packs of the blocks in a store (layers/parameters/place.h): their numbers, and the matrices that they consist of.
 #pragma once
 
 #include "layers/io/config.h"
@@ -10,15 +9,6 @@
 #include <cstddef>
 
 namespace tsprun::detail {
-
-/// Returns the pack [W_K; W_V; W_Q; W_Oᵀ] of these heads, of width h, in whichever form the model's files hold the weights.
-PackPlan attention_pack_plan(const ModelConfig& config, std::size_t layer, const HeadRange& queries, const HeadRange& kv);
-/// Returns the pack [W_1; W_3; W_2ᵀ] of MLP rows [first, first + count), of width h; without a gate [W_1; W_2ᵀ].
-PackPlan mlp_pack_plan(const ModelConfig& config, std::size_t layer, std::size_t first, std::size_t count);
-
-/// Returns rows [first, first + count) of a pack. The result has as many parts as the whole pack; parts outside of the rows are
-/// empty.
-PackPlan cut_pack(PackPlan cut, std::size_t first, std::size_t count);
 
 /// Views of the matrices of an MLP pack, or of its gradients. W3 has no dims if the MLP has no gate.
 struct MlpMatrices {

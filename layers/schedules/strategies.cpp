@@ -2,6 +2,7 @@
 #include "layers/schedules/strategies.h"
 
 #include "layers/layout/check_layout.h"
+#include "layers/parameters/place.h"
 #include "layers/schedules/dense.h"
 #include "layers/schedules/tp/tensor_parallel.h"
 #include "layers/schedules/tsp/tsp.h"
@@ -32,13 +33,16 @@ struct AxisStrategy {
 
 std::unique_ptr<Strategy> make_tp(const MakerArguments& of, std::unique_ptr<Strategy> inner) {
   const auto exchange = static_cast<TensorExchange>(of.layout().variant(of.layout().tensor_axis()));
-  return std::make_unique<TensorParallel>(of.rank, of.mesh.group({of.layout().tensor_axis()}), exchange, of.options,
+  const HeadRange held = Placement(of.options.config, of.layout(), of.mesh.world().rank()).kv_heads();
+  return std::make_unique<TensorParallel>(of.rank, of.mesh.group({of.layout().tensor_axis()}), exchange, of.options, held,
                                           std::move(inner));
 }
 std::unique_ptr<Strategy> make_sp(const MakerArguments& of, std::unique_ptr<Strategy> /*inner*/) {
   const auto exchange = static_cast<SequenceExchange>(of.layout().variant(of.layout().token_axis()));
   Communicator& axis = of.mesh.group({of.layout().token_axis()});
-  return std::make_unique<Dense>(of.rank, axis, of.options, of.slice, exchange, std::make_unique<CopiedWeights>(of.rank, axis));
+  Communicator& with_copies = of.mesh.group(summed_over(of.layout(), PackKind::attention).replica.front());
+  return std::make_unique<Dense>(of.rank, axis, of.options, of.slice, exchange,
+                                 std::make_unique<CopiedWeights>(of.rank, with_copies));
 }
 std::unique_ptr<Strategy> make_tsp(const MakerArguments& of, std::unique_ptr<Strategy> /*inner*/) {
   return std::make_unique<Tsp>(of.rank, of.mesh.group({of.layout().token_axis()}), of.options, of.slice);

@@ -137,7 +137,9 @@ class StrategyPass {
   std::function<void(std::size_t)> on_gradients_;
 };
 
-/// A way of computing the sublayers of all blocks: how their weights lie on the ranks, and the passes that compute with them.
+/// A way of computing the sublayers of all blocks, on ranks that hold what layers/parameters/place.h says. Biases of Q, K, V and
+/// W_1, where the model has them, are whole on every rank (layers/schedules/biases.h), and sublayers add to their gradients in
+/// the store. The last biases, b_O and b_2, are added by Block; strategies ignore them.
 class Strategy {
  public:
   Strategy() = default;
@@ -145,11 +147,6 @@ class Strategy {
   Strategy& operator=(const Strategy&) = delete;
   virtual ~Strategy() = default;
 
-  /// Returns which part of a layer's W_Q, W_K, W_V, W_O (attention) or W_1 (gate), W_3 (up), W_2 (down) (MLP) this rank stores.
-  /// Biases of Q, K, V and W_1, where the model has them, are whole on every rank (layers/schedules/biases.h), and sublayers add
-  /// to their gradients in the store. The last biases, b_O and b_2, are added by Block; strategies ignore them.
-  virtual PackPlan attention_pack(std::size_t layer) const = 0;
-  virtual PackPlan mlp_pack(std::size_t layer) const = 0;
   /// Returns the shapes of what is saved for the backward pass. The default has all heads and all rows of the MLP.
   virtual SavedSizes saved_sizes(const ModelConfig& config, const TokenLayout& tokens) const {
     return SavedSizes::of(tokens, config.query_heads, config.kv_heads, config.intermediate);

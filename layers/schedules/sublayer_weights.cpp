@@ -7,11 +7,6 @@
 
 namespace tsprun::detail {
 
-PackPlan CopiedWeights::stored(PackPlan whole) const {
-  for (PartPlan& part : whole.parts) part.counted = axis_.rank() == 0;
-  return whole;
-}
-
 namespace {
 
 class CopiedPass final : public WeightsPass {

@@ -62,7 +62,8 @@ class WeightsPass {
   MicroBatchGradient own_;
 };
 
-/// How the weights of all sublayers lie on the ranks of an axis, and the passes that move them.
+/// The weights of all sublayers on the ranks of an axis, which hold what layers/parameters/place.h says, and the passes that move
+/// them.
 class SublayerWeights {
  public:
   SublayerWeights() = default;
@@ -70,8 +71,6 @@ class SublayerWeights {
   SublayerWeights& operator=(const SublayerWeights&) = delete;
   virtual ~SublayerWeights() = default;
 
-  /// Returns which part of a pack this rank stores, given the plan of all rows that it computes with.
-  virtual PackPlan stored(PackPlan whole) const = 0;
   /// Begins a pass over the packs of `store`, which comes next in `visits`. The pass borrows both, and these weights.
   virtual std::unique_ptr<WeightsPass> begin(const ParameterStore& store, const Visits& visits, const MicroBatch& of) const = 0;
 };
@@ -82,7 +81,6 @@ class CopiedWeights final : public SublayerWeights {
   /// Borrows both.
   CopiedWeights(Rank& rank, Communicator& axis) : rank_(rank), axis_(axis) {}
 
-  PackPlan stored(PackPlan whole) const override;
   std::unique_ptr<WeightsPass> begin(const ParameterStore& store, const Visits& visits, const MicroBatch& of) const override;
 
  private:

@@ -2,23 +2,10 @@
 #include "layers/theory/layouts.h"
 
 #include "layers/layout/zigzag.h"
+#include "layers/parameters/place.h"
 #include "layers/theory/ways.h"
 
 namespace tsprun::detail::theory {
-
-namespace {
-
-/// Returns the vocabulary rows of a rank, cut over the ranks whose tokens differ or over the tensor ranks.
-std::uint64_t vocabulary_rows(const MeshSetting& of, MeshPlace place) {
-  const std::size_t V = of.setting.model.vocabulary;
-  if (of.layout.cuts_vocabulary_over_tensor()) return Chunks::balanced(of.layout.tensor(), V).count(place.tensor);
-  if (of.layout.slices_tokens()) {
-    return Chunks::balanced(of.layout.replica(), V).count(place.sequence * of.layout.tensor() + place.tensor);
-  }
-  return Chunks::balanced(of.layout.sequence(), V).count(place.sequence);
-}
-
-}  // namespace
 
 Setting MeshSetting::replica() const {
   Setting replica = setting;
@@ -37,17 +24,19 @@ MeshPlace place_of(const Layout& layout, int rank) {
   return {.tensor = layout.place(layout.tensor_axis(), rank), .sequence = layout.place(layout.token_axis(), rank)};
 }
 
+int rank_at(const Layout& layout, MeshPlace place) {
+  return place.tensor * layout.stride(layout.tensor_axis()) + place.sequence * layout.stride(layout.token_axis());
+}
+
 // --- parameters --------------------------------------------------------------------------------------------------------------
 
 RankParameters held(const MeshSetting& of, MeshPlace place) {
   const ModelConfig& model = of.setting.model;
-  const BlockSlice slice = BlockSlice::of(model, place.tensor, of.layout.tensor());
-  const std::uint64_t h = model.hidden;
-  const BlockElements block = tokens_way(of.layout).held(model, slice, place.sequence, of.layout.sequence());
-  RankParameters result{.attention = block.attention * model.layers, .mlp = block.mlp * model.layers};
-  result.vocabulary = (model.tied_embeddings ? 1 : 2) * vocabulary_rows(of, place) * h;
-  result.norms = model.replicated_parameters();
-  return result;
+  const Placement rank(model, of.layout, rank_at(of.layout, place));
+  return {.attention = rank.elements(PackKind::attention) * model.layers,
+          .mlp = rank.elements(PackKind::mlp) * model.layers,
+          .vocabulary = rank.elements(PackKind::embedding) + (model.tied_embeddings ? 0 : rank.elements(PackKind::head)),
+          .norms = rank.elements(PackKind::replicated) + rank.elements(PackKind::biases)};
 }
 
 std::uint64_t optimizer_states(const ElementBytes& bytes) { return bytes.element < bytes.accumulated ? 3 : 2; }

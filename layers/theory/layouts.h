@@ -1,10 +1,7 @@
 // A model on a mesh, rank by rank: which parameters each rank holds, and what it saves for the backward pass.
 //
-// Weights: tsp cuts heads and MLP rows over its ranks. tp cuts them over its own, with copies of K/V heads that several ranks
-// read. tp×tsp cuts each tensor rank's part again. zero3 cuts the rows of every sublayer evenly. dp and sp hold copies. The
-// vocabulary is cut over the ranks whose tokens differ; under plain tp it is cut over the tensor axis, with copies along the
-// sequence axis. Saved activations are those of a rank's tokens, but Ulysses saves q, k, v and log-sum-exps of some heads over
-// whole sequences.
+// Weights lie as layers/parameters/place.h says. Saved activations are those of a rank's tokens, but Ulysses saves q, k, v and
+// log-sum-exps of some heads over whole sequences.
 #pragma once
 
 #include "layers/layout/layout.h"
@@ -35,6 +32,9 @@ struct MeshPlace {
 };
 /// Returns the coordinates of `rank`.
 MeshPlace place_of(const Layout& layout, int rank);
+
+/// Returns the rank of the first replica with these coordinates.
+int rank_at(const Layout& layout, MeshPlace place);
 
 /// Parameters that a rank holds, in elements.
 struct RankParameters {

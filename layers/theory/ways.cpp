@@ -15,18 +15,16 @@ constexpr std::array kWays = {
     AxisWay{.axis = AxisKind::dp, .paper_alone = paper::Scheme::dp},
     AxisWay{.axis = AxisKind::tp, .add_flows = add_tp, .paper_alone = paper::Scheme::tp},
     AxisWay{.axis = AxisKind::sp,
-            .held = held_by_sp,
             .add_flows = add_sp,
             .add_kv = kBySequenceExchange,
             .paper_alone = paper::Scheme::sp,
             .paper_with_tensor = paper::Scheme::tp_sp},
     AxisWay{.axis = AxisKind::tsp,
             .shares_weights = true,
-            .held = held_by_tsp,
             .add_flows = add_tsp,
             .add_kv = kGathered,
             .paper_alone = paper::Scheme::tsp},
-    AxisWay{.axis = AxisKind::zero3, .shares_weights = true, .held = held_by_zero3, .add_flows = add_zero3, .add_kv = kGathered}};
+    AxisWay{.axis = AxisKind::zero3, .shares_weights = true, .add_flows = add_zero3, .add_kv = kGathered}};
 static_assert(is_by_axis(kWays, &AxisWay::axis), "each axis has a row, in the order of AxisKind");
 static_assert(std::ranges::all_of(kWays,
                                   [](const AxisWay& way) {
@@ -68,11 +66,6 @@ void add_block_flows(BlockFlows& of) {
     way.add_kv[of.layout.variant(way.axis)](of);
   }
   if (of.T > 1) way_of(of.layout.tensor_axis()).add_flows(of);
-}
-
-BlockElements elements_of(const ModelConfig& model, const BlockSlice& slice) {
-  return {.attention = 2 * (slice.queries.count + slice.kv.count) * model.head_dim * model.hidden,
-          .mlp = model.mlp_matrices() * slice.rows * model.hidden};
 }
 
 }  // namespace tsprun::detail::theory

@@ -1,4 +1,4 @@
-// Table of the axes of a layout, as theory sees them: the part of the weights that a rank holds, and the flows of a step. The row
+// Table of the axes of a layout, as theory sees them: the flows of a step. The row
 // of an axis stands in ways.cpp, its functions in a file of layers/theory/ways/; the rest of theory asks these rows, or the
 // layout.
 #pragma once
@@ -38,19 +38,11 @@ struct BlockFlows {
   }
 };
 
-/// Elements of one block's matrices.
-struct BlockElements {
-  std::uint64_t attention;
-  std::uint64_t mlp;
-};
-
 /// Row of an axis in the table of theory. Of the members that follow `axis`, an axis that cuts heads has `add_flows` alone, one
 /// that cuts sequences none: flows.cpp counts the gradients that it sums.
 struct AxisWay {
   AxisKind axis;
   bool shares_weights = false;  ///< every rank computes with the weights that all of them hold together, not those that it holds
-  /// Returns what rank `part` of `parts` holds of a block of the model, which has `slice` of the heads and rows.
-  BlockElements (*held)(const ModelConfig& model, const BlockSlice& slice, int part, int parts) = nullptr;
   /// Adds what moves where the axis has several ranks: weights and their gradients, or the activations of slices.
   void (*add_flows)(BlockFlows& of) = nullptr;
   /// Functions that add K and V, dK and dV, by the axis's variant.
@@ -69,12 +61,6 @@ void add_block_flows(BlockFlows& of);
 
 // --- the ways ----------------------------------------------------------------------------------------------------------------
 
-/// Returns the elements of a slice of a block.
-BlockElements elements_of(const ModelConfig& model, const BlockSlice& slice);
-
-BlockElements held_by_tsp(const ModelConfig& model, const BlockSlice& slice, int part, int parts);
-BlockElements held_by_zero3(const ModelConfig& model, const BlockSlice& slice, int part, int parts);
-BlockElements held_by_sp(const ModelConfig& model, const BlockSlice& slice, int part, int parts);
 void add_tsp(BlockFlows& of);
 void add_zero3(BlockFlows& of);
 void add_sp(BlockFlows& of);

@@ -160,7 +160,7 @@ inline void collect(Rank& rank, const PartPlan& plan, const Tensor& tensor, Tens
 /// Gains and matrices that aren't near zero, and biases that aren't zero, so that every term of a gradient matters.
 inline void disturb(const ParameterStore& store) {
   for (const ParameterPart& part : store.parts()) {
-    if (part.plan.parameter.is_bias()) {
+    if (traits_of(part.plan.parameter.role).fresh == Fresh::zeros) {
       for (std::size_t i = 0; i < part.value.elements(); ++i) {
         const double value = std::cos(static_cast<double>(i + part.plan.parameter.name.size())) / 2;
         if (part.value.dtype() == DType::f64) part.value.as<double>()[i] = value;

@@ -87,8 +87,8 @@ reference::Tensors<T> random_weights(const std::vector<Parameter>& parameters, s
     const double deviation = parameter.role == ParameterRole::embedding ? 1
                              : parameter.is_matrix() ? 1.5 / std::sqrt(static_cast<double>(parameter.columns()))
                                                      : 0.3;
-    weights[parameter.name] =
-        normal_values<T>(parameter.elements(), deviation, generator, parameter.is_matrix() || parameter.is_bias() ? 0 : 1);
+    weights[parameter.name] = normal_values<T>(parameter.elements(), deviation, generator,
+                                               parameter.is_matrix() || parameter.name.ends_with(".bias") ? 0 : 1);
   }
   return weights;
 }

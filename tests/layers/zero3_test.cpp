@@ -1,5 +1,4 @@
 // A training step under ZeRO-3 against the reference; its traffic, what each rank holds, and its bits.
-#include "layers/schedules/packs.h"
 #include "layers/theory/layouts.h"
 #include "layers/theory/traffic.h"
 #include "tests/layers/model_run.h"
@@ -126,34 +125,6 @@ TEST(Zero3, NeitherThreadsNorAlgorithmsChangeABit) {
   const ModelRun again = run_model(of, zero3(4));
   EXPECT_EQ(once.loss, again.loss);
   EXPECT_EQ(once.gradients, again.gradients);
-}
-
-// A pack of parts with 5, 3 and (transposed) 4 rows, cut anywhere: the cuts' parts together are the whole, each row once.
-TEST(Zero3, CutsOfAPackTakeEveryRowOnce) {
-  const Parameter parameter{.name = "w", .role = ParameterRole::query, .layer = 0, .shape = {12, 7}};
-  PackPlan whole;
-  whole.parts.push_back({.parameter = parameter, .block = {.first_row = 2, .rows = 5, .first_column = 0, .columns = 7}});
-  whole.parts.push_back({.parameter = parameter, .block = {.first_row = 9, .rows = 3, .first_column = 0, .columns = 7}});
-  whole.parts.push_back(
-      {.parameter = parameter, .block = {.first_row = 0, .rows = 7, .first_column = 3, .columns = 4}, .transposed = true});
-  ASSERT_EQ(pack_rows(whole), 12U);
-  for (int ranks = 1; ranks <= 14; ++ranks) {
-    const Chunks rows = Chunks::balanced(ranks, pack_rows(whole));
-    std::vector<std::size_t> next = {2, 9, 3};  // first row, row, column that is still to come
-    for (int rank = 0; rank < ranks; ++rank) {
-      const PackPlan cut = cut_pack(whole, rows.offset(rank), rows.count(rank));
-      EXPECT_EQ(pack_rows(cut), rows.count(rank));
-      ASSERT_EQ(cut.parts.size(), 3U);
-      for (std::size_t i = 0; i < 3; ++i) {
-        const PartPlan& part = cut.parts[i];
-        EXPECT_EQ(part.width(), 7U);
-        if (part.rows() == 0) continue;
-        EXPECT_EQ(part.transposed ? part.block.first_column : part.block.first_row, next[i]);
-        next[i] += part.rows();
-      }
-    }
-    EXPECT_EQ(next, (std::vector<std::size_t>{7, 12, 7}));
-  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "layers/schedules/tp/tensor_parallel.h"
 
 #include "core/kernels/check.h"
+#include "layers/parameters/place.h"
 #include "layers/schedules/all_reduce.h"
 #include "layers/schedules/packs.h"
 
@@ -16,14 +17,10 @@ namespace {
 // A stream of its own, because K and V may be travelling at the same time.
 const CallOptions kTensorAxis{.stream = Stream::control, .purpose = Purpose::activations};
 
-bool is_kv(const PartPlan& part) {
-  return part.parameter.role == ParameterRole::key || part.parameter.role == ParameterRole::value;
-}
-
 }  // namespace
 
 TensorParallel::TensorParallel(Rank& rank, Communicator& tensor, TensorExchange exchange, const StrategyOptions& options,
-                               std::unique_ptr<Strategy> inner)
+                               const HeadRange& held, std::unique_ptr<Strategy> inner)
     : rank_(rank),
       tensor_(tensor),
       exchange_(exchange),
@@ -32,42 +29,22 @@ TensorParallel::TensorParallel(Rank& rank, Communicator& tensor, TensorExchange 
       sums_(kernels::summed_in(options.dtype)),
       slice_(BlockSlice::of(options.config, tensor.rank(), tensor.size())),
       inner_(std::move(inner)) {
-  find_copies();
+  find_copies(held);
 }
 
 // --- parameters --------------------------------------------------------------------------------------------------------------
 
-PackPlan TensorParallel::attention_pack(std::size_t layer) const {
-  PackPlan pack = inner_->attention_pack(layer);
-  const HeadCut heads(config_.query_heads, config_.kv_heads, tensor_.size());
-  for (PartPlan& part : pack.parts) {
-    if (is_kv(part) && part.rows() > 0 && heads.kv_owner(part.block.first_row / config_.head_dim) != tensor_.rank()) {
-      part.counted = false;
-    }
-  }
-  return pack;
-}
-
-/// Finds the K/V heads that other ranks have too: makes their groups, and notes where their rows are in an attention pack. Ranks
-/// go through heads in ascending order, so that ranks with several groups sum them in the same order.
-void TensorParallel::find_copies() {
-  const HeadCut heads(config_.query_heads, config_.kv_heads, tensor_.size());
-  const PackPlan pack = inner_->attention_pack(0);
+/// Makes the groups of ranks that share this rank's K/V heads, and notes where their rows are in an attention pack. Ranks go
+/// through heads in ascending order, so that ranks with several groups sum them in the same order.
+void TensorParallel::find_copies(const HeadRange& held) {
   const std::size_t d = config_.head_dim;
-  for (std::size_t head = slice_.kv.first; head < slice_.kv.end(); ++head) {
-    const int first = heads.kv_owner(head);
-    const int last = heads.kv_last_reader(head);
-    if (first == last) continue;
-    std::vector<int> readers(static_cast<std::size_t>(last - first + 1));
-    std::iota(readers.begin(), readers.end(), first);
+  for (const CopiedHead& shared : copied_heads(config_, tensor_.rank(), tensor_.size())) {
+    std::vector<int> readers(static_cast<std::size_t>(shared.last - shared.owner + 1));
+    std::iota(readers.begin(), readers.end(), shared.owner);
     copies_.push_back(tensor_.subgroup(readers));
-    std::size_t row = 0;
-    for (const PartPlan& part : pack.parts) {
-      const std::size_t begin = part.block.first_row;
-      if (is_kv(part) && begin <= head * d && (head + 1) * d <= begin + part.rows()) {
-        copied_rows_.push_back({.first = row + head * d - begin, .count = d, .group = &copies_.back()});
-      }
-      row += part.rows();
+    if (shared.head < held.first || shared.head >= held.end()) continue;
+    for (const std::size_t before : {std::size_t{0}, held.count}) {  // of W_K's rows, of W_V's
+      copied_rows_.push_back({.first = (before + shared.head - held.first) * d, .count = d, .group = &copies_.back()});
     }
   }
 }

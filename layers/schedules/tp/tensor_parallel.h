@@ -24,13 +24,11 @@ namespace tsprun::detail {
 /// The strategy of a mesh with a tensor axis. Methods are documented in Strategy.
 class TensorParallel final : public Strategy {
  public:
-  /// Takes the strategy that computes this rank's slice of each block. `rank` and `tensor` are borrowed. Throws Error(refused)
-  /// unless the axis divides the query heads.
-  TensorParallel(Rank& rank, Communicator& tensor, TensorExchange exchange, const StrategyOptions& options,
+  /// Takes the strategy that computes this rank's slice of each block; `held` are the K/V heads that the rank holds. `rank` and
+  /// `tensor` are borrowed. Throws Error(refused) unless the axis divides the query heads.
+  TensorParallel(Rank& rank, Communicator& tensor, TensorExchange exchange, const StrategyOptions& options, const HeadRange& held,
                  std::unique_ptr<Strategy> inner);
 
-  PackPlan attention_pack(std::size_t layer) const override;
-  PackPlan mlp_pack(std::size_t layer) const override { return inner_->mlp_pack(layer); }
   SavedSizes saved_sizes(const ModelConfig& config, const TokenLayout& tokens) const override {
     return inner_->saved_sizes(slice_.apply(config), tokens);
   }
@@ -46,7 +44,7 @@ class TensorParallel final : public Strategy {
     Communicator* group;  ///< the ranks that have them, in copies_
   };
 
-  void find_copies();
+  void find_copies(const HeadRange& held);
 
   Rank& rank_;
   Communicator& tensor_;

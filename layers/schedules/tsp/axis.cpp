@@ -2,7 +2,6 @@
 #include "layers/schedules/tsp/axis.h"
 
 #include "core/kernels/check.h"
-#include "layers/schedules/packs.h"
 
 namespace tsprun::detail {
 
@@ -14,20 +13,8 @@ TspAxis::TspAxis(Rank& on, Communicator& axis, const StrategyOptions& options, c
       config(slice.apply(options.config)),
       dtype(options.dtype),
       sums(kernels::summed_in(options.dtype)),
-      heads(config.query_heads, config.kv_heads, axis.size()),
-      mlp_rows(Chunks::balanced(axis.size(), config.intermediate)),
+      heads(SliceCut::of(slice, axis.size()).heads),
+      mlp_rows(SliceCut::of(slice, axis.size()).rows),
       bucket_heads(options.kv_bucket_heads) {}
-
-PackPlan TspAxis::attention_pack(std::size_t layer) const {
-  HeadRange queries = heads.query_heads(p());
-  HeadRange kv = heads.kv_heads_owned(p());
-  queries.first += slice.queries.first;
-  kv.first += slice.kv.first;
-  return attention_pack_plan(whole, layer, queries, kv);
-}
-
-PackPlan TspAxis::mlp_pack(std::size_t layer) const {
-  return mlp_pack_plan(whole, layer, slice.first_row + mlp_rows.offset(p()), mlp_rows.count(p()));
-}
 
 }  // namespace tsprun::detail

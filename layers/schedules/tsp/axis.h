@@ -36,11 +36,6 @@ struct TspAxis {
   std::size_t h() const { return config.hidden; }
   std::size_t d() const { return config.head_dim; }
 
-  /// Returns this rank's shard of a layer's attention weights: its query heads and the K/V heads that it owns.
-  PackPlan attention_pack(std::size_t layer) const;
-  /// Returns this rank's shard of a layer's MLP weights.
-  PackPlan mlp_pack(std::size_t layer) const;
-
   /// Returns a workspace tensor for one step of the schedule.
   OwnedTensor step(DType of, std::initializer_list<std::size_t> sizes, std::string_view what) const {
     return rank.tensor(Category::workspace, of, sizes, what);

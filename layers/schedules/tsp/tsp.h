@@ -18,8 +18,6 @@ class Tsp final : public Strategy {
   Tsp(Rank& rank, Communicator& axis, const StrategyOptions& options, const BlockSlice& slice)
       : axis_(rank, axis, options, slice) {}
 
-  PackPlan attention_pack(std::size_t layer) const override { return axis_.attention_pack(layer); }
-  PackPlan mlp_pack(std::size_t layer) const override { return axis_.mlp_pack(layer); }
   std::unique_ptr<StrategyPass> begin(const PassInputs& of) const override;
 
  private:

@@ -95,14 +95,7 @@ void GatheredPass::end() {
 GatheredWeights::GatheredWeights(Rank& rank, Communicator& axis, const ModelConfig& config)
     : rank_(rank),
       axis_(axis),
-      rows_{
-          Chunks::balanced(axis.size(), pack_rows(attention_pack_plan(config, 0, {0, config.query_heads}, {0, config.kv_heads}))),
-          Chunks::balanced(axis.size(), pack_rows(mlp_pack_plan(config, 0, 0, config.intermediate)))} {}
-
-PackPlan GatheredWeights::stored(PackPlan whole) const {
-  const Chunks rows = Chunks::balanced(axis_.size(), pack_rows(whole));
-  return cut_pack(std::move(whole), rows.offset(axis_.rank()), rows.count(axis_.rank()));
-}
+      rows_{pack_cut(config, PackKind::attention, axis.size()), pack_cut(config, PackKind::mlp, axis.size())} {}
 
 std::unique_ptr<WeightsPass> GatheredWeights::begin(const ParameterStore& store, const Visits& visits,
                                                     const MicroBatch& of) const {

@@ -26,7 +26,6 @@ class GatheredWeights final : public SublayerWeights {
   /// Borrows `rank` and `axis`, which must outlive it.
   GatheredWeights(Rank& rank, Communicator& axis, const ModelConfig& config);
 
-  PackPlan stored(PackPlan whole) const override;
   std::unique_ptr<WeightsPass> begin(const ParameterStore& store, const Visits& visits, const MicroBatch& of) const override;
 
  private:

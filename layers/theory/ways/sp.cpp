@@ -5,10 +5,6 @@
 
 namespace tsprun::detail::theory {
 
-BlockElements held_by_sp(const ModelConfig& model, const BlockSlice& slice, int /*part*/, int /*parts*/) {
-  return elements_of(model, slice);
-}
-
 void add_sp(BlockFlows& of) {
   const std::uint64_t parameters = (of.setting.block_parameters() + of.copied) * of.L;
   of.add(of.layout.token_axis(), Purpose::gradients, Pattern::collective, Phase::pass, true, true,

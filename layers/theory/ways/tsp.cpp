@@ -1,18 +1,8 @@
 // TSP: attention's shards are broadcast and their gradients reduced to the owners; the MLP's shards and gradients travel round
 // the ring.
-#include "core/collectives/chunks.h"
 #include "layers/theory/ways.h"
 
 namespace tsprun::detail::theory {
-
-BlockElements held_by_tsp(const ModelConfig& model, const BlockSlice& slice, int part, int parts) {
-  const HeadCut heads(slice.queries.count, slice.kv.count, parts);
-  return elements_of(model, {.queries = heads.query_heads(part),
-                             .kv = heads.kv_heads_owned(part),
-                             .kv_copied = 0,
-                             .first_row = 0,
-                             .rows = Chunks::balanced(parts, slice.rows).count(part)});
-}
 
 void add_tsp(BlockFlows& of) {
   const std::uint64_t hops = of.D - 1;

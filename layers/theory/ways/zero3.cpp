@@ -1,16 +1,7 @@
 // ZeRO-3: the weights of each sublayer are gathered, and their gradients scattered.
-#include "core/collectives/chunks.h"
 #include "layers/theory/ways.h"
 
 namespace tsprun::detail::theory {
-
-BlockElements held_by_zero3(const ModelConfig& model, const BlockSlice& slice, int part, int parts) {
-  const auto rows = [&](std::uint64_t elements) {
-    return Chunks::balanced(parts, elements / model.hidden).count(part) * model.hidden;
-  };
-  const BlockElements whole = elements_of(model, slice);
-  return {.attention = rows(whole.attention), .mlp = rows(whole.mlp)};
-}
 
 void add_zero3(BlockFlows& of) {
   const auto sublayer = [&](Phase phase, std::uint64_t parameters) {
