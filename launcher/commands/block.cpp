@@ -16,6 +16,7 @@
 #include "transport/cause.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -152,10 +153,12 @@ void BlockCommand::declare(OptionTable& table) {
 void BlockCommand::validate(const GlobalOptions& global) {
   validate_model(model_, global, kBlockUse);
   if (!model_.shape.has_gains_only()) {
-    refuse(
-        fmt::format("--config {}: block computes blocks of Llama's kind; give a config.json of model_type "
-                    "\"llama\"",
-                    model_.config));
+    std::vector<std::string> names;
+    for (const ModelType& type : model_types()) {
+      if (type.layers.has_gains_only()) names.push_back(fmt::format("\"{}\"", type.name));
+    }
+    refuse(fmt::format("--config {}: block computes blocks of Llama's kind; give a config.json of model_type {}", model_.config,
+                       fmt::join(names, " or ")));
   }
   refuse_data_axis(global, "one block's gradients are sums over all sequences");
   model_.shape.layers = 1;

@@ -108,16 +108,16 @@ bool has_inner_rope_theta(const json& object) {
   });
 }
 
-ModelConfig built_in(std::string name, std::array<std::size_t, 8> sizes, std::string_view type = "llama") {
+ModelConfig built_in(const ModelType& type, const BuiltInModel& row) {
   ModelConfig config;
-  config.become(model_type(type));
-  config.name = std::move(name);
+  config.become(type);
+  config.name = row.name;
   std::size_t ModelConfig::*const members[] = {&ModelConfig::hidden,     &ModelConfig::layers,       &ModelConfig::query_heads,
                                                &ModelConfig::kv_heads,   &ModelConfig::head_dim,     &ModelConfig::intermediate,
                                                &ModelConfig::vocabulary, &ModelConfig::max_positions};
-  for (std::size_t i = 0; i < sizes.size(); ++i) config.*members[i] = sizes[i];
-  config.norm_epsilon = config.type->norm_epsilon;
-  config.tied_embeddings = config.type->tied_embeddings;
+  for (std::size_t i = 0; i < row.sizes.size(); ++i) config.*members[i] = row.sizes[i];
+  config.norm_epsilon = type.norm_epsilon;
+  config.tied_embeddings = type.tied_embeddings;
   return config;
 }
 
@@ -130,14 +130,13 @@ bool ModelConfig::same_model(const ModelConfig& other) const {
 }
 
 const std::vector<ModelConfig>& built_in_configs() {
-  //                                             h    L  n_h n_kv  d     f      V       S
-  static const std::vector<ModelConfig> configs = {
-      built_in("nano", {64, 2, 8, 4, 8, 176, 256, 256}),
-      built_in("micro", {256, 4, 8, 4, 32, 704, 256, 1024}),
-      built_in("small", {1024, 12, 16, 8, 64, 2816, 256, 2048}),
-      built_in("paper-7b", {4096, 32, 32, 32, 128, 16384, 32000, 131072}),
-      built_in("nano-gpt2", {64, 2, 8, 8, 8, 256, 256, 256}, "gpt2"),
-  };
+  static const std::vector<ModelConfig> configs = [] {
+    std::vector<ModelConfig> all;
+    for (const ModelType& type : model_types()) {
+      for (const BuiltInModel& row : type.built_in) all.push_back(built_in(type, row));
+    }
+    return all;
+  }();
   return configs;
 }
 
@@ -254,7 +253,7 @@ std::string hugging_face_json(const ModelConfig& config, std::string_view torch_
   put(names.max_positions, config.max_positions);
   put(names.activation, std::ranges::find(type.activations, config.mlp, &ActivationName::mlp)->name);
   put(names.norm_epsilon, config.norm_epsilon);
-  if (!has_inner_rope_theta(object)) put(names.rope_theta, config.rope_theta);
+  if (config.rotary_positions() && !has_inner_rope_theta(object)) put("rope_theta", config.rope_theta);
   put("tie_word_embeddings", config.tied_embeddings);
   put(names.residual_dropout, config.residual_dropout);
   put(names.embedding_dropout, config.embedding_dropout);

@@ -14,7 +14,7 @@ namespace tsprun::detail {
 
 /// Sizes and features of a model; the letters are the paper's. A default-constructed one isn't a model: take a built-in one or
 /// read a file.
-struct ModelConfig : ModelFeatures {
+struct ModelConfig : LayerSpec {
   std::string name;              ///< the built-in's name, or the file it was read from
   std::size_t hidden = 0;        ///< h
   std::size_t layers = 0;        ///< L
@@ -25,24 +25,24 @@ struct ModelConfig : ModelFeatures {
   std::size_t vocabulary = 0;    ///< V
   std::size_t max_positions = 0;
   double norm_epsilon = 1e-6;
-  double rope_theta = 10000.0;
   bool tied_embeddings = false;                    ///< the head uses the embedding's matrix
   const ModelType* type = &model_types().front();  ///< how files write the model; it doesn't decide what is computed
   double residual_dropout = 0;                     ///< probability in training that an element of a sublayer's result is dropped
   double embedding_dropout = 0;                    ///< the same for embedded tokens
   double attention_dropout = 0;                    ///< the same for attention probabilities
 
-  /// Takes a type's features and the form of its files; sizes and defaults stay.
+  /// Takes the layers of a family and the form of its files; sizes and defaults stay.
   void become(const ModelType& of) {
     type = &of;
-    static_cast<ModelFeatures&>(*this) = of.features;
+    static_cast<LayerSpec&>(*this) = of.layers;
   }
+
+  /// Returns what a layer computes.
+  const LayerSpec& layer(std::size_t /*number*/) const { return *this; }
 
   bool layer_norms() const { return norm == Norm::layer; }
   bool rotary_positions() const { return positions == PositionEncoding::rotary; }
   bool gated_mlp() const { return mlp == Mlp::swiglu; }
-  /// Returns true if a block's only vectors are the gains of its two norms.
-  bool has_gains_only() const { return !layer_norms() && biases == Biases{}; }
   bool drops() const { return residual_dropout > 0 || embedding_dropout > 0 || attention_dropout > 0; }
   /// Elements of the biases of W_Q, W_K, W_V and W_1 in all layers.
   std::size_t projection_biases() const {

@@ -1,5 +1,5 @@
-// Meaning of config.json's model_type: the features of such models, and the names in their files. The table in model_type.cpp has
-// a row for each type; no other code names a type. Model code asks for features.
+// Meaning of config.json's model_type: what layers such models have, and the names in their files. Each family of models is a
+// file in layers/io/families/, and no other code names one. Model code asks for features.
 #pragma once
 
 #include <array>
@@ -36,14 +36,18 @@ struct Biases {
   bool operator==(const Biases&) const = default;
 };
 
-/// Kinds of layers that a model is built of; its sizes stand in ModelConfig.
-struct ModelFeatures {
+/// What a layer computes; its sizes stand in ModelConfig. All layers of a model are alike so far.
+struct LayerSpec {
   Norm norm = Norm::rms;
   PositionEncoding positions = PositionEncoding::rotary;
+  double rope_theta = 10000.0;  ///< base of rotary positions
   Mlp mlp = Mlp::swiglu;
   Biases biases = {};
 
-  bool operator==(const ModelFeatures&) const = default;
+  /// Returns true if the layer's only vectors are the gains of its two norms.
+  bool has_gains_only() const { return norm == Norm::rms && biases == Biases{}; }
+
+  bool operator==(const LayerSpec&) const = default;
 };
 
 /// Role of a parameter in the model, in the order in which a model lists them: those of blocks from attention_norm to down_bias.
@@ -74,7 +78,7 @@ enum class ParameterRole {
 /// Names of the fields of config.json. An empty name: such files have no such field, and its value follows from the others.
 struct ConfigNames {
   std::string_view hidden, layers, query_heads, intermediate, vocabulary, max_positions, activation, norm_epsilon;
-  std::string_view kv_heads{}, head_dim{}, rope_theta{}, residual_dropout{}, embedding_dropout{}, attention_dropout{};
+  std::string_view kv_heads{}, head_dim{}, residual_dropout{}, embedding_dropout{}, attention_dropout{};
 };
 
 /// Fields that change the computation. Only their neutral values are supported; null is always neutral.
@@ -95,16 +99,22 @@ struct WeightName {
   std::string_view name;
 };
 
-/// A row of the table.
+/// A built-in configuration: hidden, layers, query_heads, kv_heads, head_dim, intermediate, vocabulary, max_positions.
+struct BuiltInModel {
+  std::string_view name;
+  std::array<std::size_t, 8> sizes;
+};
+
+/// A family of models.
 struct ModelType {
   std::string_view name;                          ///< model_type
   std::array<std::string_view, 2> architectures;  ///< of causal language models; the first is written
-  ModelFeatures features{};
+  LayerSpec layers{};                             ///< what the file doesn't say otherwise
 
   ConfigNames fields;
   std::span<const ActivationName> activations;   ///< the first is the default
-  std::span<const RestrictedFields> restricted;  ///< beside those of all types
-  std::span<const std::string_view> ignored;     ///< fields that don't influence what is computed, beside those of all types
+  std::span<const RestrictedFields> restricted;  ///< beside those of all families
+  std::span<const std::string_view> ignored;     ///< fields that don't influence what is computed, beside those of all families
 
   // Hugging Face's defaults for missing fields.
   std::size_t intermediate_per_hidden = 0;  ///< 0: the field is required
@@ -113,17 +123,21 @@ struct ModelType {
   bool tied_embeddings = false;
   double dropout = 0;
 
-  std::span<const WeightName> weights;  ///< in the order of their roles
-  bool inputs_first = false;            ///< blocks' matrices are stored [in, out]; else [out, in]
-  std::string_view exported_prefix{};   ///< stands before all names but the head's in the state dict of transformers
+  std::span<const WeightName> weights;                   ///< in the order of their roles
+  std::span<const std::string_view> harmless_weights{};  ///< names of tensors that files may hold and nothing needs
+  bool inputs_first = false;                             ///< blocks' matrices are stored [in, out]; else [out, in]
+  std::string_view exported_prefix{};  ///< stands before all names but the head's in the state dict of transformers
+  std::string_view prefix{};           ///< with which names in `weights` begin, but where a model was saved without its head
+
+  std::span<const BuiltInModel> built_in{};
 
   /// Returns a parameter's name in files; empty if such models don't have it.
   std::string_view weight(ParameterRole role) const;
 };
 
-/// Returns the table. The first row is that of files without model_type.
+/// Returns all families. The first is that of files without model_type.
 std::span<const ModelType> model_types();
-/// Returns the row of a model_type. Throws std::out_of_range if there is none.
+/// Returns the family of a model_type. Throws std::out_of_range if there is none.
 const ModelType& model_type(std::string_view name);
 
 }  // namespace tsprun::detail

@@ -50,11 +50,14 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
 /// Parts of names that PyTorch's wrappers put into them: DistributedDataParallel, compile(), FSDP, checkpointed activations.
 constexpr std::array<std::string_view, 4> kWrappers = {"module.", "_orig_mod.", "_fsdp_wrapped_module.",
                                                        "_checkpoint_wrapped_module."};
-/// What GPT-2's whole model writes before the names of its parts, and the model without its head doesn't.
-constexpr std::string_view kGpt2Whole = "transformer.";
-/// The same of Llama's, where the parts' own names are these.
-constexpr std::string_view kLlamaWhole = "model.";
-constexpr std::array<std::string_view, 3> kLlamaParts = {"embed_tokens.", "layers.", "norm."};
+/// Returns whether a tensor's name is that of a part of such a model, without the prefix of the whole.
+bool is_part(const ModelType& type, std::string_view name) {
+  return !type.prefix.empty() && std::ranges::any_of(type.weights, [&](const WeightName& weight) {
+    if (!weight.name.starts_with(type.prefix)) return false;
+    const std::string_view part = weight.name.substr(type.prefix.size());
+    return name.starts_with(part.substr(0, part.find('.') + 1));
+  });
+}
 
 /// Returns the name in the model (ModelType::weights) of a tensor that is stored under another one, or its own.
 std::string name_in_model(std::string_view stored) {
@@ -64,15 +67,25 @@ std::string name_in_model(std::string_view stored) {
     if (std::ranges::find(kWrappers, part) == kWrappers.end()) name += part;
     stored.remove_prefix(part.size());
   }
-  if (name.starts_with(kGpt2Whole)) return name.substr(kGpt2Whole.size());
-  const bool headless = std::ranges::any_of(kLlamaParts, [&](std::string_view part) { return name.starts_with(part); });
-  return headless ? std::string(kLlamaWhole) + name : name;
+  for (const ModelType& type : model_types()) {
+    if (!type.exported_prefix.empty() && name.starts_with(type.exported_prefix)) return name.substr(type.exported_prefix.size());
+  }
+  const auto headless = std::ranges::find_if(model_types(), [&](const ModelType& type) { return is_part(type, name); });
+  return headless == model_types().end() ? name : std::string(headless->prefix) + name;
 }
 
-/// Returns whether a tensor is the causal mask of a layer, which GPT-2's files may hold and which isn't needed: "h.3.attn.bias",
-/// "h.3.attn.masked_bias".
-bool is_causal_mask(std::string_view name) {
-  return name.starts_with("h.") && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
+/// Returns whether a tensor is one that files of some family hold and nothing needs.
+bool is_harmless(std::string_view name) {
+  const auto fits = [&](std::string_view pattern) {
+    const std::size_t hole = pattern.find("{}");
+    const std::string_view before = pattern.substr(0, hole);
+    const std::string_view after = pattern.substr(hole + 2);
+    if (name.size() <= before.size() + after.size() || !name.starts_with(before) || !name.ends_with(after)) return false;
+    return name.substr(before.size(), name.size() - before.size() - after.size()).find_first_not_of("0123456789") ==
+           std::string_view::npos;
+  };
+  return std::ranges::any_of(model_types(),
+                             [&](const ModelType& type) { return std::ranges::any_of(type.harmless_weights, fits); });
 }
 
 }  // namespace
@@ -152,7 +165,7 @@ std::string ModelFolder::check(std::span<const Parameter> parameters) const {
   std::size_t unused = 0;
   std::string named;
   for (const auto& [name, place] : where_) {
-    if (wanted.contains(name) || is_causal_mask(name)) continue;
+    if (wanted.contains(name) || is_harmless(name)) continue;
     if (name.ends_with(".bias")) {
       throw Error(Cause::refused,
                   fmt::format("{}: tensor \"{}\": biases aren't supported", file_of(place).path().string(), shown(place.stored)));

@@ -140,6 +140,21 @@ TEST(ModelFolder, AreHeldAgainstTheModel) {
   EXPECT_REFUSED(ModelFolder(folder.path()).check(parameters), "q_proj.bias", "biases aren't supported");
 }
 
+TEST(ModelFolder, HoldBuffersOfOldFilesWithoutAWord) {
+  const test::TemporaryFolder folder;
+  std::vector<Parameter> parameters = model_parameters(tiny());
+  const std::size_t own = parameters.size();
+  for (const char* name : {"model.layers.0.self_attn.rotary_emb.inv_freq", "layers.12.self_attn.rotary_emb.inv_freq"})
+    parameters.push_back({name, ParameterRole::query, 0, {4}});
+  write_shard(folder / "model.safetensors", parameters, 0, parameters.size());
+  EXPECT_EQ(ModelFolder(folder.path()).check(std::span(parameters).first(own)), "");
+  for (const char* name : {"model.layers.x.self_attn.rotary_emb.inv_freq", "model.layers..self_attn.rotary_emb.inv_freq"}) {
+    parameters.back().name = name;
+    write_shard(folder / "model.safetensors", parameters, 0, parameters.size());
+    EXPECT_NE(ModelFolder(folder.path()).check(std::span(parameters).first(own)), "") << name;
+  }
+}
+
 TEST(ModelFolder, AreFoundWithoutGpt2sPrefixUnlessThatIsAmbiguous) {
   const test::TemporaryFolder folder;
   const Parameter bare{"wte.weight", ParameterRole::embedding, 0, {5, 4}};
