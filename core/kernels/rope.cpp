@@ -45,18 +45,18 @@ namespace tsprun::detail::kernels {
 
 HWY_EXPORT(rotate);
 
-void rope_table(const Compute& on, const Tensor& table, std::span<const std::int64_t> positions, double theta) {
+void rope_table(const Compute& on, const Tensor& table, std::span<const std::int64_t> positions,
+                std::span<const double> frequencies) {
   require(table.dims() == 2 && dense_rows(table) && (table.dtype() == DType::f32 || table.dtype() == DType::f64), "rope_table",
           "the table must be [S, d] of f32 or f64", table);
   require(table.size(0) == positions.size(), "rope_table", "the table must have a row for each position", table);
-  require(table.size(1) % 2 == 0, "rope_table", "the head dim must be even", table);
-  const std::size_t half = table.size(1) / 2;
+  const std::size_t half = frequencies.size();
+  require(table.size(1) == 2 * half, "rope_table", "the head dim must be twice the number of frequencies", table);
   for_rows(on, table.size(0), 64 * table.size(1), [&](std::size_t first, std::size_t end) {
     for (std::size_t row = first; row < end; ++row) {
       const Row out = row_of(table, row);
       for (std::size_t i = 0; i < half; ++i) {
-        const double frequency = std::pow(theta, -2 * static_cast<double>(i) / static_cast<double>(table.size(1)));
-        const double angle = static_cast<double>(positions[row]) * frequency;
+        const double angle = static_cast<double>(positions[row]) * frequencies[i];
         set_element(out, i, std::cos(angle));
         set_element(out, half + i, std::sin(angle));
       }

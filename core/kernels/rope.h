@@ -13,9 +13,10 @@ namespace tsprun::detail::kernels {
 /// Direction of the rotation. `inverse` is also the transpose, which the backward pass needs.
 enum class Rotation : std::uint8_t { forward, inverse };
 
-/// Fills table [S, d], f32 or f64: row s holds cos(positions[s]·theta^(−2i/d)) for i < d/2, then the sines. Angles are computed
-/// in f64. d must be even.
-void rope_table(const Compute& on, const Tensor& table, std::span<const std::int64_t> positions, double theta);
+/// Fills table [S, d], f32 or f64: row s holds cos(positions[s]·frequencies[i]) for i < d/2, then the sines. Angles are computed
+/// in f64. d must be twice the number of frequencies, radians per token.
+void rope_table(const Compute& on, const Tensor& table, std::span<const std::int64_t> positions,
+                std::span<const double> frequencies);
 
 /// Rotates x [B, S, n, d] in place, token s of every sequence by row s of the table:
 ///   x_i' = x_i·cos − x_{i+d/2}·sin,  x_{i+d/2}' = x_{i+d/2}·cos + x_i·sin; the inverse negates the sines.

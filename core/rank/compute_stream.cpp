@@ -212,9 +212,10 @@ void ComputeStream::bias_backward(const Tensor& dbias, const ConstTensor& dy) {
       [&](const kernels::Compute& on) { kernels::bias_backward(on, dbias, dy); });
 }
 
-void ComputeStream::rope_table(const Tensor& table, std::span<const std::int64_t> positions, double theta) {
+void ComputeStream::rope_table(const Tensor& table, std::span<const std::int64_t> positions,
+                               std::span<const double> frequencies) {
   run(touches("rope table", table, table, table, 0, bytes_of(table)), 0,
-      [&](const kernels::Compute& on) { kernels::rope_table(on, table, positions, theta); });
+      [&](const kernels::Compute& on) { kernels::rope_table(on, table, positions, frequencies); });
 }
 
 void ComputeStream::rope(const Tensor& x, const ConstTensor& table, kernels::Rotation rotation) {

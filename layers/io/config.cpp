@@ -21,8 +21,6 @@ using nlohmann::json;
 
 constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
 
-constexpr double kDefaultRopeTheta = 10000.0;
-
 // Restricted fields of all types.
 constexpr std::string_view kFalse[] = {"is_encoder_decoder", "add_cross_attention", "use_sliding_window"};
 constexpr std::string_view kAbsent[] = {"quantization_config"};
@@ -62,50 +60,6 @@ void refuse_restricted(ConfigFields& fields, const ModelType& type) {
     if (!full) fields.refuse("layer_types", "\"full_attention\" for every layer (nothing else is supported)");
   }
   fields.require_architecture(type.architectures);
-}
-
-/// Refuses an object of rope scaling unless it leaves the positions as they are: of type "default", or "linear" by the factor 1.
-void refuse_rope_scaling(ConfigFields& inner, const json& scaling) {
-  // The type is checked first, because it gives the other fields their meaning.
-  for (const std::string_view type : {"rope_type", "type"}) {
-    const json* value = inner.find(type);
-    if (value == nullptr || *value == "default") continue;
-    const json* factor = inner.find("factor");
-    const bool linear = *value == "linear" && factor != nullptr && *factor == 1;
-    if (!linear) inner.refuse(type, "\"default\", or \"linear\" with a factor of 1 (rope scaling isn't supported)");
-  }
-  for (const auto& [key, value] : scaling.items()) {
-    const bool neutral = key == "rope_type" || key == "type" || key == "rope_theta" || value.is_null() ||
-                         ((key == "partial_rotary_factor" || key == "factor") && value == 1);
-    if (!neutral) inner.refuse(key, "no such field");
-  }
-}
-
-/// Returns the base of the rotary embedding, which is at the top level or, in newer files, under rope_parameters. Refuses
-/// scaling.
-double read_rope_theta(ConfigFields& fields) {
-  double theta = fields.positive("rope_theta", kDefaultRopeTheta);
-  std::string_view said_by = fields.find("rope_theta") != nullptr ? "rope_theta" : "";  // in which field it was found
-  for (const std::string_view field : {"rope_scaling", "rope_parameters"}) {
-    const json* scaling = fields.find(field);
-    if (scaling == nullptr) continue;
-    if (!scaling->is_object()) fields.refuse(field, "null or an object of type \"default\"");
-    ConfigFields inner(*scaling, fields.where(), fmt::format("{}.", field));
-    refuse_rope_scaling(inner, *scaling);
-    const double inner_theta = inner.positive("rope_theta", theta);
-    if (!said_by.empty() && inner_theta != theta) inner.refuse("rope_theta", fmt::format("{} as {} says", theta, said_by));
-    if (inner.find("rope_theta") != nullptr) said_by = field;
-    theta = inner_theta;
-  }
-  return theta;
-}
-
-/// Returns whether a config.json has the base of the rotary embedding in an object of its own, as newer files do.
-bool has_inner_rope_theta(const json& object) {
-  return std::ranges::any_of(std::array{"rope_scaling", "rope_parameters"}, [&](const char* field) {
-    const auto at = object.find(field);
-    return at != object.end() && at->is_object() && at->contains("rope_theta");
-  });
 }
 
 ModelConfig built_in(const ModelType& type, const BuiltInModel& row) {
@@ -183,7 +137,11 @@ LoadedConfig parse_config(std::string_view text, const std::string& where) {
   config.vocabulary = fields.size(names.vocabulary);
   config.max_positions = fields.size(names.max_positions, type.max_positions);
   config.norm_epsilon = fields.positive(names.norm_epsilon, type.norm_epsilon);
-  if (config.rotary_positions()) config.rope_theta = read_rope_theta(fields);
+  if (config.rotary_positions()) {
+    const RopeFields rope = read_rope(fields);
+    config.rope_theta = rope.theta;
+    config.rope_scaling = rope.scaling;
+  }
   config.tied_embeddings = fields.flag("tie_word_embeddings", type.tied_embeddings);
   config.residual_dropout = fields.probability(names.residual_dropout, type.dropout);
   config.embedding_dropout = fields.probability(names.embedding_dropout, type.dropout);
@@ -253,7 +211,7 @@ std::string hugging_face_json(const ModelConfig& config, std::string_view torch_
   put(names.max_positions, config.max_positions);
   put(names.activation, std::ranges::find(type.activations, config.mlp, &ActivationName::mlp)->name);
   put(names.norm_epsilon, config.norm_epsilon);
-  if (config.rotary_positions() && !has_inner_rope_theta(object)) put("rope_theta", config.rope_theta);
+  if (config.rotary_positions()) write_rope(object, {.theta = config.rope_theta, .scaling = config.rope_scaling});
   put("tie_word_embeddings", config.tied_embeddings);
   put(names.residual_dropout, config.residual_dropout);
   put(names.embedding_dropout, config.embedding_dropout);

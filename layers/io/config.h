@@ -39,6 +39,8 @@ struct ModelConfig : LayerSpec {
 
   /// Returns what a layer computes.
   const LayerSpec& layer(std::size_t /*number*/) const { return *this; }
+  /// Returns the angles by which a position turns the pairs of a head. Precondition: rotary positions.
+  std::vector<double> rope_frequencies() const { return detail::rope_frequencies(rope_theta, rope_scaling, head_dim); }
 
   bool layer_norms() const { return norm == Norm::layer; }
   bool rotary_positions() const { return positions == PositionEncoding::rotary; }

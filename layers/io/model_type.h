@@ -2,6 +2,8 @@
 // file in layers/io/families/, and no other code names one. Model code asks for features.
 #pragma once
 
+#include "layers/io/rope_scaling.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -41,6 +43,7 @@ struct LayerSpec {
   Norm norm = Norm::rms;
   PositionEncoding positions = PositionEncoding::rotary;
   double rope_theta = 10000.0;  ///< base of rotary positions
+  RopeScaling rope_scaling = {};
   Mlp mlp = Mlp::swiglu;
   Biases biases = {};
 

@@ -10,7 +10,7 @@ TokenLayout::TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std
     : batch_(batch), part_(part), slice_(slice), slice_count_(slices), cut_(sequence, parts), head_dim_(config.head_dim) {
   if (!config.rotary_positions()) return;
   rope_ = rank.tensor(Category::workspace, kernels::summed_in(dtype), {local(), config.head_dim}, "RoPE table");
-  rank.compute().rope_table(rope_, cut_.positions(part), config.rope_theta);
+  rank.compute().rope_table(rope_, cut_.positions(part), config.rope_frequencies());
 }
 
 OwnedTensor TokenLayout::residual(Rank& rank, Category category, DType dtype, std::size_t width, std::string_view what) const {

@@ -81,6 +81,7 @@ Decoder::Decoder(Rank& rank, Model& model, std::vector<std::size_t> positions)
   if (const std::string why = why_not(model.mesh().layout()); !why.empty()) throw Error(Cause::refused, "decoding: " + why);
   if (config_.rotary_positions()) {
     rope_ = rank.tensor(Category::workspace, sums_, {texts(), config_.head_dim}, "RoPE table");
+    rope_frequencies_ = config_.rope_frequencies();
     return;
   }
   for (const std::size_t room : positions_) {
@@ -365,7 +366,7 @@ ConstTensor Decoder::step(std::span<const Token> tokens) {
   ComputeStream& compute = rank_.compute();
   if (rope_.exists()) {
     const std::vector<std::int64_t> positions(lengths_.begin(), lengths_.end());
-    compute.rope_table(rope_, positions, config_.rope_theta);
+    compute.rope_table(rope_, positions, rope_frequencies_);
   }
   OwnedTensor x = embed(tokens);
   for (std::size_t layer = 0; layer < config_.layers; ++layer) {

@@ -10,6 +10,12 @@ namespace {
 
 constexpr double kTheta = 10000;
 
+std::vector<double> frequencies(std::size_t d) {
+  std::vector<double> of(d / 2);
+  for (std::size_t i = 0; i < of.size(); ++i) of[i] = std::pow(kTheta, -2.0 * static_cast<double>(i) / static_cast<double>(d));
+  return of;
+}
+
 std::vector<double> naive(const Array& x, const std::vector<std::int64_t>& positions, std::size_t heads, std::size_t d,
                           double direction) {
   std::vector<double> result(x.count());
@@ -34,7 +40,7 @@ TEST(Rope, RotatesHalvesByPosition) {
       Array x = Array::normal(dtype, {2, 5, 3, d}, 1);
       Array table(sums(dtype), {5, d});
       Bench bench(2);
-      kernels::rope_table(bench.on(), table.view(), positions, kTheta);
+      kernels::rope_table(bench.on(), table.view(), positions, frequencies(d));
       const std::vector<double> expected = naive(x, positions, 3, d, 1);
       kernels::rope(bench.on(), x.view(), table.view(), kernels::Rotation::forward);
       EXPECT_LE(distance(x, expected), dtype == DType::f64 ? 1e-11 : tolerance(dtype));
@@ -51,7 +57,7 @@ TEST(Rope, RotatesHeadsThatAreSlices) {
   Array whole = x;
   const Array before = x;
   Array table(DType::f32, {2, 6});
-  kernels::rope_table({}, table.view(), positions, kTheta);
+  kernels::rope_table({}, table.view(), positions, frequencies(6));
   kernels::rope({}, whole.view(), table.view(), kernels::Rotation::forward);
   kernels::rope({}, x.view().slice(2, 1, 2), table.view(), kernels::Rotation::forward);
   for (std::size_t i = 0; i < x.count(); ++i) {
@@ -60,9 +66,11 @@ TEST(Rope, RotatesHeadsThatAreSlices) {
   }
 }
 
-TEST(Rope, RefusesAnOddHeadDim) {
-  Array table(DType::f32, {1, 5});
-  EXPECT_THROW(kernels::rope_table({}, table.view(), std::vector<std::int64_t>{0}, kTheta), std::invalid_argument);
+TEST(Rope, RefusesAHeadDimThatIsntTwiceTheFrequencies) {
+  for (const std::size_t d : {4U, 5U, 8U}) {
+    Array table(DType::f32, {1, d});
+    EXPECT_THROW(kernels::rope_table({}, table.view(), std::vector<std::int64_t>{0}, frequencies(6)), std::invalid_argument);
+  }
 }
 
 }  // namespace

@@ -164,8 +164,8 @@ TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
       {"no_rope_layers", {1, 0}},
       {"attention_chunk_size", 8192},
       {"final_logit_softcapping", 30.0},
-      {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}},
       {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}},
+      {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}, {"beta_fast", 32}}},
       {"rope_scaling", "dynamic"},
       {"rope_scaling", {{"factor", 8.0}}},
       {"rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 500000.0}}},
@@ -182,8 +182,8 @@ TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
   EXPECT_REFUSED(parse(with("architectures", json::array())), "\"architectures\"",
                  "expected a list with \"LlamaForCausalLM\" in it, or no such field, found an array");
   // Of a scaling the kind is named, not the first of its numbers.
-  EXPECT_REFUSED(parse(with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}})), "\"rope_scaling.type\"",
-                 "rope scaling isn't supported");
+  EXPECT_REFUSED(parse(with("rope_scaling", {{"type", "yarn"}, {"factor", 2.0}})), "\"rope_scaling.type\"",
+                 "expected \"default\", \"linear\" or \"llama3\" (no other rope scaling is supported), found \"yarn\"");
 }
 
 TEST(ConfigFile, AcceptsWhatIsNeutralBesideAnotherField) {
@@ -221,6 +221,79 @@ TEST(ConfigFile, AcceptsNeutralValues) {
   EXPECT_EQ(parse(newer).config.rope_theta, 1234.0);
   newer["rope_scaling"] = {{"rope_type", "default"}, {"rope_theta", 500.0}};
   EXPECT_REFUSED(parse(newer), "rope_parameters.rope_theta", "expected 500 as rope_scaling says", "1234");
+}
+
+/// Llama 3.1's.
+json llama3_scaling() {
+  return {{"rope_type", "llama3"},
+          {"factor", 8.0},
+          {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0},
+          {"original_max_position_embeddings", 8192}};
+}
+
+TEST(RopeScaling, IsReadInBothFormsAndWrittenBack) {
+  const ModelConfig older = parse(with("rope_scaling", llama3_scaling())).config;
+  EXPECT_EQ(older.rope_scaling, (RopeScaling{.kind = RopeScaling::Kind::llama3,
+                                             .factor = 8,
+                                             .low_frequency_factor = 1,
+                                             .high_frequency_factor = 4,
+                                             .original_positions = 8192}));
+  json object = without("rope_theta");
+  object["rope_parameters"] = llama3_scaling();
+  object["rope_parameters"]["rope_theta"] = 500000.0;
+  const LoadedConfig newer = parse(object);
+  EXPECT_TRUE(newer.warnings.empty());
+  EXPECT_TRUE(newer.config.same_model(older));
+  const json linear = {{"type", "linear"}, {"factor", 2.5}};
+  for (const ModelConfig& config : {older, parse(with("rope_scaling", linear)).config}) {
+    EXPECT_FALSE(config.same_model(parse(good()).config));
+    EXPECT_TRUE(parse_config(hugging_face_json(config, "float32"), "again").config.same_model(config));
+  }
+  // A file that says it keeps its form.
+  const json written = json::parse(hugging_face_json(older, "float32", object.dump()));
+  EXPECT_EQ(written.at("rope_parameters"), object.at("rope_parameters"));
+  EXPECT_TRUE(written.at("rope_scaling").is_null());
+  EXPECT_FALSE(written.contains("rope_theta"));
+}
+
+TEST(RopeScaling, RefusesWhatIsMissingOrContradictsItself) {
+  const json whole = llama3_scaling();
+  for (const auto& [field, value] : whole.items()) {
+    json scaling = llama3_scaling();
+    scaling.erase(field);
+    EXPECT_REFUSED(parse(with("rope_scaling", scaling)), "rope_scaling." + (field == "rope_type" ? "factor" : field));
+    scaling[field] = -1;
+    EXPECT_REFUSED(parse(with("rope_scaling", scaling)), "rope_scaling." + field);
+  }
+  json scaling = llama3_scaling();
+  scaling["high_freq_factor"] = 1.0;
+  EXPECT_REFUSED(parse(with("rope_scaling", scaling)), "rope_scaling.high_freq_factor", "a number above low_freq_factor 1");
+  scaling = llama3_scaling();
+  scaling["type"] = "linear";
+  EXPECT_REFUSED(parse(with("rope_scaling", scaling)), "rope_scaling.type", "\"llama3\" as rope_type says");
+  json twice = with("rope_scaling", llama3_scaling());
+  twice["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+  EXPECT_REFUSED(parse(twice), "\"rope_parameters\"", "the same as rope_scaling");
+}
+
+// By hand, for theta 16 and 4 pairs: waves of 2π, 4π, 8π and 16π tokens, of an original context of 32π.
+TEST(RopeScaling, ChangesFrequenciesByTheLengthOfTheirWaves) {
+  const auto close = [](const std::vector<double>& found, const std::vector<double>& expected) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(found[i], expected[i], 2e-3 * expected[i]) << i;
+  };
+  close(rope_frequencies(16, {}, 8), {1, 0.5, 0.25, 0.125});
+  close(rope_frequencies(16, {.kind = RopeScaling::Kind::linear, .factor = 4}, 8), {0.25, 0.125, 0.0625, 0.03125});
+  // In 101 ≈ 32π tokens there are 16, 8, 4 and 2 waves: kept from 8 on, a quarter from 2 down; 4 is a third of the way.
+  close(rope_frequencies(16,
+                         {.kind = RopeScaling::Kind::llama3,
+                          .factor = 4,
+                          .low_frequency_factor = 2.02,
+                          .high_frequency_factor = 8,
+                          .original_positions = 101},
+                         8),
+        {1, 0.5, (2.0 / 3 / 4 + 1.0 / 3) * 0.25, 0.03125});
 }
 
 TEST(ConfigFile, WarnsOnceOfEachUnknownField) {

@@ -75,8 +75,8 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
   s.k = of.linear(s.norm1, ParameterRole::key);
   s.v = of.linear(s.norm1, ParameterRole::value);
   if (config.positions == PositionEncoding::rotary) {
-    s.q = rope(s.q, sequence, config.query_heads, config.head_dim, config.rope_theta);
-    s.k = rope(s.k, sequence, config.kv_heads, config.head_dim, config.rope_theta);
+    s.q = rope(s.q, sequence, config.query_heads, config.head_dim, config.rope_theta, config.rope_scaling);
+    s.k = rope(s.k, sequence, config.kv_heads, config.head_dim, config.rope_theta, config.rope_scaling);
   }
   s.attention =
       attention(s.q, s.k, s.v, attention_sizes(config, batch, sequence),
@@ -138,8 +138,8 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
     std::vector<T> dk_turned = like(dk);
     dq.swap(dq_turned);
     dk.swap(dk_turned);
-    rope_backward(dq, dq_turned, s.sequence, config.query_heads, config.head_dim, config.rope_theta);
-    rope_backward(dk, dk_turned, s.sequence, config.kv_heads, config.head_dim, config.rope_theta);
+    rope_backward(dq, dq_turned, s.sequence, config.query_heads, config.head_dim, config.rope_theta, config.rope_scaling);
+    rope_backward(dk, dk_turned, s.sequence, config.kv_heads, config.head_dim, config.rope_theta, config.rope_scaling);
   }
   of.linear_backward(dnorm1, dq, s.norm1, ParameterRole::query);
   of.linear_backward(dnorm1, dk, s.norm1, ParameterRole::key);

@@ -102,16 +102,29 @@ void layer_norm_backward(std::vector<T>& dx, std::vector<T>& dgain, std::vector<
 
 namespace {
 
+/// Returns θ^(−2i/d) as the scaling changes it. That of Llama 3.1 is in Meta's words: by the length of the wave, in tokens.
+double frequency_of(std::size_t i, std::size_t head_dim, double theta, const RopeScaling& scaling) {
+  const double plain = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+  if (scaling.kind == RopeScaling::Kind::none) return plain;
+  if (scaling.kind == RopeScaling::Kind::linear) return plain / scaling.factor;
+  const double wave = 2 * std::acos(-1.0) / plain;
+  const auto original = static_cast<double>(scaling.original_positions);
+  if (wave < original / scaling.high_frequency_factor) return plain;
+  if (wave > original / scaling.low_frequency_factor) return plain / scaling.factor;
+  const double smooth =
+      (original / wave - scaling.low_frequency_factor) / (scaling.high_frequency_factor - scaling.low_frequency_factor);
+  return (1 - smooth) * plain / scaling.factor + smooth * plain;
+}
+
 /// Adds the heads of x, rotated forward (direction 1) or back (−1), to y.
 template <class T>
 void add_turned(std::vector<T>& y, const std::vector<T>& x, std::size_t sequence, std::size_t heads, std::size_t head_dim,
-                double theta, double direction) {
+                double theta, const RopeScaling& scaling, double direction) {
   const std::size_t half = head_dim / 2;
   const std::size_t tokens = x.size() / (heads * head_dim);
   for (std::size_t token = 0; token < tokens; ++token) {
     for (std::size_t i = 0; i < half; ++i) {
-      const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-      const double angle = direction * static_cast<double>(token % sequence) * frequency;
+      const double angle = direction * static_cast<double>(token % sequence) * frequency_of(i, head_dim, theta, scaling);
       const T cosine = static_cast<T>(std::cos(angle));
       const T sine = static_cast<T>(std::sin(angle));
       for (std::size_t head = 0; head < heads; ++head) {
@@ -127,16 +140,17 @@ void add_turned(std::vector<T>& y, const std::vector<T>& x, std::size_t sequence
 }  // namespace
 
 template <class T>
-std::vector<T> rope(const std::vector<T>& x, std::size_t sequence, std::size_t heads, std::size_t head_dim, double theta) {
+std::vector<T> rope(const std::vector<T>& x, std::size_t sequence, std::size_t heads, std::size_t head_dim, double theta,
+                    const RopeScaling& scaling) {
   std::vector<T> y(x.size());
-  add_turned(y, x, sequence, heads, head_dim, theta, 1);
+  add_turned(y, x, sequence, heads, head_dim, theta, scaling, 1);
   return y;
 }
 
 template <class T>
 void rope_backward(std::vector<T>& dx, const std::vector<T>& dy, std::size_t sequence, std::size_t heads, std::size_t head_dim,
-                   double theta) {
-  add_turned(dx, dy, sequence, heads, head_dim, theta, -1);
+                   double theta, const RopeScaling& scaling) {
+  add_turned(dx, dy, sequence, heads, head_dim, theta, scaling, -1);
 }
 
 namespace {
@@ -361,8 +375,9 @@ void cross_entropy_backward(std::vector<T>& dlogits, const std::vector<T>& logit
   template std::vector<T> layer_norm(const std::vector<T>&, const std::vector<T>&, const std::vector<T>&, double);             \
   template void layer_norm_backward(std::vector<T>&, std::vector<T>&, std::vector<T>&, const std::vector<T>&,                  \
                                     const std::vector<T>&, const std::vector<T>&, double);                                     \
-  template std::vector<T> rope(const std::vector<T>&, std::size_t, std::size_t, std::size_t, double);                          \
-  template void rope_backward(std::vector<T>&, const std::vector<T>&, std::size_t, std::size_t, std::size_t, double);          \
+  template std::vector<T> rope(const std::vector<T>&, std::size_t, std::size_t, std::size_t, double, const RopeScaling&);      \
+  template void rope_backward(std::vector<T>&, const std::vector<T>&, std::size_t, std::size_t, std::size_t, double,           \
+                              const RopeScaling&);                                                                             \
   template Attention<T> attention(const std::vector<T>&, const std::vector<T>&, const std::vector<T>&, const AttentionSizes&,  \
                                   const std::vector<T>&);                                                                      \
   template void attention_backward(std::vector<T>&, std::vector<T>&, std::vector<T>&, const std::vector<T>&,                   \

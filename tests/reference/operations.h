@@ -2,6 +2,8 @@
 // against them, so they are kept simple and share nothing with core/kernels. The idea is llm.c's train_gpt2.c.
 #pragma once
 
+#include "layers/io/rope_scaling.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -31,13 +33,14 @@ void layer_norm_backward(std::vector<T>& dx, std::vector<T>& dgain, std::vector<
                          const std::vector<T>& x, const std::vector<T>& gain, double epsilon);
 
 /// Returns x with rotary position embedding (RoPE) in Hugging Face's layout (rotate_half): elements i and i + d/2 of a head at
-/// position t are rotated by the angle t·θ^(−2i/d). x [B, S, heads, d]; positions count from 0 in each sequence.
+/// position t are rotated by the angle t·θ^(−2i/d), scaled. x [B, S, heads, d]; positions count from 0 in each sequence.
 template <class T>
-std::vector<T> rope(const std::vector<T>& x, std::size_t sequence, std::size_t heads, std::size_t head_dim, double theta);
+std::vector<T> rope(const std::vector<T>& x, std::size_t sequence, std::size_t heads, std::size_t head_dim, double theta,
+                    const RopeScaling& scaling = {});
 /// Adds dy, rotated back, to dx. RoPE is linear and orthogonal, so this is the product with its transpose.
 template <class T>
 void rope_backward(std::vector<T>& dx, const std::vector<T>& dy, std::size_t sequence, std::size_t heads, std::size_t head_dim,
-                   double theta);
+                   double theta, const RopeScaling& scaling = {});
 
 /// Sizes of an attention call.
 struct AttentionSizes {

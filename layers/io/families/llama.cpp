@@ -1,6 +1,6 @@
-// Llama 1 to 3.0, and models that take its form, such as SmolLM2 and TinyLlama: RMSNorm before each sublayer, rotary positions on
-// halves, grouped query heads, a gated MLP with SiLU, no biases. The head may be the embedding. A head_dim of its own is
-// honoured. Rotary positions that are scaled, as 3.1 has them, are refused.
+// Llama 1 to 3.3, and models that take its form, such as SmolLM2 and TinyLlama: RMSNorm before each sublayer, rotary positions on
+// halves, grouped query heads, a gated MLP with SiLU, no biases. The head may be the embedding. Special since 3.1: rotary
+// positions of the scaling "llama3" (layers/io/rope_scaling.h). A head_dim of its own is honoured.
 //
 // Sources: huggingface/transformers, src/transformers/models/llama/{configuration,modeling}_llama.py.
 #include "layers/io/families/families.h"

@@ -19,6 +19,7 @@ class Llama(Decoder):
         "plain": {},
         "llama3": dict(tie_word_embeddings=True, rope_theta=500.0, max_position_embeddings=64, rope_scaling=dict(
             rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)),
+        "linear": dict(rope_scaling=dict(type="linear", factor=2.5)),
         "biases": dict(attention_bias=True, mlp_bias=True, rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=100.0)),
         "yarn": dict(rope_scaling=dict(type="yarn", factor=4.0, original_max_position_embeddings=16)),
     }

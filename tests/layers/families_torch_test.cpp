@@ -1,0 +1,163 @@
+// Families of models, from folders as the hub has them, under several layouts, against PyTorch's witness of each
+// (oracle/families): logits, loss, every gradient, steps of AdamW, greedy text; and saved again under the hub's names.
+#include "layers/checkpoints/checkpoint.h"
+#include "layers/model/decode.h"
+#include "layers/model/sampling.h"
+#include "layers/parameters/model_folder.h"
+#include "tests/layers/model_run.h"
+#include "tests/layers/reference_support.h"
+#include "tests/oracle/torch_cases.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace tsprun::detail::test::families_torch_test {
+namespace {
+
+/// A folder with what PyTorch says of it.
+struct Case {
+  std::filesystem::path folder;
+  ModelConfig config;
+  std::size_t batch = 0;
+  std::size_t sequence = 0;
+  std::vector<Token> ids;
+  std::vector<std::int64_t> labels;
+  std::vector<double> losses;  // before each step and after the last
+  std::vector<Token> prompt, greedy;
+  std::vector<double> logits;
+  Tensors gradients, after;
+
+  explicit Case(const std::filesystem::path& at) : folder(at) {
+    const LoadedConfig loaded = read_config(at / "config.json");
+    EXPECT_TRUE(loaded.warnings.empty()) << loaded.warnings.front();
+    config = loaded.config;
+    const nlohmann::json c = read_json((at / "case.json").string());
+    batch = c.at("batch").get<std::size_t>();
+    sequence = c.at("sequence").get<std::size_t>();
+    for (const auto& row : c.at("ids")) ids.insert(ids.end(), row.begin(), row.end());
+    for (const auto& row : c.at("labels")) labels.insert(labels.end(), row.begin(), row.end());
+    losses = c.at("steps").get<std::vector<double>>();
+    prompt = c.at("prompt").get<std::vector<Token>>();
+    greedy = c.at("greedy").get<std::vector<Token>>();
+    for (auto& [name, values] : read_tensors(at / "expected.safetensors")) {
+      if (name == "logits") logits = values;
+      else if (name.starts_with("grad.")) gradients[name.substr(5)] = values;
+      else after[name.substr(6)] = values;
+    }
+  }
+  TokenBatch view() const { return {.batch = batch, .sequence = sequence, .ids = ids, .labels = labels}; }
+};
+
+/// What a layout makes of a case.
+struct Found {
+  std::vector<double> losses;
+  std::vector<Token> greedy;
+  std::vector<double> logits;
+  Tensors gradients, after;
+};
+
+/// If `save_to` isn't empty, writes the model there.
+Found run(const Case& of, const Layout& layout, Recompute recompute, const std::filesystem::path& save_to = {}) {
+  Found found;
+  found.logits.resize(of.logits.size());
+  std::mutex mutex;
+  run_ranks(layout.ranks(), [&](Context& context) {
+    Rank rank(context);
+    Mesh mesh(context.world(), layout);
+    Model model(rank, mesh, {.config = of.config, .dtype = DType::f64, .recompute = recompute, .training = true});
+    const ModelFolder weights(of.folder);
+    EXPECT_EQ(weights.check(model_parameters(of.config)), "");
+    model.parameters().load(weights);
+    if (!save_to.empty()) {
+      CheckpointState state;
+      state.step = 1;
+      state.dtype = DType::f64;
+      state.layout = layout;
+      save_checkpoint(rank, context.world(), model.parameters(), of.config, state, save_to);
+    }
+    const LogitsSink sink = [&](std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& logits) {
+      const std::lock_guard lock(mutex);
+      for (std::size_t r = 0; r < rows.size(); ++r) {
+        for (std::size_t v = 0; v < logits.size(1); ++v)
+          found.logits[rows[r] * of.config.vocabulary + first_id + v] = logits.as<double>()[r * logits.size(1) + v];
+      }
+    };
+    model.evaluate(of.view(), &sink);
+    if (Decoder::why_not(layout).empty()) {
+      Decoder decoder(rank, model, {of.prompt.size() + of.greedy.size()});
+      const std::vector<std::vector<Token>> prompts = {of.prompt};
+      std::vector<Token> text = {sample(decoder.prompt(prompts).select(0, 0), {.temperature = 0}, 0)};
+      while (text.size() < of.greedy.size())
+        text.push_back(sample(decoder.step({&text.back(), 1}).select(0, 0), {.temperature = 0}, text.size()));
+      if (context.rank() == 0) found.greedy = text;
+    }
+    std::vector<double> losses;
+    for (std::size_t step = 1; step <= of.losses.size(); ++step) {
+      losses.push_back(model.forward_backward(of.view()).mean);
+      for (const ParameterPart& part : model.parameters().parts()) {
+        if (step == 1) collect(rank, part.plan, part.gradient, found.gradients, mutex);
+        if (step == of.losses.size()) collect(rank, part.plan, part.value, found.after, mutex);
+      }
+      if (step < of.losses.size()) model.update({.clip = 0, .step = step}, model.gradient_norm());
+    }
+    if (context.rank() == 0) found.losses = losses;
+  });
+  return found;
+}
+
+/// Layouts that cut four query heads of two K/V heads: K/V heads that are shared and copied, slices, rings, exchanged heads.
+std::vector<Layout> layouts() {
+  return {Layout::tsp(1),
+          Layout::tsp(4),
+          Layout::parse("tp=2").with(TensorExchange::sequence),
+          Layout::parse("tp=4"),
+          Layout::parse("sp=2").with(SequenceExchange::ulysses),
+          Layout::parse("sp=3").with(SequenceExchange::ring),
+          Layout::parse("zero3=3"),
+          Layout::parse("tp=2,tsp=2")};
+}
+
+/// Holds cases "family:variant:version of transformers" against PyTorch.
+void expect_family(const std::string& cases) {
+  const TemporaryDirectory directory;
+  Process script({"/usr/bin/python3", TSP_ORACLE_DIR "/torch_family_cases.py", cases, directory.path("cases")});
+  const End end = script.wait();
+  ASSERT_TRUE(end.ended && end.code == 0) << "it needs Debian's packages python3 and python3-torch:\n" << script.err();
+  std::size_t number = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path("cases"))) {
+    const Case of(entry.path());
+    for (const Layout& layout : layouts()) {
+      const auto recompute = static_cast<Recompute>(number % 3);
+      const std::string where = entry.path().filename().string() + ", " + layout.label();
+      SCOPED_TRACE(where);
+      const std::filesystem::path saved = directory.path("saved_" + std::to_string(number++));
+      const Found found = run(of, layout, recompute, layout.ranks() == 4 ? saved : std::filesystem::path());
+      expect_close("logits", found.logits, of.logits, 1e-12);
+      expect_close("losses", found.losses, of.losses, 1e-12);
+      expect_close(found.gradients, of.gradients, 1e-12, where);
+      expect_close(found.after, of.after, 1e-10, where);
+      if (Decoder::why_not(layout).empty()) {
+        EXPECT_EQ(found.greedy, of.greedy);
+      }
+      if (layout.ranks() != 4) continue;
+      std::vector<std::string> skipped;
+      const std::filesystem::path folder = find_checkpoint(saved, skipped).folder;
+      std::set<std::string> names, expected;
+      for (const auto& [name, values] : read_tensors(folder / "model.safetensors")) names.insert(name);
+      for (const auto& [name, values] : of.gradients) expected.insert(name);
+      EXPECT_EQ(names, expected);
+      EXPECT_TRUE(read_config(folder / "config.json").config.same_model(of.config));
+    }
+  }
+  EXPECT_GE(number, layouts().size());
+}
+
+TEST(Families, LlamaWithScaledRotaryPositions) { expect_family("llama:plain,llama:llama3,llama:linear:5"); }
+
+}  // namespace
+}  // namespace tsprun::detail::test::families_torch_test

@@ -1,0 +1,46 @@
+#!/usr/bin/python3
+"""Model folders as the hub has them (hub_folder.py), with what families/families.py says of them in f64.
+
+  torch_family_cases.py FAMILY[:VARIANT[:VERSION]][,...] FOLDER
+
+VERSION is that of transformers whose config.json it is, 4 or 5. FOLDER/FAMILY-VARIANT-VERSION are model folders of tiny models, with
+  case.json             batch, sequence, ids [B][S], labels [B][S] (-1: none), steps (the loss before each of some steps of AdamW and
+                        after the last, with the defaults of `tsprun train` but no clipping), prompt (ids), greedy (the ids that follow)
+  expected.safetensors  logits [B, S, V], grad.<parameter name> of the loss, after.<parameter name> after the steps; F64
+"""
+import json
+import pathlib
+import sys
+
+import hub_folder
+import families
+import tensor_files
+import torch
+
+BATCH, SEQUENCE, STEPS, GREEDY = 2, 11, 3, 6
+
+
+def write_case(folder, kind, variant, version):
+    hub_folder.write_folder(folder, kind, hub_folder.fields_of(kind, "tiny", variant or None), "f64", transformers=version,
+                            shard_bytes=20000)
+    model, weights = families.load(folder)
+    ids, labels = families.draw(model.c.vocab_size, f"{BATCH},{SEQUENCE},7")
+    logits, loss, grads = families.gradients(model, weights, ids, labels)
+    losses, after = families.train(model, weights, ids, labels, STEPS, clip=0)
+    (folder / "case.json").write_text(json.dumps({
+        "batch": BATCH, "sequence": SEQUENCE, "ids": ids.tolist(), "labels": labels.tolist(), "steps": losses,
+        "prompt": ids[0, :5].tolist(), "greedy": families.greedy(model, weights, ids[:1, :5], GREEDY)[0]}))
+    tensor_files.write_tensors(folder / "expected.safetensors", {
+        "logits": logits, **{f"grad.{name}": grad for name, grad in grads.items()},
+        **{f"after.{name}": tensor for name, tensor in after.items()}})
+
+
+def main():
+    torch.set_num_threads(1)
+    for case in sys.argv[1].split(","):
+        kind, variant, version = case.split(":") + ["", "4"][case.count(":"):]
+        write_case(pathlib.Path(sys.argv[2]) / f"{kind}-{variant}-{version}", kind, variant, int(version))
+
+
+if __name__ == "__main__":
+    main()
