@@ -53,11 +53,9 @@ class TokenLayout {
   /// Returns the two chunks of each sequence that this rank, or another, has; either may be empty.
   std::array<LocalChunk, kHalves> chunks() const { return chunks_of(part_); }
   std::array<LocalChunk, kHalves> chunks_of(int part) const;
-  /// Applies RoPE in place to x [B, S_p, heads, d] of this rank's tokens, at their positions in the whole sequence. Does nothing
-  /// if positions are learned.
-  void rotate(ComputeStream& compute, const Tensor& x, kernels::Rotation rotation) const {
-    if (rope_.exists()) compute.rope(x, rope_, rotation);
-  }
+  /// Returns the rotations of this rank's tokens [S_p, d], by their positions in the whole sequence; no dims if positions are
+  /// learned.
+  ConstTensor rotations() const { return rope_.exists() ? ConstTensor(rope_.view()) : ConstTensor(); }
 
   /// Returns the number of ranks that have different tokens.
   int holders() const { return cut_.ranks() * slice_count_; }

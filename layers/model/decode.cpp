@@ -3,6 +3,7 @@
 
 #include "core/kernels/check.h"
 #include "core/trace/recorder.h"
+#include "layers/schedules/head_projection.h"
 #include "layers/schedules/mlp_columns.h"
 #include "transport/cause.h"
 
@@ -200,12 +201,6 @@ OwnedTensor Decoder::normed(const Tensor& x, const NormWeights& norm) {
   return y;
 }
 
-/// Rotates x [texts, heads·d] to the current positions.
-void Decoder::rotate(const Tensor& x) {
-  if (!rope_.exists()) return;
-  rank_.compute().rope(x.split(1, config_.head_dim).split(0, texts()), rope_, kernels::Rotation::forward);
-}
-
 void Decoder::sum_over_ranks(const Tensor& y) {
   Communicator& replica = model_.mesh().group(model_.mesh().layout().axes_of_replica());
   if (replica.size() == 1) return;
@@ -285,7 +280,8 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
   const std::size_t d = config_.head_dim;
   const AttentionRows W = attention_rows(layer);
   const std::size_t kv_rows = W.K.size(0);
-  const BlockBiases biases(model_.parameters(), config_, layer);
+  const HeadProjections of_layer(compute, model_.parameters(), config_, layer,
+                                 rope_.exists() ? ConstTensor(rope_.view()) : ConstTensor());
 
   const std::size_t q_rows = W.Q.size(0);
   const OwnedTensor all_new = rank_.tensor(Category::workspace, dtype_, {texts(), 2 * kv_rows + q_rows}, "new K, V and queries");
@@ -300,13 +296,13 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
     compute.gemm(own_k, x, W.K.transposed(0, 1));
     compute.gemm(own_v, x, W.V.transposed(0, 1));
   }
-  biases.query.slice((slice_.queries.first + mine().queries.first) * d, q_rows).add_to(compute, own_q);
-  rotate(own_q);
+  // A row of each text is a token of one sequence.
+  const auto heads = [&](const Tensor& rows) { return rows.split(1, d).split(0, texts()); };
+  of_layer.query({slice_.queries.first + mine().queries.first, mine().queries.count}).finish(heads(own_q));
   if (kv_rows > 0) {
-    const std::size_t first = (slice_.kv.first + mine().kv.first) * d;
-    biases.key.slice(first, kv_rows).add_to(compute, own_k);
-    biases.value.slice(first, kv_rows).add_to(compute, own_v);
-    rotate(own_k);
+    const HeadRange own{slice_.kv.first + mine().kv.first, mine().kv.count};
+    of_layer.key(own).finish(heads(own_k));
+    of_layer.value(own).finish(heads(own_v));
   }
   rank_.enter_stage(PassPart::attention, false, [&] { return Block::stage(layer, "attention", where()); });
   rank_.look(Watched::input, x);

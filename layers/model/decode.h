@@ -90,7 +90,6 @@ class Decoder {
   OwnedTensor merged_heads(const Tensor& parts);
   OwnedTensor mlp(std::size_t layer, const ConstTensor& x);
   OwnedTensor normed(const Tensor& x, const NormWeights& norm);
-  void rotate(const Tensor& x);
   void sum_over_ranks(const Tensor& y);
   void gather_logits(const Tensor& own);
   std::string where() const;

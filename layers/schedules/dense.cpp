@@ -2,7 +2,7 @@
 #include "layers/schedules/dense.h"
 
 #include "core/kernels/check.h"
-#include "layers/schedules/biases.h"
+#include "layers/schedules/head_projection.h"
 #include "layers/schedules/mlp_columns.h"
 #include "layers/schedules/packs.h"
 
@@ -11,7 +11,6 @@
 
 namespace tsprun::detail {
 
-using kernels::Rotation;
 using kernels::Write;
 
 namespace {
@@ -92,7 +91,9 @@ class Dense::Pass final : public StrategyPass {
   Tensor gradients_of(std::size_t pack);
   void gradients_written(std::size_t pack);
   void tell_untold();
-  BlockBiases biases(std::size_t layer) const;
+  HeadProjections projections(std::size_t layer) const;
+  /// Returns b_1 of the slice's rows.
+  Bias mlp_bias(std::size_t layer) const { return BlockBiases(store(), config_, layer).mlp.slice(slice_.first_row, slice_.rows); }
 
   const Dense& dense_;
   Rank& rank_;
@@ -151,21 +152,14 @@ void Dense::Pass::end() {
 
 // --- attention ---------------------------------------------------------------------------------------------------------------
 
-/// Returns the biases of the slice's heads and rows.
-BlockBiases Dense::Pass::biases(std::size_t layer) const {
-  BlockBiases of(store(), config_, layer);
-  const std::size_t d = config_.head_dim;
-  of.query = of.query.slice(slice_.queries.first * d, slice_.queries.count * d);
-  of.key = of.key.slice(slice_.kv.first * d, slice_.kv.count * d);
-  of.value = of.value.slice(slice_.kv.first * d, slice_.kv.count * d);
-  of.mlp = of.mlp.slice(slice_.first_row, slice_.rows);
-  return of;
+HeadProjections Dense::Pass::projections(std::size_t layer) const {
+  return {compute(), store(), config_, layer, tokens().rotations()};
 }
 
 /// Computes q, k and v in the shapes of the exchange. k and v begin to move before q is projected.
 void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer) {
   const AttentionMatrices W(rows, slice_, config_.head_dim);
-  const BlockBiases b = biases(layer);
+  const HeadProjections of_layer = projections(layer);
   OwnedTensor q_memory;
   OwnedTensor k_memory;
   OwnedTensor v_memory;
@@ -179,14 +173,12 @@ void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, con
     v = v_memory = step(dtype_, own.kv, "values of own tokens");
   }
   compute().gemm(matrix_of(k), X, W.K.transposed(0, 1));
-  b.key.add_to(compute(), matrix_of(k));
-  tokens().rotate(compute(), k, Rotation::forward);
+  of_layer.key(slice_.kv).finish(k);
   compute().gemm(matrix_of(v), X, W.V.transposed(0, 1));
-  b.value.add_to(compute(), matrix_of(v));
+  of_layer.value(slice_.kv).finish(v);
   if (!attention_.exchanges()) attention_.begin(of_attention_, tokens(), k, v);
   compute().gemm(matrix_of(q), X, W.Q.transposed(0, 1));
-  b.query.add_to(compute(), matrix_of(q));
-  tokens().rotate(compute(), q, Rotation::forward);
+  of_layer.query(slice_.queries).finish(q);
   rank_.look(Watched::queries, q);
   rank_.look(Watched::keys, k);
   rank_.look(Watched::values, v);
@@ -210,7 +202,10 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
   const ConstTensor X = of.x.merged(0);
   const ConstTensor dY = of.dy.merged(0);
   const Tensor dX = of.dx.merged(0);
-  const BlockBiases b = biases(layer);
+  const HeadProjections of_layer = projections(layer);
+  const HeadProjection of_q = of_layer.query(slice_.queries);
+  const HeadProjection of_k = of_layer.key(slice_.kv);
+  const HeadProjection of_v = of_layer.value(slice_.kv);
   const Tensor rows = weights_->visit(pack);
   const AttentionMatrices W(rows, slice_, config_.head_dim);
   const AttentionHeads heads = this->heads(saved);
@@ -229,7 +224,7 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
     const AttentionMatrices dW(packed, slice_, config_.head_dim);
     compute().gemm(dW.Q, matrix_of(dq.view()).transposed(0, 1), X);
     compute().gemm(dW.Ot, matrix_of(heads.o).transposed(0, 1), dY);
-    b.query.add_gradient(compute(), matrix_of(dq.view()));
+    of_q.add_gradients(dq);
     dq.reset();
   };
   // The products of the weights' gradients hide the way home of dK and dV if those travel, else the exchange of dX.
@@ -237,14 +232,15 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
   const auto queries_done = [&] {
     dO.reset();
     packed = gradients_of(pack);
-    tokens().rotate(compute(), dq, Rotation::inverse);
+    of_q.finish_backward(dq);
     compute().gemm(dX, matrix_of(dq.view()), W.Q);
     if (travels) gradients_of_queries();
   };
   attention_.backward(of_attention_, tokens(), heads, {.d_o = dO, .dq = dq, .dk = dk, .dv = dv},
                       saved.o.exists() ? SequenceAttention::Outputs::kept : SequenceAttention::Outputs::made_again, queries_done);
 
-  tokens().rotate(compute(), dk, Rotation::inverse);
+  of_k.finish_backward(dk);
+  of_v.finish_backward(dv);
   compute().gemm(dX, matrix_of(dk.view()), W.K, Write::add);
   compute().gemm(dX, matrix_of(dv.view()), W.V, Write::add);
   of.tell_dx_complete();
@@ -253,8 +249,8 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
   const AttentionMatrices dW(packed, slice_, config_.head_dim);
   compute().gemm(dW.K, matrix_of(dk.view()).transposed(0, 1), X);
   compute().gemm(dW.V, matrix_of(dv.view()).transposed(0, 1), X);
-  b.key.add_gradient(compute(), matrix_of(dk.view()));
-  b.value.add_gradient(compute(), matrix_of(dv.view()));
+  of_k.add_gradients(dk);
+  of_v.add_gradients(dv);
   gradients_written(pack);
 }
 
@@ -264,7 +260,7 @@ void Dense::Pass::mlp_forward(std::size_t layer, const Tensor& y, const ConstTen
   const std::size_t pack = pack_number(arrive(false, layer, Sublayer::mlp));
   const MlpMatrices W(weights_->visit(pack), config_);
   const MlpColumns columns(rank_, config_, dtype_, tokens().rows(), 0, slice_.rows, saved);
-  columns.project(x.merged(0), W, biases(layer).mlp);
+  columns.project(x.merged(0), W, mlp_bias(layer));
   const OwnedTensor a = columns.activation();
   compute().gemm(y.merged(0), a, W.W2t);
   weights_->used(pack);
@@ -276,7 +272,7 @@ void Dense::Pass::mlp_backward(std::size_t layer, const SublayerBackward& of, co
   const ConstTensor dY = of.dy.merged(0);
   const MlpMatrices W(weights_->visit(pack), config_);
   const MlpColumns columns(rank_, config_, dtype_, tokens().rows(), 0, slice_.rows, saved);
-  const Bias bias = biases(layer).mlp;
+  const Bias bias = mlp_bias(layer);
   if (!saved.gate.exists()) columns.project(X, W, bias);
   MlpColumns::Gradients d = columns.backward(dY, W);
   columns.input_gradient(of.dx.merged(0), d, W, Write::replace);

@@ -10,7 +10,6 @@
 
 namespace tsprun::detail {
 
-using kernels::Rotation;
 using kernels::Write;
 
 namespace {
@@ -112,7 +111,7 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
   };
   ComputeStream& compute = axis_.compute();
   const TokenLayout& tokens = of_.tokens;
-  const BlockBiases b(of_.store, axis_.whole, layer);
+  const HeadProjections of_layer = projections(layer);
   const ConstTensor X = of.x.merged(0);
   const Tensor dX = of.dx.merged(0);
   const ConstTensor dY = of.dy.merged(0);
@@ -148,7 +147,8 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     const std::size_t rows = part_rows(r, kPartQ);
     Gradients& d = gradients[index(r)];
     d.dO.reset();
-    tokens.rotate(compute, d.dq, Rotation::inverse);
+    const HeadProjection of_q = of_layer.query(in_model(axis_.slice.queries, axis_.heads.query_heads(r)));
+    of_q.finish_backward(d.dq);
     const Tensor dq = matrix_of(d.dq.view());
     compute.gemm(dX, dq, W_[index(r)].second.rows.slice(0, 0, rows), into_dX.next());
     W_[index(r)].second = {};
@@ -156,7 +156,7 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     compute.gemm(dW.rows.slice(0, 0, rows), dq.transposed(0, 1), X);
     compute.gemm(dW.rows.slice(0, rows, rows), matrix_of(turns[index(r)].o).transposed(0, 1), dY);
     dW_.send(std::move(dW), r);
-    of_heads(b.query, axis_.slice.queries, axis_.heads.query_heads(r)).add_gradient(compute, dq);
+    of_q.add_gradients(d.dq);
     d.dq.reset();
     turns[index(r)] = {};
   };
@@ -206,12 +206,14 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
       const OwnedTensor own =
           axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads.count, axis_.d()}, "gradient of keys or values");
       bucket.take_sum(axis_.rank, tokens, which, own);
-      if (which == 0) tokens.rotate(compute, own, Rotation::inverse);
+      const HeadRange in_all = in_model(axis_.slice.kv, heads);
+      const HeadProjection projection = which == 0 ? of_layer.key(in_all) : of_layer.value(in_all);
+      projection.finish_backward(own);
       const Tensor gradient = matrix_of(own.view());
       const std::size_t row = which * kv_rows + first_row;
       compute.gemm(dX, gradient, W_KV.rows.slice(0, row, width), into_dX.next());
       compute.gemm(d.dW_KV.rows.slice(0, row, width), gradient.transposed(0, 1), X);
-      of_heads(which == 0 ? b.key : b.value, axis_.slice.kv, heads).add_gradient(compute, gradient);
+      projection.add_gradients(own);
     }
     bucket = {};
     if (--d.unfinished > 0) return;
@@ -270,29 +272,32 @@ AttentionHeads TspAttention::heads_of_turn(int r, const AttentionSaved& saved) c
   return {axis_.rank, axis_.dtype, SavedSizes::of(of_.tokens, queries.count, kv.count, 0), saved, queries.first, kv.first};
 }
 
-/// Returns the part of a bias that belongs to these heads of the slice.
-Bias TspAttention::of_heads(const Bias& bias, const HeadRange& slice, const HeadRange& heads) const {
-  return bias.slice((slice.first + heads.first) * axis_.d(), heads.count * axis_.d());
+HeadProjections TspAttention::projections(std::size_t layer) const {
+  return {axis_.compute(), of_.store, axis_.whole, layer, of_.tokens.rotations()};
 }
 
-/// Computes Q, K, V = X·W_Q(r)ᵀ, X·W_K(r)ᵀ, X·W_V(r)ᵀ plus biases, with RoPE on Q and K at positions in the whole sequence.
+/// Returns heads of the slice as the whole model numbers them.
+HeadRange TspAttention::in_model(const HeadRange& slice, const HeadRange& heads) {
+  return {slice.first + heads.first, heads.count};
+}
+
+/// Computes Q, K, V of X·W_Q(r)ᵀ, X·W_K(r)ᵀ, X·W_V(r)ᵀ.
 void TspAttention::project(std::size_t layer, int r, const ConstTensor& X, const Tensor& W_Q, const Tensor& W_KV,
                            const AttentionHeads& turn) const {
   ComputeStream& compute = axis_.compute();
   const HeadRange queries = axis_.heads.query_heads(r);
   const HeadRange kv = axis_.heads.kv_heads_owned(r);
   const std::size_t kv_rows = part_rows(r, kPartK);
-  const BlockBiases b(of_.store, axis_.whole, layer);
+  const HeadProjections of_layer = projections(layer);
+  const HeadRange kv_in_model = in_model(axis_.slice.kv, kv);
   compute.gemm(matrix_of(turn.q), X, W_Q.transposed(0, 1));
-  of_heads(b.query, axis_.slice.queries, queries).add_to(compute, matrix_of(turn.q));
-  of_.tokens.rotate(compute, turn.q, Rotation::forward);
+  of_layer.query(in_model(axis_.slice.queries, queries)).finish(turn.q);
   axis_.rank.look(Watched::queries, turn.q);
   if (kv.count == 0) return;
   compute.gemm(matrix_of(turn.k), X, W_KV.slice(0, 0, kv_rows).transposed(0, 1));
   compute.gemm(matrix_of(turn.v), X, W_KV.slice(0, kv_rows, kv_rows).transposed(0, 1));
-  of_heads(b.key, axis_.slice.kv, kv).add_to(compute, matrix_of(turn.k));
-  of_heads(b.value, axis_.slice.kv, kv).add_to(compute, matrix_of(turn.v));
-  of_.tokens.rotate(compute, turn.k, Rotation::forward);
+  of_layer.key(kv_in_model).finish(turn.k);
+  of_layer.value(kv_in_model).finish(turn.v);
   axis_.rank.look(Watched::keys, turn.k);
   axis_.rank.look(Watched::values, turn.v);
 }

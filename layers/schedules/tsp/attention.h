@@ -8,8 +8,8 @@
 #pragma once
 
 #include "layers/schedules/attention_heads.h"
-#include "layers/schedules/biases.h"
 #include "layers/schedules/bucket_attention.h"
+#include "layers/schedules/head_projection.h"
 #include "layers/schedules/tsp/axis.h"
 #include "layers/schedules/tsp/owner_sums.h"
 #include "layers/schedules/tsp/units.h"
@@ -69,7 +69,8 @@ class TspAttention {
   void gather(KvBucket& gathered, const TspBucket& bucket, const AttentionHeads& turn) const;
   BucketReaders readers(const TspUnit& unit, const AttentionHeads& turn) const;
   HeadRange in_turn(const TspUnit& unit) const;
-  Bias of_heads(const Bias& bias, const HeadRange& slice, const HeadRange& heads) const;
+  HeadProjections projections(std::size_t layer) const;
+  static HeadRange in_model(const HeadRange& slice, const HeadRange& heads);
 
   const TspAxis& axis_;
   const PassInputs of_;
