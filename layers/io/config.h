@@ -48,7 +48,8 @@ struct ModelConfig : LayerSpec {
   bool drops() const { return residual_dropout > 0 || embedding_dropout > 0 || attention_dropout > 0; }
   /// Elements of the biases of W_Q, W_K, W_V and W_1 in all layers.
   std::size_t projection_biases() const {
-    return layers * ((biases.query_key_value ? query_width() + 2 * kv_width() : 0) + (biases.up ? intermediate : 0));
+    return layers * ((biases.query ? query_width() : 0) + (biases.key ? kv_width() : 0) + (biases.value ? kv_width() : 0) +
+                     (biases.up ? intermediate : 0));
   }
   /// Elements that every rank has: norm parameters, all biases, learned positions.
   std::size_t replicated_parameters() const {

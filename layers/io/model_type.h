@@ -30,10 +30,15 @@ enum class Mlp : std::uint8_t {
 
 /// Linear layers of a block that add a bias.
 struct Biases {
-  bool query_key_value = false;
+  bool query = false;
+  bool key = false;
+  bool value = false;
   bool output = false;
   bool up = false;  ///< W_1 of an MLP without a gate
   bool down = false;
+
+  /// Number of those of W_Q, W_K and W_V.
+  std::size_t projections() const { return (query ? 1U : 0U) + (key ? 1U : 0U) + (value ? 1U : 0U); }
 
   bool operator==(const Biases&) const = default;
 };
@@ -60,10 +65,13 @@ enum class ParameterRole {
   attention_norm,
   attention_norm_bias,
   query,
+  query_bias,
   key,
+  key_bias,
   value,
-  query_key_value,  ///< W_Q, W_K and W_V in one matrix
-  query_key_value_bias,
+  value_bias,
+  query_key_value,       ///< W_Q, W_K and W_V in one matrix
+  query_key_value_bias,  ///< their biases in one vector: all three or none
   output,
   output_bias,
   mlp_norm,

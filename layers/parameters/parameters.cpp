@@ -30,7 +30,10 @@ std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role)
     case ParameterRole::key:
     case ParameterRole::value: return matrix(k, h);
     case ParameterRole::query_key_value: return matrix(a + 2 * k, h);
-    case ParameterRole::query_key_value_bias: return only_if(config.biases.query_key_value, {a + 2 * k});
+    case ParameterRole::query_bias: return only_if(config.biases.query, {a});
+    case ParameterRole::key_bias: return only_if(config.biases.key, {k});
+    case ParameterRole::value_bias: return only_if(config.biases.value, {k});
+    case ParameterRole::query_key_value_bias: return only_if(config.biases.projections() == 3, {a + 2 * k});
     case ParameterRole::output: return matrix(h, a);
     case ParameterRole::output_bias: return only_if(config.biases.output, {h});
     case ParameterRole::gate: return only_if(config.gated_mlp(), matrix(f, h));

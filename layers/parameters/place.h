@@ -94,6 +94,9 @@ constexpr RoleTraits traits_of(ParameterRole role) {
     case ParameterRole::gate: return {mlp, kPartGate, CutBy::mlp_rows};
     case ParameterRole::up: return {mlp, kPartUp, CutBy::mlp_rows};
     case ParameterRole::down: return {mlp, kPartDown, CutBy::mlp_rows, true, false, Fresh::normal_by_depth};
+    case ParameterRole::query_bias: return {biases, 0, CutBy::query_heads, false, true, Fresh::zeros};
+    case ParameterRole::key_bias:
+    case ParameterRole::value_bias: return {biases, 0, CutBy::kv_heads, false, true, Fresh::zeros};
     case ParameterRole::query_key_value_bias: return {biases, 0, CutBy::projections, false, true, Fresh::zeros};
     case ParameterRole::up_bias: return {biases, 0, CutBy::mlp_rows, false, true, Fresh::zeros};
     case ParameterRole::attention_norm:

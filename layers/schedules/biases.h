@@ -3,8 +3,8 @@
 //
 // Every rank has all of these biases, whichever part of the matrices it has; docs/algorithms.md counts them, like norm gains, as
 // `other`. A rank adds to the gradients of the heads and rows that it computes, for its own tokens; the model then sums the
-// gradients over all ranks that share a sequence or slice heads and rows. They are the store's last pack, of width 1, with up to
-// two parts per layer: one for W_Q, W_K and W_V together, one for W_1.
+// gradients over all ranks that share a sequence or slice heads and rows. They are the store's last pack, of width 1: for each
+// layer those of W_Q, W_K and W_V, as parts of their own or as one, and that of W_1.
 #pragma once
 
 #include "core/rank/compute_stream.h"
@@ -12,6 +12,7 @@
 #include "layers/parameters/parameter_store.h"
 
 #include <cstddef>
+#include <utility>
 
 namespace tsprun::detail {
 
@@ -48,20 +49,27 @@ struct BlockBiases {
   Bias mlp;
 
   BlockBiases(const ParameterStore& store, const ModelConfig& config, std::size_t layer) {
-    const Biases& biases = config.biases;
-    const std::size_t of_layer = (biases.query_key_value ? 1U : 0U) + (biases.up ? 1U : 0U);
-    const auto part = [&](std::size_t which) {
+    const Biases& biases = config.layer(layer).biases;
+    const bool in_one = !config.type->weight(ParameterRole::query_key_value_bias).empty();
+    const std::size_t of_projections = in_one && biases.projections() > 0 ? 1 : biases.projections();
+    const std::size_t first = (of_projections + (biases.up ? 1U : 0U)) * layer;
+    const auto parts = [&](std::size_t from, std::size_t count) {
       const std::size_t pack = bias_pack_number(store);
       const auto vector = [](const Tensor& column) { return column.reshaped({column.size(0)}); };
-      return Bias{vector(store.values(pack, of_layer * layer + which, 1)),
-                  store.training() ? vector(store.gradients(pack, of_layer * layer + which, 1)) : Tensor()};
+      return Bias{vector(store.values(pack, from, count)),
+                  store.training() ? vector(store.gradients(pack, from, count)) : Tensor()};
     };
-    if (biases.up) mlp = part(of_layer - 1);
-    if (!biases.query_key_value) return;
-    const Bias projections = part(0);
-    query = projections.slice(0, config.query_width());
-    key = projections.slice(config.query_width(), config.kv_width());
-    value = projections.slice(config.query_width() + config.kv_width(), config.kv_width());
+    if (biases.up) mlp = parts(first + of_projections, 1);
+    if (of_projections == 0) return;
+    // One behind the other in memory, whether files have them in one vector or apart.
+    const Bias projections = parts(first, of_projections);
+    std::size_t taken = 0;
+    const auto take = [&](bool exists, std::size_t count) {
+      return exists ? projections.slice(std::exchange(taken, taken + count), count) : Bias();
+    };
+    query = take(biases.query, config.query_width());
+    key = take(biases.key, config.kv_width());
+    value = take(biases.value, config.kv_width());
   }
 };
 

@@ -356,7 +356,9 @@ inline Count replicated_elements(const Setting& of) {
   const Symbols s(of);
   const ModelConfig& model = of.model;
   Count elements = (model.norm == Norm::layer ? 2 : 1) * (2 * s.L + 1) * s.h;
-  if (model.biases.query_key_value) elements += s.L * (s.a + 2 * s.k);
+  if (model.biases.query) elements += s.L * s.a;
+  if (model.biases.key) elements += s.L * s.k;
+  if (model.biases.value) elements += s.L * s.k;
   if (model.biases.output) elements += s.L * s.h;
   if (model.biases.up) elements += s.L * s.f;
   if (model.biases.down) elements += s.L * s.h;

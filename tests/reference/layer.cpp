@@ -51,11 +51,16 @@ typename Layer<T>::Place Layer<T>::place(ParameterRole matrix) const {
   const std::size_t a = config_.query_width();
   const std::size_t k = config_.kv_width();
   const std::size_t f = config_.intermediate;
+  const bool of_head = matrix == ParameterRole::head;
+  const bool alone = of_head || names_.contains(matrix);  // else W_Q, W_K and W_V lie in one matrix, and their biases likewise
+  const auto projection = [&](std::size_t out, ParameterRole bias, std::size_t before) -> Place {
+    return alone ? Place{h, out, bias} : Place{h, out, ParameterRole::query_key_value_bias, before};
+  };
   const auto of = [&]() -> Place {
     switch (matrix) {
-      case ParameterRole::query: return {h, a, ParameterRole::query_key_value_bias};
-      case ParameterRole::key: return {h, k, ParameterRole::query_key_value_bias, a};
-      case ParameterRole::value: return {h, k, ParameterRole::query_key_value_bias, a + k};
+      case ParameterRole::query: return projection(a, ParameterRole::query_bias, 0);
+      case ParameterRole::key: return projection(k, ParameterRole::key_bias, a);
+      case ParameterRole::value: return projection(k, ParameterRole::value_bias, a + k);
       case ParameterRole::output: return {a, h, ParameterRole::output_bias};
       case ParameterRole::up: return {h, f, ParameterRole::up_bias};
       case ParameterRole::down: return {f, h, ParameterRole::down_bias};
@@ -64,10 +69,8 @@ typename Layer<T>::Place Layer<T>::place(ParameterRole matrix) const {
     }
   };
   Place at = of();
-  const bool of_head = matrix == ParameterRole::head;
-  const bool alone = of_head || names_.contains(matrix);
   at.matrix = !alone ? ParameterRole::query_key_value : of_head && config_.tied_embeddings ? ParameterRole::embedding : matrix;
-  at.first = alone ? 0 : at.first_bias;
+  at.first = at.first_bias;
   at.width = alone ? at.out : a + 2 * k;
   at.inputs_first = config_.type->inputs_first && !of_head;
   return at;

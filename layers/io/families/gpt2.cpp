@@ -70,7 +70,7 @@ ModelType gpt2() {
           .layers = {.norm = Norm::layer,
                      .positions = PositionEncoding::learned,
                      .mlp = Mlp::gelu_tanh,
-                     .biases = {.query_key_value = true, .output = true, .up = true, .down = true}},
+                     .biases = {.query = true, .key = true, .value = true, .output = true, .up = true, .down = true}},
           .fields = kGpt2Fields,
           .activations = kGpt2Activations,
           .restricted = kGpt2Restricted,
