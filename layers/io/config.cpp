@@ -22,7 +22,7 @@ using nlohmann::json;
 constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
 
 // Restricted fields of all types.
-constexpr std::string_view kFalse[] = {"is_encoder_decoder", "add_cross_attention", "use_sliding_window"};
+constexpr std::string_view kFalse[] = {"is_encoder_decoder", "add_cross_attention", "use_sliding_window", "use_mrope"};
 constexpr std::string_view kAbsent[] = {"quantization_config"};
 constexpr RestrictedFields kRestricted[] = {{"[false]", kFalse}, {"[]", kAbsent}};
 
@@ -48,12 +48,22 @@ constexpr std::string_view kIgnored[] = {"_name_or_path",
                                          "_attn_implementation",
                                          "_attn_implementation_autoset"};
 
+/// Refuses a window, unless the file says that it isn't used, as `meaning` has it. A use_sliding_window that isn't false was
+/// refused before.
+void refuse_window(ConfigFields& fields, WindowField meaning) {
+  constexpr std::string_view kField = "sliding_window";
+  const bool is_number = fields.find(kField) != nullptr;
+  if (meaning == WindowField::unless_null && !fields.has(kField))
+    fields.refuse(kField, "null (such files have a window unless they say otherwise, and no window is supported)");
+  if (is_number && meaning == WindowField::unless_null) fields.refuse(kField, "null (no window is supported)");
+  if (is_number && meaning == WindowField::null_unless_unused && fields.find("use_sliding_window") == nullptr)
+    fields.refuse(kField, "null, or \"use_sliding_window\": false beside it (nothing else is supported)");
+}
+
 void refuse_restricted(ConfigFields& fields, const ModelType& type) {
   fields.refuse_restricted(type.restricted);
   fields.refuse_restricted(kRestricted);
-  // A window's size means nothing where the file says that there is no window.
-  if (fields.find("sliding_window") != nullptr && fields.find("use_sliding_window") == nullptr)
-    fields.refuse("sliding_window", "null, or \"use_sliding_window\": false beside it (nothing else is supported)");
+  refuse_window(fields, type.window);
   if (const json* types = fields.find("layer_types")) {
     const bool full =
         types->is_array() && std::all_of(types->begin(), types->end(), [](const json& each) { return each == "full_attention"; });
@@ -126,7 +136,8 @@ LoadedConfig parse_config(std::string_view text, const std::string& where) {
   config.hidden = fields.size(names.hidden);
   config.layers = fields.size(names.layers, std::nullopt, kMaxLayers);
   config.query_heads = fields.size(names.query_heads);
-  config.kv_heads = fields.size(names.kv_heads, config.query_heads);
+  const bool kv_heads_missing = type.kv_heads != 0 && !fields.has(names.kv_heads);
+  config.kv_heads = fields.size(names.kv_heads, kv_heads_missing ? type.kv_heads : config.query_heads);
   if (!names.head_dim.empty() && fields.find(names.head_dim) == nullptr && config.hidden % config.query_heads != 0) {
     fields.refuse(names.head_dim, fmt::format("a number, because {} {} doesn't divide {} {}", names.query_heads,
                                               config.query_heads, names.hidden, config.hidden));

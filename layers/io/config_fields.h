@@ -27,6 +27,9 @@ class ConfigFields : public JsonObject {
  public:
   using JsonObject::JsonObject;
 
+  /// Returns whether the file has a field, null or not.
+  bool has(std::string_view field) const { return object().contains(field); }
+
   /// Returns an integer from 1 to `largest`, or the fallback if the field is missing.
   std::size_t size(std::string_view field, std::optional<std::size_t> fallback = {}, std::size_t largest = kMaxConfigSize) {
     return integer(field, 1, largest, fallback);

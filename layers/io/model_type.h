@@ -110,6 +110,13 @@ struct WeightName {
   std::string_view name;
 };
 
+/// Meaning of sliding_window in a config.json. No window is supported, so this says which files have one.
+enum class WindowField : std::uint8_t {
+  null_unless_unused,  ///< a number is a window, unless use_sliding_window is false beside it
+  only_if_used,        ///< a number is a window only if use_sliding_window is true
+  unless_null          ///< a number is a window, and a file without the field has one, too
+};
+
 /// A built-in configuration: hidden, layers, query_heads, kv_heads, head_dim, intermediate, vocabulary, max_positions.
 struct BuiltInModel {
   std::string_view name;
@@ -127,8 +134,11 @@ struct ModelType {
   std::span<const RestrictedFields> restricted;  ///< beside those of all families
   std::span<const std::string_view> ignored;     ///< fields that don't influence what is computed, beside those of all families
 
+  WindowField window = WindowField::null_unless_unused;
+
   // Hugging Face's defaults for missing fields.
   std::size_t intermediate_per_hidden = 0;  ///< 0: the field is required
+  std::size_t kv_heads = 0;                 ///< of a file without the field; null, and 0 here: as many as query heads
   std::size_t max_positions;
   double norm_epsilon;
   bool tied_embeddings = false;
