@@ -143,7 +143,7 @@ TEST(ConfigFile, RefusesNumbersThatArentPositiveAndFinite) {
 TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
   const std::vector<std::pair<const char*, json>> bad = {
       {"model_type", "mistral"},
-      {"model_type", "qwen2"},
+      {"model_type", "gemma"},
       {"hidden_act", "gelu"},
       {"attention_bias", true},
       {"mlp_bias", true},
@@ -346,6 +346,44 @@ TEST(FindConfig, NamesTheBuiltInsIfThereIsNothingOfThatName) {
   EXPECT_EQ(find_config(file.string()).config.name, file.string());
 }
 
+/// Qwen2.5 0.5B's config.json as the hub has it.
+json qwen2() {
+  return json::parse(R"({
+    "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151643,
+    "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02, "intermediate_size": 4864,
+    "max_position_embeddings": 32768, "max_window_layers": 24, "model_type": "qwen2", "num_attention_heads": 14,
+    "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+    "sliding_window": 32768, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.40.1",
+    "use_cache": true, "use_mrope": false, "use_sliding_window": false, "vocab_size": 151936})");
+}
+
+std::size_t elements_of(const ModelConfig& config) {
+  std::size_t elements = 0;
+  for (const Parameter& parameter : model_parameters(config)) elements += parameter.elements();
+  return elements;
+}
+
+TEST(Qwen2Config, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(qwen2());
+  EXPECT_TRUE(loaded.warnings.empty());
+  EXPECT_EQ(loaded.config.biases, (Biases{.query = true, .key = true, .value = true}));
+  EXPECT_EQ(elements_of(loaded.config), 494'032'768U);  // as Hugging Face counts them
+  EXPECT_EQ(loaded.config.projection_biases(), 24U * (896 + 2 * 128));
+  json object = qwen2();
+  object.erase("use_sliding_window");  // false by default
+  EXPECT_TRUE(parse(object).config.same_model(loaded.config));
+  object["use_sliding_window"] = true;
+  EXPECT_REFUSED(parse(object), "\"use_sliding_window\"", "expected false");
+  object = qwen2();
+  object["use_mrope"] = true;
+  EXPECT_REFUSED(parse(object), "\"use_mrope\"");
+  object = qwen2();
+  object.erase("num_key_value_heads");
+  EXPECT_REFUSED(parse(object), "\"num_key_value_heads\"", "divisor of num_attention_heads 14", "found 32");
+  object["num_key_value_heads"] = nullptr;
+  EXPECT_EQ(parse(object).config.kv_heads, 14U);
+}
+
 /// GPT-2's config.json as the hub has it.
 json gpt2() {
   return json::parse(R"({
@@ -429,6 +467,7 @@ TEST(HuggingFaceJson, IsReadBackAsTheSameModelWithoutWarnings) {
   std::vector<ModelConfig> configs = built_in_configs();
   configs.push_back(parse(with("head_dim", 32)).config);
   configs.back().norm_epsilon = 0.1 + 0.2;
+  configs.push_back(parse(qwen2()).config);
   configs.push_back(parse(gpt2()).config);
   configs.push_back(configs.back());
   configs.back().mlp = Mlp::gelu;

@@ -61,7 +61,7 @@ std::vector<ModelCase> cases() {
                    .sequence = 37,
                    .dtype = DType::f32,
                    .recompute = recompute});
-    all.push_back({.config = small_config(16, 1, 8, 4, 4, 13, 300),
+    all.push_back({.config = as_family("qwen2", small_config(16, 1, 8, 4, 4, 13, 300)),
                    .batch = 1,
                    .sequence = 11,
                    .dtype = DType::bf16,

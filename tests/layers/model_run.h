@@ -16,6 +16,7 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tsprun::detail::test {
@@ -66,6 +67,12 @@ inline ModelConfig small_config(std::size_t hidden, std::size_t layers, std::siz
   config.max_positions = 4096;
   config.norm_epsilon = 1e-5;
   config.tied_embeddings = tied;
+  return config;
+}
+
+/// Returns a model of these sizes of another family.
+inline ModelConfig as_family(std::string_view name, ModelConfig config) {
+  config.become(model_type(name));
   return config;
 }
 

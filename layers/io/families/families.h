@@ -8,5 +8,6 @@ namespace tsprun::detail::families {
 
 ModelType llama();
 ModelType gpt2();
+ModelType qwen2();
 
 }  // namespace tsprun::detail::families

@@ -18,6 +18,7 @@ class Qwen2(Decoder):
     EXPECTED = dict(head_dim=Ellipsis, use_mrope=(False,))
     TINY = {
         "plain": dict(tie_word_embeddings=True),
+        "untied": {},
         "window": dict(use_sliding_window=True, sliding_window=3, max_window_layers=1, num_hidden_layers=3),
         "yarn": dict(rope_theta=1000.0, rope_scaling=dict(type="yarn", factor=4.0, original_max_position_embeddings=16)),
     }
