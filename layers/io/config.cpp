@@ -223,6 +223,7 @@ std::string hugging_face_json(const ModelConfig& config, std::string_view torch_
   put(names.activation, std::ranges::find(type.activations, config.mlp, &ActivationName::mlp)->name);
   put(names.norm_epsilon, config.norm_epsilon);
   if (config.rotary_positions()) write_rope(object, {.theta = config.rope_theta, .scaling = config.rope_scaling});
+  if (type.window == WindowField::unless_null) object.emplace("sliding_window", nullptr);
   put("tie_word_embeddings", config.tied_embeddings);
   put(names.residual_dropout, config.residual_dropout);
   put(names.embedding_dropout, config.embedding_dropout);

@@ -142,7 +142,6 @@ TEST(ConfigFile, RefusesNumbersThatArentPositiveAndFinite) {
 
 TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
   const std::vector<std::pair<const char*, json>> bad = {
-      {"model_type", "mistral"},
       {"model_type", "gemma"},
       {"hidden_act", "gelu"},
       {"attention_bias", true},
@@ -384,6 +383,33 @@ TEST(Qwen2Config, IsReadAsHuggingFaceWritesIt) {
   EXPECT_EQ(parse(object).config.kv_heads, 14U);
 }
 
+/// Mistral 7B v0.3's config.json as the hub has it.
+json mistral() {
+  return json::parse(R"({
+    "architectures": ["MistralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+    "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+    "max_position_embeddings": 32768, "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "sliding_window": null,
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.42.0.dev0", "use_cache": true,
+    "vocab_size": 32768})");
+}
+
+TEST(MistralConfig, IsReadAsHuggingFaceWritesItUnlessThereIsAWindow) {
+  const LoadedConfig loaded = parse(mistral());
+  EXPECT_TRUE(loaded.warnings.empty());
+  EXPECT_EQ(elements_of(loaded.config), 7'248'023'552U);  // as Hugging Face counts them
+  json object = mistral();
+  object["sliding_window"] = 4096;  // as version 0.1 has it
+  EXPECT_REFUSED(parse(object), "\"sliding_window\": expected null (no window is supported), found 4096");
+  object["use_sliding_window"] = false;  // means nothing here
+  EXPECT_REFUSED(parse(object), "\"sliding_window\": expected null");
+  object.erase("sliding_window");
+  EXPECT_REFUSED(parse(object), "\"sliding_window\" is missing; expected null");
+  object = mistral();
+  object.erase("num_key_value_heads");
+  EXPECT_EQ(parse(object).config.kv_heads, 8U);
+}
+
 /// GPT-2's config.json as the hub has it.
 json gpt2() {
   return json::parse(R"({
@@ -468,6 +494,7 @@ TEST(HuggingFaceJson, IsReadBackAsTheSameModelWithoutWarnings) {
   configs.push_back(parse(with("head_dim", 32)).config);
   configs.back().norm_epsilon = 0.1 + 0.2;
   configs.push_back(parse(qwen2()).config);
+  configs.push_back(parse(mistral()).config);
   configs.push_back(parse(gpt2()).config);
   configs.push_back(configs.back());
   configs.back().mlp = Mlp::gelu;

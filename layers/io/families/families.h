@@ -9,5 +9,6 @@ namespace tsprun::detail::families {
 ModelType llama();
 ModelType gpt2();
 ModelType qwen2();
+ModelType mistral();
 
 }  // namespace tsprun::detail::families

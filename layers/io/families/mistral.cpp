@@ -1,0 +1,20 @@
+// Mistral: Llama's form. Special: a window (sliding_window) in every layer, 4096 tokens in files that don't have the field; only
+// null, as files have it since 0.2, is supported, and it is written out. A file without num_key_value_heads has 8.
+//
+// Sources: huggingface/transformers, src/transformers/models/mistral/{configuration,modeling}_mistral.py; arXiv 2310.06825.
+#include "layers/io/families/families.h"
+
+namespace tsprun::detail::families {
+
+ModelType mistral() {
+  ModelType type = llama();
+  type.name = "mistral";
+  type.architectures = {"MistralForCausalLM", "MistralModel"};
+  type.window = WindowField::unless_null;
+  type.kv_heads = 8;
+  type.max_positions = 131072;
+  type.built_in = {};
+  return type;
+}
+
+}  // namespace tsprun::detail::families
