@@ -138,11 +138,13 @@ LoadedConfig parse_config(std::string_view text, const std::string& where) {
   config.query_heads = fields.size(names.query_heads);
   const bool kv_heads_missing = type.kv_heads != 0 && !fields.has(names.kv_heads);
   config.kv_heads = fields.size(names.kv_heads, kv_heads_missing ? type.kv_heads : config.query_heads);
-  if (!names.head_dim.empty() && fields.find(names.head_dim) == nullptr && config.hidden % config.query_heads != 0) {
+  const bool head_dim_missing = type.head_dim != 0 && !fields.has(names.head_dim);
+  if (!names.head_dim.empty() && !head_dim_missing && fields.find(names.head_dim) == nullptr &&
+      config.hidden % config.query_heads != 0) {
     fields.refuse(names.head_dim, fmt::format("a number, because {} {} doesn't divide {} {}", names.query_heads,
                                               config.query_heads, names.hidden, config.hidden));
   }
-  config.head_dim = fields.size(names.head_dim, config.hidden / config.query_heads);
+  config.head_dim = fields.size(names.head_dim, head_dim_missing ? type.head_dim : config.hidden / config.query_heads);
   const std::size_t intermediate = type.intermediate_per_hidden * config.hidden;
   config.intermediate = fields.size(names.intermediate, intermediate == 0 ? std::nullopt : std::optional(intermediate));
   config.vocabulary = fields.size(names.vocabulary);

@@ -46,16 +46,16 @@ struct ModelConfig : LayerSpec {
   bool rotary_positions() const { return positions == PositionEncoding::rotary; }
   bool gated_mlp() const { return mlp == Mlp::swiglu; }
   bool drops() const { return residual_dropout > 0 || embedding_dropout > 0 || attention_dropout > 0; }
-  /// Elements of the biases of W_Q, W_K, W_V and W_1 in all layers.
-  std::size_t projection_biases() const {
+  /// Elements of the biases of W_Q, W_K, W_V and W_1, and of the gains of heads, in all layers.
+  std::size_t projection_vectors() const {
     return layers * ((biases.query ? query_width() : 0) + (biases.key ? kv_width() : 0) + (biases.value ? kv_width() : 0) +
-                     (biases.up ? intermediate : 0));
+                     (biases.up ? intermediate : 0) + (query_key_norm ? 2 * head_dim : 0));
   }
   /// Elements that every rank has: norm parameters, all biases, learned positions.
   std::size_t replicated_parameters() const {
     const std::size_t last_biases = (biases.output ? layers : 0) + (biases.down ? layers : 0);
     const std::size_t norms = (layer_norms() ? 2 : 1) * (2 * layers + 1);
-    return (norms + last_biases + (rotary_positions() ? 0 : max_positions)) * hidden + projection_biases();
+    return (norms + last_biases + (rotary_positions() ? 0 : max_positions)) * hidden + projection_vectors();
   }
   /// Numbers of matrices of f·h elements in an MLP, and of its pre-activations.
   std::size_t mlp_matrices() const { return gated_mlp() ? 3 : 2; }

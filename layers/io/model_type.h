@@ -51,9 +51,10 @@ struct LayerSpec {
   RopeScaling rope_scaling = {};
   Mlp mlp = Mlp::swiglu;
   Biases biases = {};
+  bool query_key_norm = false;  ///< RMSNorm of each head of q and of k before rotation, one gain [d] for all heads of each
 
   /// Returns true if the layer's only vectors are the gains of its two norms.
-  bool has_gains_only() const { return norm == Norm::rms && biases == Biases{}; }
+  bool has_gains_only() const { return norm == Norm::rms && biases == Biases{} && !query_key_norm; }
 
   bool operator==(const LayerSpec&) const = default;
 };
@@ -70,6 +71,8 @@ enum class ParameterRole {
   key_bias,
   value,
   value_bias,
+  query_norm,  ///< gain [d] of every query head
+  key_norm,
   query_key_value,       ///< W_Q, W_K and W_V in one matrix
   query_key_value_bias,  ///< their biases in one vector: all three or none
   output,
@@ -138,6 +141,7 @@ struct ModelType {
 
   // Hugging Face's defaults for missing fields.
   std::size_t intermediate_per_hidden = 0;  ///< 0: the field is required
+  std::size_t head_dim = 0;                 ///< of a file without the field; null, and 0 here: h over the query heads
   std::size_t kv_heads = 0;                 ///< of a file without the field; null, and 0 here: as many as query heads
   std::size_t max_positions;
   double norm_epsilon;

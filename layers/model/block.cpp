@@ -71,6 +71,10 @@ void Block::make_room(const TokenLayout& tokens, Keep keep, BlockSaved& saved) c
   if (recompute_ == Recompute::selective) return;
   saved.attention.q = room(sizes.q, "saved queries");
   room_for_kv();
+  if (config_.query_key_norm) {
+    saved.attention.query_product = room(sizes.query_product, "saved queries before their norm");
+    saved.attention.key_product = room(sizes.key_product, "saved keys before their norm");
+  }
   saved.mlp.gate = room(sizes.gate, "saved gate");
   if (config_.gated_mlp()) saved.mlp.up = room(sizes.gate, "saved up");
 }

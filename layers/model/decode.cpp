@@ -298,11 +298,11 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
   }
   // A row of each text is a token of one sequence.
   const auto heads = [&](const Tensor& rows) { return rows.split(1, d).split(0, texts()); };
-  of_layer.query({slice_.queries.first + mine().queries.first, mine().queries.count}).finish(heads(own_q));
+  of_layer.query({slice_.queries.first + mine().queries.first, mine().queries.count}).finish(heads(own_q), heads(own_q));
   if (kv_rows > 0) {
     const HeadRange own{slice_.kv.first + mine().kv.first, mine().kv.count};
-    of_layer.key(own).finish(heads(own_k));
-    of_layer.value(own).finish(heads(own_v));
+    of_layer.key(own).finish(heads(own_k), heads(own_k));
+    of_layer.value(own).finish(heads(own_v), heads(own_v));
   }
   rank_.enter_stage(PassPart::attention, false, [&] { return Block::stage(layer, "attention", where()); });
   rank_.look(Watched::input, x);

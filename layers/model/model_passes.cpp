@@ -211,7 +211,7 @@ void Model::head_backward(Pass& pass) {
   rank_.enter_stage(PassPart::head, true, [] { return std::string("head, backward"); });
   if (pass.of.first()) {
     compute.fill_zero(store_.gradients(replicated_pack()));
-    if (options_.config.projection_biases() > 0) compute.fill_zero(store_.gradients(bias_pack_number(store_)));
+    if (options_.config.projection_vectors() > 0) compute.fill_zero(store_.gradients(bias_pack_number(store_)));
   }
   pass.sublayers->on_gradients([this](std::size_t pack) { sums_.post(pack, Purpose::gradients); });
   pass.sublayers->begin_backward();
@@ -369,7 +369,7 @@ void Model::sum_replicated_gradients() {
     sums_.post(pack, Purpose::other);
   };
   sum(PackKind::replicated, replicated_pack());
-  if (options_.config.projection_biases() > 0) sum(PackKind::biases, bias_pack_number(store_));
+  if (options_.config.projection_vectors() > 0) sum(PackKind::biases, bias_pack_number(store_));
 }
 
 }  // namespace tsprun::detail

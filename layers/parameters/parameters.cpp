@@ -33,6 +33,8 @@ std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role)
     case ParameterRole::query_bias: return only_if(config.biases.query, {a});
     case ParameterRole::key_bias: return only_if(config.biases.key, {k});
     case ParameterRole::value_bias: return only_if(config.biases.value, {k});
+    case ParameterRole::query_norm:
+    case ParameterRole::key_norm: return only_if(config.query_key_norm, {config.head_dim});
     case ParameterRole::query_key_value_bias: return only_if(config.biases.projections() == 3, {a + 2 * k});
     case ParameterRole::output: return matrix(h, a);
     case ParameterRole::output_bias: return only_if(config.biases.output, {h});

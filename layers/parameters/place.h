@@ -9,10 +9,11 @@
 //   W_1 (gate), W_3 (up), W_2     rows f               f           f          rows of the pack   –
 //   embedding, head               vocabulary           rows (2)    rows       rows               rows
 //   b_Q, b_K, b_V, b_1            heads, f: computed   –           –          –                  –
+//   norms of q's and k's heads    nothing (3)          –           –          –                  –
 //   norms, b_O, b_2, positions    nothing              –           –          –                  –
 //
 // (1) K/V heads that query heads of several ranks read are held by each of them. (2) Under plain tp alone over tp; with token
-// slices over all ranks of a replica whose tokens differ.
+// slices over all ranks of a replica whose tokens differ. (3) But ranks of tp compute with them for their heads, as with b_Q.
 //
 // Of ranks that hold the same part, the first along every axis that doesn't cut it counts it in norms and writes it to files.
 #pragma once
@@ -97,6 +98,8 @@ constexpr RoleTraits traits_of(ParameterRole role) {
     case ParameterRole::query_bias: return {biases, 0, CutBy::query_heads, false, true, Fresh::zeros};
     case ParameterRole::key_bias:
     case ParameterRole::value_bias: return {biases, 0, CutBy::kv_heads, false, true, Fresh::zeros};
+    case ParameterRole::query_norm:
+    case ParameterRole::key_norm: return {biases, 0, CutBy::nothing, false, false, Fresh::ones};
     case ParameterRole::query_key_value_bias: return {biases, 0, CutBy::projections, false, true, Fresh::zeros};
     case ParameterRole::up_bias: return {biases, 0, CutBy::mlp_rows, false, true, Fresh::zeros};
     case ParameterRole::attention_norm:

@@ -17,8 +17,17 @@ AttentionHeads::AttentionHeads(Rank& rank, DType dtype, const SavedSizes& sizes,
   k = heads(saved.k, k_memory, sizes.kv, first_kv, "keys");
   v = heads(saved.v, v_memory, sizes.kv, first_kv, "values");
   o = heads(saved.o, o_memory, sizes.o, first_query, "attention output");
+  if (saved.query_product.exists()) {
+    q_product = saved.query_product->slice(2, first_query, sizes.query_product[2]);
+    k_product = saved.key_product->slice(2, first_kv, sizes.key_product[2]);
+  }
   lse = saved.lse.exists() ? saved.lse.heads(first_query, sizes.lse[1])
                            : LogSumExps(rank, Category::workspace, kernels::summed_in(dtype), sizes.lse, "log-sum-exp");
+}
+
+void AttentionHeads::keep_products(Rank& rank, DType dtype, const SavedSizes& sizes) {
+  q_product = q_product_memory = rank.tensor(Category::workspace, dtype, sizes.query_product, "queries before their norm");
+  k_product = k_product_memory = rank.tensor(Category::workspace, dtype, sizes.key_product, "keys before their norm");
 }
 
 void AttentionHeads::drop_keys() {

@@ -11,8 +11,9 @@ namespace tsprun::detail {
 
 /// Views of what an attention sublayer saves, or memory of the visit where it saves nothing. Shapes as in SavedSizes.
 struct AttentionHeads {
-  OwnedTensor q_memory, k_memory, v_memory, o_memory;
+  OwnedTensor q_memory, k_memory, v_memory, o_memory, q_product_memory, k_product_memory;
   Tensor q, k, v, o;
+  Tensor q_product, k_product;  ///< what went into the norms of heads; no dims where nothing keeps it
   LogSumExps lse;
 
   AttentionHeads() = default;
@@ -21,6 +22,8 @@ struct AttentionHeads {
   AttentionHeads(Rank& rank, DType dtype, const SavedSizes& sizes, const AttentionSaved& saved, std::size_t first_query = 0,
                  std::size_t first_kv = 0);
 
+  /// Allocates q_product and k_product, for a backward pass that projects again.
+  void keep_products(Rank& rank, DType dtype, const SavedSizes& sizes);
   /// Drops k and v, which have been gathered.
   void drop_keys();
 };

@@ -46,20 +46,27 @@ struct BlockBiases {
   Bias query;
   Bias key;
   Bias value;
+  Bias query_norm;  ///< gains of the norms of heads
+  Bias key_norm;
   Bias mlp;
 
   BlockBiases(const ParameterStore& store, const ModelConfig& config, std::size_t layer) {
     const Biases& biases = config.layer(layer).biases;
     const bool in_one = !config.type->weight(ParameterRole::query_key_value_bias).empty();
     const std::size_t of_projections = in_one && biases.projections() > 0 ? 1 : biases.projections();
-    const std::size_t first = (of_projections + (biases.up ? 1U : 0U)) * layer;
+    const std::size_t norms = config.layer(layer).query_key_norm ? 2 : 0;
+    const std::size_t first = (of_projections + norms + (biases.up ? 1U : 0U)) * layer;
     const auto parts = [&](std::size_t from, std::size_t count) {
       const std::size_t pack = bias_pack_number(store);
       const auto vector = [](const Tensor& column) { return column.reshaped({column.size(0)}); };
       return Bias{vector(store.values(pack, from, count)),
                   store.training() ? vector(store.gradients(pack, from, count)) : Tensor()};
     };
-    if (biases.up) mlp = parts(first + of_projections, 1);
+    if (biases.up) mlp = parts(first + of_projections + norms, 1);
+    if (norms > 0) {
+      query_norm = parts(first + of_projections, 1);
+      key_norm = parts(first + of_projections + 1, 1);
+    }
     if (of_projections == 0) return;
     // One behind the other in memory, whether files have them in one vector or apart.
     const Bias projections = parts(first, of_projections);

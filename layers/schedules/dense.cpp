@@ -172,13 +172,15 @@ void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, con
     k = k_memory = step(dtype_, own.kv, "keys of own tokens");
     v = v_memory = step(dtype_, own.kv, "values of own tokens");
   }
-  compute().gemm(matrix_of(k), X, W.K.transposed(0, 1));
-  of_layer.key(slice_.kv).finish(k);
+  const Tensor k_product = heads.k_product.dims() > 0 ? heads.k_product : k;
+  const Tensor q_product = heads.q_product.dims() > 0 ? heads.q_product : q;
+  compute().gemm(matrix_of(k_product), X, W.K.transposed(0, 1));
+  of_layer.key(slice_.kv).finish(k, k_product);
   compute().gemm(matrix_of(v), X, W.V.transposed(0, 1));
-  of_layer.value(slice_.kv).finish(v);
+  of_layer.value(slice_.kv).finish(v, v);
   if (!attention_.exchanges()) attention_.begin(of_attention_, tokens(), k, v);
-  compute().gemm(matrix_of(q), X, W.Q.transposed(0, 1));
-  of_layer.query(slice_.queries).finish(q);
+  compute().gemm(matrix_of(q_product), X, W.Q.transposed(0, 1));
+  of_layer.query(slice_.queries).finish(q, q_product);
   rank_.look(Watched::queries, q);
   rank_.look(Watched::keys, k);
   rank_.look(Watched::values, v);
@@ -208,9 +210,12 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
   const HeadProjection of_v = of_layer.value(slice_.kv);
   const Tensor rows = weights_->visit(pack);
   const AttentionMatrices W(rows, slice_, config_.head_dim);
-  const AttentionHeads heads = this->heads(saved);
+  AttentionHeads heads = this->heads(saved);
   heads.lse.will_be_read();
-  if (!saved.q.exists()) project(heads, X, rows, layer);  // else begin_attention() has begun to move K and V
+  if (!saved.q.exists()) {  // else begin_attention() has begun to move K and V
+    if (config_.query_key_norm) heads.keep_products(rank_, dtype_, dense_.saved_sizes(config_, tokens()));
+    project(heads, X, rows, layer);
+  }
 
   const SavedSizes own = attention_.own_sizes(tokens());
   OwnedTensor dO = step(dtype_, own.o, "gradient of attention output");
@@ -232,15 +237,15 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
   const auto queries_done = [&] {
     dO.reset();
     packed = gradients_of(pack);
-    of_q.finish_backward(dq);
+    of_q.finish_backward(dq, heads.q_product);
     compute().gemm(dX, matrix_of(dq.view()), W.Q);
     if (travels) gradients_of_queries();
   };
   attention_.backward(of_attention_, tokens(), heads, {.d_o = dO, .dq = dq, .dk = dk, .dv = dv},
                       saved.o.exists() ? SequenceAttention::Outputs::kept : SequenceAttention::Outputs::made_again, queries_done);
 
-  of_k.finish_backward(dk);
-  of_v.finish_backward(dv);
+  of_k.finish_backward(dk, heads.k_product);
+  of_v.finish_backward(dv, {});
   compute().gemm(dX, matrix_of(dk.view()), W.K, Write::add);
   compute().gemm(dX, matrix_of(dv.view()), W.V, Write::add);
   of.tell_dx_complete();

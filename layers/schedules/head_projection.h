@@ -1,7 +1,8 @@
-// What turns the products x·W_Qᵀ, x·W_Kᵀ and x·W_Vᵀ into q, k and v, and back: the one place that says in which order bias and
-// rotation follow, for all strategies and for decoding. Products are the callers', who know where weights lie and when.
+// What turns the products x·W_Qᵀ, x·W_Kᵀ and x·W_Vᵀ into q, k and v, and back: the one place that says in which order bias, norm
+// and rotation follow, for all strategies and for decoding. Products are the callers', who know where weights lie and when.
 //
-//   q = R(x·W_Qᵀ + b_Q), k = R(x·W_Kᵀ + b_K), v = x·W_Vᵀ + b_V; R rotates by position if the model's positions are rotary
+//   q = R(N(x·W_Qᵀ + b_Q)), k = R(N(x·W_Kᵀ + b_K)), v = x·W_Vᵀ + b_V; N normalises each head in models that do so, R rotates by
+//   position if the model's positions are rotary
 #pragma once
 
 #include "layers/layout/heads.h"
@@ -15,48 +16,60 @@ namespace tsprun::detail {
 /// What follows the product of some heads' W_Q, W_K or W_V. Borrows the stream.
 class HeadProjection {
  public:
+  /// Norm of each head: its gain [d] with the gradient, and epsilon. A gain without dims: no norm.
+  struct HeadNorm {
+    Bias gain;
+    double epsilon = 0;
+  };
   /// `rotations` [S, d] has a row for each token; no dims: nothing is rotated.
-  HeadProjection(ComputeStream& compute, const Bias& bias, const ConstTensor& rotations)
-      : compute_(compute), bias_(bias), rotations_(rotations) {}
+  HeadProjection(ComputeStream& compute, const Bias& bias, const HeadNorm& norm, const ConstTensor& rotations)
+      : compute_(compute), bias_(bias), norm_(norm), rotations_(rotations) {}
 
-  /// Turns the product `x` [B, S, heads, d] into q, k or v, in place.
-  void finish(const Tensor& x) const {
-    bias_.add_to(compute_, matrix_of(x));
+  /// Turns a product [B, S, heads, d] into q, k or v in `x`. The two may be the same tensor. If they aren't, there must be a
+  /// norm, and `product` with its bias is left for finish_backward().
+  void finish(const Tensor& x, const Tensor& product) const {
+    bias_.add_to(compute_, matrix_of(product));
+    if (norm_.gain.exists()) compute_.rms_norm(x, product, norm_.gain.values, norm_.epsilon);
     if (rotations_.dims() > 0) compute_.rope(x, rotations_, kernels::Rotation::forward);
   }
-  /// Turns the gradient `d` [B, S, heads, d] of q, k or v, in the type of sums, into that of the product, in place.
-  void finish_backward(const Tensor& d) const {
+  /// Turns the gradient `d` [B, S, heads, d] of q, k or v, in the type of sums, into that of the product, in place, and adds to
+  /// the gradient of the norm's gain. `product` is needed where there is a norm.
+  void finish_backward(const Tensor& d, const ConstTensor& product) const {
     if (rotations_.dims() > 0) compute_.rope(d, rotations_, kernels::Rotation::inverse);
+    const auto& [gain, epsilon] = norm_;
+    if (gain.exists()) compute_.rms_norm_backward(d, gain.gradient, d, product, gain.values, epsilon);
   }
-  /// Adds to the gradients of the vectors. `d` is what finish_backward() left.
+  /// Adds to the gradient of the bias. `d` is what finish_backward() left.
   void add_gradients(const Tensor& d) const { bias_.add_gradient(compute_, matrix_of(d)); }
 
  private:
   ComputeStream& compute_;
   Bias bias_;
+  HeadNorm norm_;
   ConstTensor rotations_;
 };
 
 /// Those of a layer. Heads are numbered within the model.
 class HeadProjections {
  public:
-  /// `rotations` as in HeadProjection, for q and k. Borrows `compute` and `store`.
+  /// `rotations` as in HeadProjection, for q and k. Borrows all.
   HeadProjections(ComputeStream& compute, const ParameterStore& store, const ModelConfig& config, std::size_t layer,
                   const ConstTensor& rotations)
-      : compute_(compute), biases_(store, config, layer), head_dim_(config.head_dim), rotations_(rotations) {}
+      : compute_(compute), biases_(store, config, layer), config_(config), rotations_(rotations) {}
 
-  HeadProjection query(const HeadRange& heads) const { return of(biases_.query, heads, rotations_); }
-  HeadProjection key(const HeadRange& heads) const { return of(biases_.key, heads, rotations_); }
-  HeadProjection value(const HeadRange& heads) const { return of(biases_.value, heads, {}); }
+  HeadProjection query(const HeadRange& heads) const { return of(biases_.query, biases_.query_norm, heads, rotations_); }
+  HeadProjection key(const HeadRange& heads) const { return of(biases_.key, biases_.key_norm, heads, rotations_); }
+  HeadProjection value(const HeadRange& heads) const { return of(biases_.value, {}, heads, {}); }
 
  private:
-  HeadProjection of(const Bias& bias, const HeadRange& heads, const ConstTensor& rotations) const {
-    return {compute_, bias.slice(heads.first * head_dim_, heads.count * head_dim_), rotations};
+  HeadProjection of(const Bias& bias, const Bias& gain, const HeadRange& heads, const ConstTensor& rotations) const {
+    const std::size_t d = config_.head_dim;
+    return {compute_, bias.slice(heads.first * d, heads.count * d), {gain, config_.norm_epsilon}, rotations};
   }
 
   ComputeStream& compute_;
   BlockBiases biases_;
-  std::size_t head_dim_;
+  const ModelConfig& config_;
   ConstTensor rotations_;
 };
 

@@ -11,6 +11,8 @@ SavedSizes SavedSizes::of(const TokenLayout& tokens, std::size_t query_heads, st
           .kv = {B, S, kv_heads, d},
           .o = {B, S, query_heads, d},
           .lse = {B, query_heads, S},
+          .query_product = {B, S, query_heads, d},
+          .key_product = {B, S, kv_heads, d},
           .gate = {B, S, intermediate}};
 }
 

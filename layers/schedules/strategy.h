@@ -28,6 +28,9 @@ struct AttentionSaved {
   OwnedTensor v;   ///< [B, S_p, n_kv, d]
   OwnedTensor o;   ///< [B, S_p, n_h, d], attention output before W_O
   LogSumExps lse;  ///< [B, n_h, S_p], log-sum-exp, in the type of sums
+  // Only in models with norms of heads: what went into them, of this rank's tokens.
+  OwnedTensor query_product;  ///< [B, S_p, n_h, d]
+  OwnedTensor key_product;    ///< [B, S_p, n_kv, d]
 };
 
 /// Pre-activations of an MLP sublayer that its backward pass uses; computed again if they don't exist.
@@ -42,6 +45,8 @@ struct SavedSizes {
   std::array<std::size_t, 4> kv;
   std::array<std::size_t, 4> o;
   std::array<std::size_t, 3> lse;
+  std::array<std::size_t, 4> query_product;
+  std::array<std::size_t, 4> key_product;
   std::array<std::size_t, 3> gate;  ///< shape of MlpSaved::gate and MlpSaved::up
 
   /// Returns the shapes that AttentionSaved and MlpSaved document, for this rank's tokens, `query_heads` and `kv_heads` heads,

@@ -106,7 +106,7 @@ class Counter : BlockFlows {
     all_reduced(token_cutters(), gains, over, groups);
     // Under plain tp, the ranks of the tensor axis have the same tokens, but each computes its own slice of the projections'
     // biases.
-    if (!tensors_too) all_reduced(layout.tensor_axis(), model.projection_biases(), T, D);
+    if (!tensors_too) all_reduced(layout.tensor_axis(), model.projection_vectors(), T, D);
   }
 
   // --- dp

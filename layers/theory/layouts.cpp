@@ -60,9 +60,11 @@ std::uint64_t saved_bytes_per_token(const Setting& setting) {
   const auto& [element, accumulated, lse] = setting.bytes;
   const ModelConfig& model = setting.model;
   const std::uint64_t inputs = 2 * model.hidden;
+  const std::uint64_t products = model.query_key_norm ? model.query_width() + model.kv_width() : 0;
   switch (setting.recompute) {
     case Recompute::none:
-      return element * (inputs + 2 * model.query_width() + 2 * model.kv_width() + model.mlp_inputs() * model.intermediate) +
+      return element *
+                 (inputs + 2 * model.query_width() + 2 * model.kv_width() + products + model.mlp_inputs() * model.intermediate) +
              lse * model.query_heads;
     case Recompute::selective: return element * (inputs + model.query_width()) + lse * model.query_heads;
     case Recompute::full: return element * inputs;
@@ -90,6 +92,7 @@ std::uint64_t saved_bytes(const MeshSetting& of, MeshPlace place) {
   if (replica.recompute == Recompute::none) {
     bytes += replica.tokens() * (own.count + 2 * kv) * d * replica.bytes.element +
              rows * model.mlp_inputs() * slice.rows * replica.bytes.element;
+    if (model.query_key_norm) bytes += rows * (slice.queries.count + slice.kv.count) * d * replica.bytes.element;
   }
   return bytes;
 }

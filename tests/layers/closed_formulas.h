@@ -360,6 +360,7 @@ inline Count replicated_elements(const Setting& of) {
   if (model.biases.key) elements += s.L * s.k;
   if (model.biases.value) elements += s.L * s.k;
   if (model.biases.output) elements += s.L * s.h;
+  if (model.query_key_norm) elements += s.L * 2 * model.head_dim;
   if (model.biases.up) elements += s.L * s.f;
   if (model.biases.down) elements += s.L * s.h;
   if (model.positions == PositionEncoding::learned) elements += model.max_positions * s.h;

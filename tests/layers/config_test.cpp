@@ -367,7 +367,7 @@ TEST(Qwen2Config, IsReadAsHuggingFaceWritesIt) {
   EXPECT_TRUE(loaded.warnings.empty());
   EXPECT_EQ(loaded.config.biases, (Biases{.query = true, .key = true, .value = true}));
   EXPECT_EQ(elements_of(loaded.config), 494'032'768U);  // as Hugging Face counts them
-  EXPECT_EQ(loaded.config.projection_biases(), 24U * (896 + 2 * 128));
+  EXPECT_EQ(loaded.config.projection_vectors(), 24U * (896 + 2 * 128));
   json object = qwen2();
   object.erase("use_sliding_window");  // false by default
   EXPECT_TRUE(parse(object).config.same_model(loaded.config));
@@ -467,7 +467,7 @@ TEST(Gpt2Config, HasTheParametersOfThePublishedModel) {
     replicated += !parameter.is_matrix() || parameter.role == ParameterRole::positions ? parameter.elements() : 0;
   }
   EXPECT_EQ(config.replicated_parameters(), replicated);
-  EXPECT_EQ(config.projection_biases(), projections);
+  EXPECT_EQ(config.projection_vectors(), projections);
 }
 
 TEST(Gpt2Config, RefusesWhatChangesTheComputationByName) {

@@ -74,6 +74,8 @@ TEST(SavedActivations, AreThoseOfTheFormula) {
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
     Setting s = appendix_c(recompute);
     EXPECT_EQ(saved_bytes_per_token(s), formulas::saved_bytes_per_token(s));
+    s.model.query_key_norm = true;
+    EXPECT_EQ(saved_bytes_per_token(s), formulas::saved_bytes_per_token(s));
     s.model = find_config("nano-gpt2").config;
     EXPECT_EQ(saved_bytes_per_token(s), formulas::saved_bytes_per_token(s));
   }

@@ -161,8 +161,9 @@ inline Count held_elements(const Setting& of, const Layout& layout, int t, int p
 inline Count saved_bytes_per_token(const Setting& of) {
   const Symbols s(of);
   const Count pre_activations = (s.matrices - 1) * s.f;
+  const Count products = of.model.query_key_norm ? s.a + s.k : 0;  // what goes into the norms of heads
   switch (s.recompute) {
-    case Recompute::none: return s.beta * (2 * s.h + 2 * s.a + 2 * s.k + pre_activations) + s.beta_l * s.n_h;
+    case Recompute::none: return s.beta * (2 * s.h + 2 * s.a + 2 * s.k + products + pre_activations) + s.beta_l * s.n_h;
     case Recompute::selective: return s.beta * (2 * s.h + s.a) + s.beta_l * s.n_h;
     case Recompute::full: return s.beta * 2 * s.h;
   }
@@ -193,6 +194,7 @@ inline Count activation_bytes(const Setting& of, const Layout& layout, int t, in
   const Count seen = by_heads ? s.B * s.S : rows;
   if (s.recompute != Recompute::full) inside += rows * queries.count * s.d * s.beta + seen * computed.count * s.beta_l;
   if (s.recompute == Recompute::none) {
+    if (of.model.query_key_norm) inside += rows * (queries.count + read_by(s, queries).count) * s.d * s.beta;
     inside += seen * (computed.count + 2 * read_by(s, computed).count) * s.d * s.beta + rows * pre_activations * s.beta;
   }
   return s.L * (inside + between * 2 * s.h * s.beta) + between * (s.h * s.beta + s.beta_l + id_bytes);

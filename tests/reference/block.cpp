@@ -74,6 +74,12 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
   s.q = of.linear(s.norm1, ParameterRole::query);
   s.k = of.linear(s.norm1, ParameterRole::key);
   s.v = of.linear(s.norm1, ParameterRole::value);
+  if (config.query_key_norm) {
+    s.q_product = s.q;
+    s.k_product = s.k;
+    s.q = rms_norm(s.q_product, of.weight(ParameterRole::query_norm), config.norm_epsilon);
+    s.k = rms_norm(s.k_product, of.weight(ParameterRole::key_norm), config.norm_epsilon);
+  }
   if (config.positions == PositionEncoding::rotary) {
     s.q = rope(s.q, sequence, config.query_heads, config.head_dim, config.rope_theta, config.rope_scaling);
     s.k = rope(s.k, sequence, config.kv_heads, config.head_dim, config.rope_theta, config.rope_scaling);
@@ -140,6 +146,15 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
     dk.swap(dk_turned);
     rope_backward(dq, dq_turned, s.sequence, config.query_heads, config.head_dim, config.rope_theta, config.rope_scaling);
     rope_backward(dk, dk_turned, s.sequence, config.kv_heads, config.head_dim, config.rope_theta, config.rope_scaling);
+  }
+  if (config.query_key_norm) {
+    const auto through_norm = [&](std::vector<T>& d, const std::vector<T>& product, ParameterRole gain) {
+      std::vector<T> dx_of_norm = like(d);
+      rms_norm_backward(dx_of_norm, of.gradient(gain), d, product, of.weight(gain), config.norm_epsilon);
+      d.swap(dx_of_norm);
+    };
+    through_norm(dq, s.q_product, ParameterRole::query_norm);
+    through_norm(dk, s.k_product, ParameterRole::key_norm);
   }
   of.linear_backward(dnorm1, dq, s.norm1, ParameterRole::query);
   of.linear_backward(dnorm1, dk, s.norm1, ParameterRole::key);

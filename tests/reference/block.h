@@ -32,16 +32,17 @@ template <class T>
 struct BlockActivations {
   std::size_t batch;
   std::size_t sequence;
-  std::vector<T> x;              // [N, h]
-  std::vector<T> norm1;          // [N, h]
-  std::vector<T> q, k;           // [N, n_h, d], [N, n_kv, d], after P
-  std::vector<T> v;              // [N, n_kv, d]
-  Attention<T> attention;        // output [N, n_h, d]
-  std::vector<T> x2;             // [N, h]
-  std::vector<T> norm2;          // [N, h]
-  std::vector<T> gate, up, act;  // [N, f]: pre-activations (the gate may be missing), and act of them
-  std::vector<T> y;              // [N, h]
-  DropoutDraw draw;              // seed and step of this pass's dropout
+  std::vector<T> x;                     // [N, h]
+  std::vector<T> norm1;                 // [N, h]
+  std::vector<T> q_product, k_product;  // the same before the norms of heads; empty in models without them
+  std::vector<T> q, k;                  // [N, n_h, d], [N, n_kv, d], after P
+  std::vector<T> v;                     // [N, n_kv, d]
+  Attention<T> attention;               // output [N, n_h, d]
+  std::vector<T> x2;                    // [N, h]
+  std::vector<T> norm2;                 // [N, h]
+  std::vector<T> gate, up, act;         // [N, f]: pre-activations (the gate may be missing), and act of them
+  std::vector<T> y;                     // [N, h]
+  DropoutDraw draw;                     // seed and step of this pass's dropout
 };
 
 /// Runs block `layer` forward on x [B, S, h]. Throws Error(refused) if a weight is missing, or a weight or x has another size.

@@ -106,6 +106,8 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
   struct Gradients {
     OwnedTensor dO;              // [B, S_p, heads, d]
     OwnedTensor dq;              // the same, in the type of sums
+    Tensor k_product;            // what went into the norm of the turn's keys; no dims without norms of heads
+    OwnedTensor k_memory;        // of it, where nothing keeps it
     OwnerSums::Part dW_KV;       // [dW_K; dW_V]
     std::size_t unfinished = 0;  // buckets that dW_KV and the turn's W_K, W_V wait for
   };
@@ -132,8 +134,11 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
       if (!saved.q.exists()) {
         axis_.rank.wait(W_[index(r)].first.work);
         axis_.rank.wait(W_[index(r)].second.work);
+        if (axis_.whole.query_key_norm) turn.keep_products(axis_.rank, axis_.dtype, sizes_of_turn(r));
         project(layer, r, X, W_[index(r)].second.rows.slice(0, 0, part_rows(r, kPartQ)), W_[index(r)].first.rows, turn);
       }
+      gradients[index(r)].k_product = turn.k_product;
+      gradients[index(r)].k_memory = std::move(turn.k_product_memory);
       fetch(layer, r + 1, Direction::backward);
     }
     if (unit.first_of_bucket && !gathered[unit.bucket].begun()) {
@@ -148,7 +153,7 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     Gradients& d = gradients[index(r)];
     d.dO.reset();
     const HeadProjection of_q = of_layer.query(in_model(axis_.slice.queries, axis_.heads.query_heads(r)));
-    of_q.finish_backward(d.dq);
+    of_q.finish_backward(d.dq, turns[index(r)].q_product);
     const Tensor dq = matrix_of(d.dq.view());
     compute.gemm(dX, dq, W_[index(r)].second.rows.slice(0, 0, rows), into_dX.next());
     W_[index(r)].second = {};
@@ -196,7 +201,8 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     Weights& W_KV = W_[index(r)].first;
     axis_.rank.wait(W_KV.work);
     const std::size_t kv_rows = part_rows(r, kPartK);
-    const std::size_t first_row = (heads.first - axis_.heads.kv_heads_owned(r).first) * axis_.d();
+    const std::size_t first_own = axis_.heads.kv_heads_owned(r).first;
+    const std::size_t first_row = (heads.first - first_own) * axis_.d();
     const std::size_t width = heads.count * axis_.d();
     if (d.unfinished == 0) {
       d.unfinished = plan_.buckets_of(r);
@@ -208,7 +214,9 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
       bucket.take_sum(axis_.rank, tokens, which, own);
       const HeadRange in_all = in_model(axis_.slice.kv, heads);
       const HeadProjection projection = which == 0 ? of_layer.key(in_all) : of_layer.value(in_all);
-      projection.finish_backward(own);
+      projection.finish_backward(own, which == 0 && d.k_product.dims() > 0
+                                          ? ConstTensor(d.k_product.slice(2, heads.first - first_own, heads.count))
+                                          : ConstTensor());
       const Tensor gradient = matrix_of(own.view());
       const std::size_t row = which * kv_rows + first_row;
       compute.gemm(dX, gradient, W_KV.rows.slice(0, row, width), into_dX.next());
@@ -219,6 +227,8 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     if (--d.unfinished > 0) return;
     dW_.send(std::exchange(d.dW_KV, {}), r);
     W_KV = {};
+    d.k_product = {};
+    d.k_memory.reset();
   };
 
   look_ahead(plan_.units.size(), {{1, prepare}, {0, attend}, {-1, finish}});
@@ -266,10 +276,13 @@ void TspAttention::begin_forward(std::size_t layer) { begin(layer, Direction::fo
 
 // --- the heads of one turn -----------------------------------------------------------------------------------------------------
 
+SavedSizes TspAttention::sizes_of_turn(int r) const {
+  return SavedSizes::of(of_.tokens, axis_.heads.query_heads(r).count, axis_.heads.kv_heads_owned(r).count, 0);
+}
+
 AttentionHeads TspAttention::heads_of_turn(int r, const AttentionSaved& saved) const {
-  const HeadRange queries = axis_.heads.query_heads(r);
-  const HeadRange kv = axis_.heads.kv_heads_owned(r);
-  return {axis_.rank, axis_.dtype, SavedSizes::of(of_.tokens, queries.count, kv.count, 0), saved, queries.first, kv.first};
+  return {
+      axis_.rank, axis_.dtype, sizes_of_turn(r), saved, axis_.heads.query_heads(r).first, axis_.heads.kv_heads_owned(r).first};
 }
 
 HeadProjections TspAttention::projections(std::size_t layer) const {
@@ -290,14 +303,16 @@ void TspAttention::project(std::size_t layer, int r, const ConstTensor& X, const
   const std::size_t kv_rows = part_rows(r, kPartK);
   const HeadProjections of_layer = projections(layer);
   const HeadRange kv_in_model = in_model(axis_.slice.kv, kv);
-  compute.gemm(matrix_of(turn.q), X, W_Q.transposed(0, 1));
-  of_layer.query(in_model(axis_.slice.queries, queries)).finish(turn.q);
+  const Tensor q_product = turn.q_product.dims() > 0 ? turn.q_product : turn.q;
+  const Tensor k_product = turn.k_product.dims() > 0 ? turn.k_product : turn.k;
+  compute.gemm(matrix_of(q_product), X, W_Q.transposed(0, 1));
+  of_layer.query(in_model(axis_.slice.queries, queries)).finish(turn.q, q_product);
   axis_.rank.look(Watched::queries, turn.q);
   if (kv.count == 0) return;
-  compute.gemm(matrix_of(turn.k), X, W_KV.slice(0, 0, kv_rows).transposed(0, 1));
+  compute.gemm(matrix_of(k_product), X, W_KV.slice(0, 0, kv_rows).transposed(0, 1));
   compute.gemm(matrix_of(turn.v), X, W_KV.slice(0, kv_rows, kv_rows).transposed(0, 1));
-  of_layer.key(kv_in_model).finish(turn.k);
-  of_layer.value(kv_in_model).finish(turn.v);
+  of_layer.key(kv_in_model).finish(turn.k, k_product);
+  of_layer.value(kv_in_model).finish(turn.v, turn.v);
   axis_.rank.look(Watched::keys, turn.k);
   axis_.rank.look(Watched::values, turn.v);
 }

@@ -63,6 +63,7 @@ class TspAttention {
   Weights fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count);
   std::size_t part_rows(int r, std::size_t part) const;
 
+  SavedSizes sizes_of_turn(int r) const;
   AttentionHeads heads_of_turn(int r, const AttentionSaved& saved) const;
   void project(std::size_t layer, int r, const ConstTensor& X, const Tensor& W_Q, const Tensor& W_KV,
                const AttentionHeads& turn) const;
