@@ -383,6 +383,31 @@ TEST(Qwen2Config, IsReadAsHuggingFaceWritesIt) {
   EXPECT_EQ(parse(object).config.kv_heads, 14U);
 }
 
+/// Qwen3 0.6B's config.json as the hub has it.
+json qwen3() {
+  return json::parse(R"({
+    "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 151643,
+    "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024, "initializer_range": 0.02,
+    "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3",
+    "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+    "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true,
+    "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false,
+    "vocab_size": 151936})");
+}
+
+TEST(Qwen3Config, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(qwen3());
+  EXPECT_TRUE(loaded.warnings.empty());
+  EXPECT_TRUE(loaded.config.query_key_norm);
+  EXPECT_EQ(loaded.config.biases, Biases{});
+  EXPECT_EQ(elements_of(loaded.config), 596'049'920U);  // as Hugging Face counts them
+  json object = qwen3();
+  object.erase("head_dim");
+  EXPECT_EQ(parse(object).config.head_dim, 128U);
+  object["attention_bias"] = true;
+  EXPECT_REFUSED(parse(object), "\"attention_bias\"", "expected false");
+}
+
 /// Mistral 7B v0.3's config.json as the hub has it.
 json mistral() {
   return json::parse(R"({
@@ -494,6 +519,7 @@ TEST(HuggingFaceJson, IsReadBackAsTheSameModelWithoutWarnings) {
   configs.push_back(parse(with("head_dim", 32)).config);
   configs.back().norm_epsilon = 0.1 + 0.2;
   configs.push_back(parse(qwen2()).config);
+  configs.push_back(parse(qwen3()).config);
   configs.push_back(parse(mistral()).config);
   configs.push_back(parse(gpt2()).config);
   configs.push_back(configs.back());

@@ -159,6 +159,7 @@ void expect_family(const std::string& cases) {
 
 TEST(Families, LlamaWithScaledRotaryPositions) { expect_family("llama:plain,llama:llama3,llama:linear:5"); }
 TEST(Families, Qwen2) { expect_family("qwen2:plain,qwen2:untied:5"); }
+TEST(Families, Qwen3) { expect_family("qwen3:plain,qwen3:plain:5"); }
 TEST(Families, MistralWithoutAWindow) { expect_family("mistral:plain"); }
 
 }  // namespace

@@ -66,7 +66,8 @@ std::vector<ModelCase> cases() {
                    .sequence = 11,
                    .dtype = DType::bf16,
                    .recompute = recompute});
-    all.push_back({.config = small_config(16, 2, 8, 1, 4, 13, 17), .batch = 3, .sequence = 5, .recompute = recompute});
+    all.push_back(
+        {.config = as_family("qwen3", small_config(16, 2, 8, 1, 4, 13, 17)), .batch = 3, .sequence = 5, .recompute = recompute});
     all.push_back({.config = small_gpt2_config(2, 8, 3, 21, 40), .batch = 2, .sequence = 29, .recompute = recompute});
   }
   return all;

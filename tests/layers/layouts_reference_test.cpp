@@ -70,7 +70,7 @@ ModelCase random_case(std::mt19937_64& random, const Layout& layout) {
 
 void expect_reference_for_random_shapes(const std::vector<Layout>& layouts, int rounds, std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  constexpr std::array<std::string_view, 2> kFamilies = {"llama", "qwen2"};
+  constexpr std::array<std::string_view, 3> kFamilies = {"llama", "qwen2", "qwen3"};
   std::size_t number = 0;
   for (const Layout& on : layouts) {
     for (int i = 0; i < rounds; ++i) {

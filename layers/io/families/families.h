@@ -9,6 +9,7 @@ namespace tsprun::detail::families {
 ModelType llama();
 ModelType gpt2();
 ModelType qwen2();
+ModelType qwen3();
 ModelType mistral();
 
 }  // namespace tsprun::detail::families
