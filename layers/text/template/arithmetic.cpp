@@ -16,6 +16,7 @@ Value repeated(const std::string& text, std::int64_t times) {
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(text.size(), static_cast<std::size_t>(times), &bytes)) throw Trouble{"too long a text"};
   spend(bytes);
+  result.reserve(bytes);
   for (std::int64_t i = 0; i < times; ++i) result += text;
   return result;
 }

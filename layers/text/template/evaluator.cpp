@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::size_t kUnitsOfAStep = 100;
 constexpr std::size_t kUnitsOfARound = 1000;  // of a loop, with its variable `loop`
+constexpr std::size_t kUnitsOfAScope = 30;    // in which a name is looked for
 constexpr std::size_t kDeepestCalls = 100;
 constexpr std::size_t kDeepestRun = 1000;  // of statements and expressions, through all calls: what the stack holds
 using Kind = Expression::Kind;
@@ -66,6 +67,7 @@ class Evaluator {
 
   const Value* find(std::string_view name) const {
     for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->outer.get()) {
+      spend(kUnitsOfAScope);
       if (const auto at = scope->names.find(name); at != scope->names.end()) return &at->second;
     }
     return nullptr;
@@ -105,12 +107,12 @@ class Evaluator {
     step(of.line);
     switch (of.kind) {
       case Statement::Kind::text: print(of.text, to); break;
-      case Statement::Kind::output: print(value(*of.expression).print(), to); break;
+      case Statement::Kind::output: value(*of.expression).print(to); break;
       case Statement::Kind::branch: return statements(value(*of.expression).truth() ? of.body : of.other, to);
       case Statement::Kind::loop: loop(of, to); break;
       case Statement::Kind::set: assign(of.target, value(*of.expression)); break;
       case Statement::Kind::set_block: assign(of.target, captured(of)); break;
-      case Statement::Kind::filter: print(captured(of).print(), to); break;
+      case Statement::Kind::filter: captured(of).print(to); break;
       case Statement::Kind::macro: scope_->names.insert_or_assign(of.text, macro(of)); break;
       case Statement::Kind::group: return statements(of.body, to);
       case Statement::Kind::leave: return Flow::leave;
@@ -159,8 +161,8 @@ class Evaluator {
                           {"length", number(items.size())},
                           {"depth", std::int64_t{1}},
                           {"depth0", std::int64_t{0}},
-                          {"previtem", at > 0 ? items[at - 1] : Value(Undefined{"loop.previtem"})},
-                          {"nextitem", at + 1 < items.size() ? items[at + 1] : Value(Undefined{"loop.nextitem"})},
+                          {"previtem", at > 0 ? items[at - 1] : Value(Undefined("loop.previtem"))},
+                          {"nextitem", at + 1 < items.size() ? items[at + 1] : Value(Undefined("loop.nextitem"))},
                           {"cycle", Function{"cycle",
                                              [at](Arguments& given) {
                                                if (given.places.empty()) throw Trouble{"cycle takes values"};
@@ -210,7 +212,7 @@ class Evaluator {
                         const Inside inside(*this, scope);
                         for (const auto& [name, usual] : of.parameters) {
                           if (scope->names.contains(name)) continue;
-                          Value missing = usual ? value(*usual) : Value(Undefined{name});
+                          Value missing = usual ? value(*usual) : Value(Undefined(name));
                           scope->names.emplace(name, std::move(missing));
                         }
                         statements(of.body, text);
@@ -237,9 +239,7 @@ class Evaluator {
   Value value(const Expression& of) {
     const Level level(*this);
     step(of.line);
-    Value result = evaluated(of);
-    if (const auto* text = result.as<std::string>()) spend(text->size());
-    return result;
+    return evaluated(of);
   }
 
   Value part(const Expression& of, std::size_t i) { return of.parts[i] ? value(*of.parts[i]) : Value(); }
@@ -256,7 +256,7 @@ class Evaluator {
       case Kind::constant: return of.value;
       case Kind::name: {
         const Value* found = find(of.text);
-        return found != nullptr ? *found : Value(Undefined{of.text});
+        return found != nullptr ? *found : Value(Undefined(of.text));
       }
       case Kind::list:
       case Kind::tuple: {
@@ -291,7 +291,12 @@ class Evaluator {
       case Kind::binary: {
         const Value one = part(of, 0);
         const Value two = part(of, 1);
-        if (of.text == "~") return one.print() + two.print();
+        if (of.text == "~") {
+          std::string text;
+          one.print(text);
+          two.print(text);
+          return text;
+        }
         return of.text == "+" ? sum_of(one, two) : arithmetic(of.text, one, two);
       }
       case Kind::compare: return compare(of);
@@ -303,14 +308,14 @@ class Evaluator {
       case Kind::choice: break;
     }
     if (part(of, 0).truth()) return part(of, 1);
-    return of.parts[2] ? part(of, 2) : Value(Undefined{"what 'if' without 'else' gives"});
+    return of.parts[2] ? part(of, 2) : Value(Undefined("what 'if' without 'else' gives"));
   }
 
   /// Gives what isn't there the whole name under which it was looked for.
   static Value named(Value found, const Expression& of) {
     const Undefined* missing = found.as<Undefined>();
     if (missing == nullptr || of.parts[0]->kind != Kind::name) return found;
-    return Undefined{fmt::format("{}.{}", of.parts[0]->text, missing->name)};
+    return Undefined(fmt::format("{}.{}", of.parts[0]->text, missing->name));
   }
 
   Value call(const Expression& of) {
@@ -331,10 +336,10 @@ class Evaluator {
       bool holds = false;
       if (sign == "==") holds = left == right;
       else if (sign == "!=") holds = !(left == right);
-      else if (sign == "<") holds = left.before(right);
-      else if (sign == ">") holds = right.before(left);
-      else if (sign == "<=") holds = !right.before(left);
-      else if (sign == ">=") holds = !left.before(right);
+      else if (sign == "<") holds = left.order(right) < 0;
+      else if (sign == ">") holds = left.order(right) > 0;
+      else if (sign == "<=") holds = left.order(right) <= 0;
+      else if (sign == ">=") holds = left.order(right) >= 0;
       else holds = contains(right, left) == (sign == "in");
       if (!holds) return false;
       left = std::move(right);

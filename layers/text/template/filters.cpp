@@ -10,6 +10,8 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
+#include <utility>
 
 namespace tsprun::detail::text::jinja {
 
@@ -18,11 +20,14 @@ namespace {
 using Filter = Value (*)(const Value&, const Arguments&);
 using Test = bool (*)(const Value&, const Arguments&);
 
+constexpr std::size_t kUnitsOfACall = 100;  // of a filter or a test
+constexpr std::int64_t kWidest = 1000;      // of an indent
+
 /// Returns a method of a text as a filter, which prints other values first.
 template <const char* kName>
 Value by_method(const Value& value, const Arguments& given) {
   Arguments copy = given;
-  return method(Value(value.print()), kName)->as<Function>()->call(copy);
+  return method(value.printed(), kName)->as<Function>()->call(copy);
 }
 constexpr char kUpper[] = "upper";
 constexpr char kLower[] = "lower";
@@ -32,8 +37,11 @@ constexpr char kReplace[] = "replace";
 
 Value trim(const Value& value, const Arguments& given) {
   const auto args = bind("trim", given, {"chars"});
-  const std::string text = value.print();
-  return std::string(strip(text, args[0] == nullptr || args[0]->is_none() ? nullptr : &args[0]->text("trim"), true, true));
+  const Value text = value.printed();
+  const std::string_view inner =
+      strip(text.text("trim"), args[0] == nullptr || args[0]->is_none() ? nullptr : &args[0]->text("trim"), true, true);
+  spend(inner.size());
+  return std::string(inner);
 }
 
 Value tojson(const Value& value, const Arguments& given) {
@@ -43,10 +51,10 @@ Value tojson(const Value& value, const Arguments& given) {
     style.indent = static_cast<int>(std::clamp<std::int64_t>(args[0]->whole("tojson"), 0, 100));
   if (args[1] != nullptr && args[1]->truth()) throw Trouble{"tojson: ensure_ascii isn't supported"};
   if (args[2] != nullptr && !args[2]->is_none()) {
-    const std::vector<Value> pair = args[2]->items();
-    if (pair.size() != 2) throw Trouble{"tojson: separators are two texts"};
-    style.between = pair[0].text("tojson");
-    style.colon = pair[1].text("tojson");
+    const List* pair = args[2]->as<List>();
+    if (pair == nullptr || pair->items.size() != 2) throw Trouble{"tojson: separators are two texts"};
+    style.between = pair->items[0].text("tojson");
+    style.colon = pair->items[1].text("tojson");
   }
   style.sorted = args[3] != nullptr && args[3]->truth();
   return to_json(value, style);
@@ -63,12 +71,17 @@ Value or_default(const Value& value, const Arguments& given) {
   return missing ? (args[0] == nullptr ? Value("") : *args[0]) : value;
 }
 
-Value member(const Value& value, const std::string& path) {
+bool is_digits(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// Returns what a path of names and indices leads to, "function.arguments.0".
+Value member(const Value& value, std::string_view path) {
   Value found = value;
-  std::string_view rest = path;
-  while (!rest.empty()) {
-    const std::string_view name = take_word(rest, '.');
-    const auto number = number_from<std::int64_t>(name);
+  while (!path.empty()) {
+    const std::string_view name = take_word(path, '.');
+    spend(kUnitsOfACall + name.size());
+    const auto number = is_digits(name) ? number_from<std::int64_t>(name) : std::nullopt;
     found = number ? item_of(found, *number) : item_of(found, std::string(name));
   }
   return found;
@@ -76,14 +89,13 @@ Value member(const Value& value, const std::string& path) {
 
 Value join(const Value& value, const Arguments& given) {
   const auto args = bind("join", given, {"d", "attribute"});
-  const std::string between = args[0] == nullptr ? "" : args[0]->print();
+  const Value between = args[0] == nullptr ? Value("") : args[0]->printed();
   std::string text;
   bool first = true;
   for (const Value& each : value.items()) {
-    spend(between.size());
-    if (!first) text += between;
-    text += (args[1] == nullptr ? each : member(each, args[1]->text("join"))).print();
-    first = false;
+    if (!std::exchange(first, false)) between.print(text);
+    if (args[1] == nullptr) each.print(text);
+    else member(each, args[1]->text("join")).print(text);
   }
   return text;
 }
@@ -91,12 +103,12 @@ Value join(const Value& value, const Arguments& given) {
 Value first(const Value& value, const Arguments& given) {
   bind("first", given, {});
   const std::vector<Value> items = value.items();
-  return items.empty() ? Value(Undefined{"the first item"}) : items.front();
+  return items.empty() ? Value(Undefined("the first item")) : items.front();
 }
 Value last(const Value& value, const Arguments& given) {
   bind("last", given, {});
   const std::vector<Value> items = value.items();
-  return items.empty() ? Value(Undefined{"the last item"}) : items.back();
+  return items.empty() ? Value(Undefined("the last item")) : items.back();
 }
 Value list(const Value& value, const Arguments& given) {
   bind("list", given, {});
@@ -104,24 +116,33 @@ Value list(const Value& value, const Arguments& given) {
 }
 Value string(const Value& value, const Arguments& given) {
   bind("string", given, {});
-  return value.print();
+  return value.printed();
+}
+/// Returns a number without its fraction. Throws Trouble for one that Python's integers hold, and ours don't.
+Value without_fraction(double number) {
+  if (std::isinf(number) || std::abs(number) >= 0x1p63) throw Trouble{"int: too large a number"};
+  return static_cast<std::int64_t>(number);
 }
 Value whole(const Value& value, const Arguments& given) {
   const auto args = bind("int", given, {"default"});
-  if (value.as<double>() != nullptr && std::abs(value.number()) < 0x1p62) return static_cast<std::int64_t>(value.number());
-  if (value.is_number() && value.as<double>() == nullptr) return value.whole("int");
+  const Value usual = args[0] == nullptr ? Value(std::int64_t{0}) : *args[0];
+  if (const double* number = value.as<double>()) return std::isnan(*number) ? usual : without_fraction(*number);
+  if (value.is_number()) return value.whole("int");
   if (const auto* text = value.as<std::string>()) {
+    spend(text->size());
     std::string_view digits = strip(*text, nullptr, true, true);
-    if (digits.starts_with('+')) digits.remove_prefix(1);
+    if (digits.starts_with('+') && !digits.starts_with("+-")) digits.remove_prefix(1);
     if (const auto number = number_from<std::int64_t>(digits)) return *number;
-    if (const auto real = number_from<double>(digits); real && std::abs(*real) < 0x1p62) return static_cast<std::int64_t>(*real);
+    if (is_digits(digits.substr(digits.starts_with('-') ? 1 : 0))) throw Trouble{"int: too large a number"};
+    if (const auto number = number_from<double>(digits); number && std::isfinite(*number)) return without_fraction(*number);
   }
-  return args[0] == nullptr ? Value(std::int64_t{0}) : *args[0];
+  return usual;
 }
 Value real(const Value& value, const Arguments& given) {
   const auto args = bind("float", given, {"default"});
   if (value.is_number()) return value.number();
   if (const auto* text = value.as<std::string>()) {
+    spend(text->size());
     if (const auto number = number_from<double>(strip(*text, nullptr, true, true))) return *number;
   }
   return args[0] == nullptr ? Value(0.0) : *args[0];
@@ -130,7 +151,7 @@ Value absolute(const Value& value, const Arguments& given) {
   bind("abs", given, {});
   if (value.as<double>() != nullptr) return std::abs(value.number());
   const std::int64_t number = value.whole("abs");
-  return number < 0 && number != INT64_MIN ? -number : number;
+  return number < 0 ? arithmetic("-", std::int64_t{0}, number) : Value(number);
 }
 
 Value reverse(const Value& value, const Arguments& given) {
@@ -154,12 +175,13 @@ void sort_by(std::vector<Value>& values, bool by_case, bool reversed, const std:
     Arguments none;
     return method(found, "lower")->as<Function>()->call(none);
   };
+  spend(2 * sizeof(std::pair<Value, Value>) * values.size());  // the sort takes as much again
   std::vector<std::pair<Value, Value>> pairs;
   for (const Value& value : values) pairs.emplace_back(key_of(value), value);
   // Found out first: a comparison that throws within a sort would leave it halfway.
-  for (std::size_t i = 1; i < pairs.size(); ++i) static_cast<void>(pairs[0].first.before(pairs[i].first));
+  for (std::size_t i = 1; i < pairs.size(); ++i) static_cast<void>(pairs[0].first.order(pairs[i].first));
   std::ranges::stable_sort(pairs, [&](const auto& one, const auto& two) {
-    return reversed ? two.first.before(one.first) : one.first.before(two.first);
+    return reversed ? two.first.order(one.first) < 0 : one.first.order(two.first) < 0;
   });
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = pairs[i].second;
 }
@@ -167,7 +189,7 @@ void sort_by(std::vector<Value>& values, bool by_case, bool reversed, const std:
 Value sorted(const Value& value, const Arguments& given) {
   const auto args = bind("sort", given, {"reverse", "case_sensitive", "attribute"});
   List list{.items = value.items()};
-  const std::string path = args[2] == nullptr ? "" : args[2]->text("sort");
+  const std::string_view path = args[2] == nullptr ? std::string_view() : args[2]->text("sort");
   sort_by(list.items, args[1] != nullptr && args[1]->truth(), args[0] != nullptr && args[0]->truth(),
           [&](const Value& each) { return member(each, path); });
   return list;
@@ -192,6 +214,7 @@ Value unique(const Value& value, const Arguments& given) {
     if (each.as<std::string>() != nullptr && !(args[0] != nullptr && args[0]->truth()))
       key = method(each, "lower")->as<Function>()->call(none);
     if (std::ranges::find(seen, key) != seen.end()) continue;
+    spend(2 * kUnitsOfAnItem);
     seen.push_back(key);
     list.items.push_back(each);
   }
@@ -200,22 +223,25 @@ Value unique(const Value& value, const Arguments& given) {
 
 Value indent(const Value& value, const Arguments& given) {
   const auto args = bind("indent", given, {"width", "first", "blank"});
-  const std::string by =
-      args[0] == nullptr ? std::string(4, ' ')
-      : args[0]->as<std::string>() != nullptr
-          ? *args[0]->as<std::string>()
-          : std::string(static_cast<std::size_t>(std::clamp<std::int64_t>(args[0]->whole("indent"), 0, 1000)), ' ');
+  const auto spaces = [](std::int64_t width) {
+    if (width > kWidest) throw Trouble{fmt::format("indent: more than {} blanks", kWidest)};
+    return std::string(static_cast<std::size_t>(std::max<std::int64_t>(width, 0)), ' ');
+  };
+  const Value by = args[0] == nullptr                      ? Value(spaces(4))
+                   : args[0]->as<std::string>() != nullptr ? *args[0]
+                                                           : Value(spaces(args[0]->whole("indent")));
   const bool at_first = args[1] != nullptr && args[1]->truth();
   const bool blank = args[2] != nullptr && args[2]->truth();
   Arguments none;
-  const std::vector<Value> lines = method(value.print() + '\n', "splitlines")->as<Function>()->call(none).items();
+  const Value text = sum_of(value.printed(), "\n");
+  const Value lines = method(text, "splitlines")->as<Function>()->call(none);
   std::string result;
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    const std::string& line = *lines[i].as<std::string>();
-    spend(by.size() + line.size());
-    if (i > 0) result += '\n';
-    if (i == 0 ? at_first : blank || !line.empty()) result += by;
-    result += line;
+  bool first = true;
+  for (const Value& line : lines.as<List>()->items) {
+    const bool indents = first ? at_first : blank || line.truth();
+    if (!std::exchange(first, false)) result += '\n';
+    if (indents) by.print(result);
+    line.print(result);
   }
   return result;
 }
@@ -228,32 +254,39 @@ Value map(const Value& value, const Arguments& given) {
     if (args[0] == nullptr) throw Trouble{"map takes a filter's name, or attribute="};
     for (const Value& each : value.items()) {
       Value found = member(each, args[0]->text("map"));
+      spend(kUnitsOfAnItem);
       list.items.push_back(found.is_undefined() && args[1] != nullptr ? *args[1] : found);
     }
     return list;
   }
-  const std::string name = rest.places.front().text("map");
+  const Value name = rest.places.front();
   rest.places.erase(rest.places.begin());
-  for (const Value& each : value.items()) list.items.push_back(apply_filter(name, each, rest));
+  for (const Value& each : value.items()) {
+    spend(kUnitsOfAnItem);
+    list.items.push_back(apply_filter(name.text("map"), each, rest));
+  }
   return list;
 }
 
 /// select, reject, selectattr, rejectattr.
 Value chosen(const Value& value, const Arguments& given, const char* what, bool by_member, bool keep) {
   Arguments rest = given;
-  const auto take = [&]() -> std::optional<std::string> {
+  const auto take = [&]() -> std::optional<Value> {
     if (rest.places.empty()) return {};
-    std::string text = rest.places.front().text(what);
+    static_cast<void>(rest.places.front().text(what));
+    Value text = rest.places.front();
     rest.places.erase(rest.places.begin());
     return text;
   };
-  const std::optional<std::string> path = by_member ? take() : std::optional<std::string>("");
+  const std::optional<Value> path = by_member ? take() : std::optional<Value>("");
   if (!path) throw Trouble{fmt::format("{} takes an attribute", what)};
-  const std::optional<std::string> test = take();
+  const std::optional<Value> test = take();
   List list;
   for (const Value& each : value.items()) {
-    const Value of = member(each, *path);
-    if ((test ? apply_test(*test, of, rest) : of.truth()) == keep) list.items.push_back(each);
+    const Value of = member(each, path->text(what));
+    if ((test ? apply_test(test->text(what), of, rest) : of.truth()) != keep) continue;
+    spend(kUnitsOfAnItem);
+    list.items.push_back(each);
   }
   return list;
 }
@@ -303,8 +336,10 @@ bool is_odd(const Value& value) { return value.whole("the test odd") % 2 != 0; }
 
 const std::map<std::string, Test, std::less<>>& tests() {
   constexpr Test kEqual = [](const Value& value, const Arguments& given) { return value == only("equalto", given); };
-  constexpr Test kLess = [](const Value& value, const Arguments& given) { return value.before(only("lessthan", given)); };
-  constexpr Test kGreater = [](const Value& value, const Arguments& given) { return only("greaterthan", given).before(value); };
+  constexpr Test kLess = [](const Value& value, const Arguments& given) { return value.order(only("lessthan", given)) < 0; };
+  constexpr Test kGreater = [](const Value& value, const Arguments& given) {
+    return value.order(only("greaterthan", given)) > 0;
+  };
   static const std::map<std::string, Test, std::less<>> all = {
       {"defined", [](const Value& value, const Arguments&) { return !value.is_undefined(); }},
       {"undefined", [](const Value& value, const Arguments&) { return value.is_undefined(); }},
@@ -337,15 +372,15 @@ const std::map<std::string, Test, std::less<>>& tests() {
       {"divisibleby",
        [](const Value& value, const Arguments& given) {
          const std::int64_t by = only("divisibleby", given).whole("the test divisibleby");
-         if (by == 0 || by == -1) throw Trouble{"the test divisibleby takes a number other than 0 and -1"};
-         return value.whole("the test divisibleby") % by == 0;
+         if (by == 0) throw Trouble{"the test divisibleby takes a number other than 0"};
+         return value.whole("the test divisibleby") % (by == -1 ? 1 : by) == 0;
        }},
       {"lt", kLess},
       {"lessthan", kLess},
       {"gt", kGreater},
       {"greaterthan", kGreater},
-      {"le", [](const Value& value, const Arguments& given) { return !only("le", given).before(value); }},
-      {"ge", [](const Value& value, const Arguments& given) { return !value.before(only("ge", given)); }}};
+      {"le", [](const Value& value, const Arguments& given) { return value.order(only("le", given)) <= 0; }},
+      {"ge", [](const Value& value, const Arguments& given) { return value.order(only("ge", given)) >= 0; }}};
   return all;
 }
 
@@ -358,14 +393,17 @@ std::string names_of(const auto& table) {
 }  // namespace
 
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments) {
+  spend(kUnitsOfACall);
   const auto filter = filters().find(name);
-  if (filter == filters().end()) throw Trouble{fmt::format("the filter {} isn't supported; {} are", name, names_of(filters()))};
+  if (filter == filters().end())
+    throw Trouble{fmt::format("the filter {} isn't supported; {} are", brief(name), names_of(filters()))};
   return filter->second(value, arguments);
 }
 
 bool apply_test(const std::string& name, const Value& value, const Arguments& arguments) {
+  spend(kUnitsOfACall);
   const auto test = tests().find(name);
-  if (test == tests().end()) throw Trouble{fmt::format("the test {} isn't supported; {} are", name, names_of(tests()))};
+  if (test == tests().end()) throw Trouble{fmt::format("the test {} isn't supported; {} are", brief(name), names_of(tests()))};
   return test->second(value, arguments);
 }
 

@@ -10,7 +10,6 @@ namespace tsprun::detail::text::jinja {
 
 namespace {
 
-constexpr std::size_t kUnitsOfAnEntry = 16;
 constexpr std::int64_t kLongestRange = 1'000'000;
 
 Value range(const Arguments& given) {
@@ -24,7 +23,7 @@ Value range(const Arguments& given) {
   for (std::int64_t i = from; step > 0 ? i < to : i > to;) {
     if (static_cast<std::int64_t>(list.items.size()) == kLongestRange)
       throw Trouble{fmt::format("range: more than {} numbers", kLongestRange)};
-    spend(kUnitsOfAnEntry);
+    spend(2 * kUnitsOfAnItem);
     list.items.emplace_back(i);
     if (__builtin_add_overflow(i, step, &i)) break;
   }
@@ -37,7 +36,7 @@ Dict dict_of(const Arguments& given, const char* what) {
   if (!given.places.empty()) {
     const Dict* other = given.places.front().as<Dict>();
     if (other == nullptr) throw Trouble{fmt::format("{} takes a dict and names", what)};
-    spend(kUnitsOfAnEntry * other->entries.size());
+    for (const auto& entry : other->entries) spend(kUnitsOfAText + entry.first.size());
     dict.entries = other->entries;
   }
   for (const auto& [name, value] : given.names) dict.set(name, value);
@@ -70,7 +69,7 @@ std::vector<Function> global_functions(std::time_t now) {
           {"raise_exception",
            [](Arguments& given) -> Value {
              const auto args = bind("raise_exception", given, {"message"});
-             throw Raised{args[0] == nullptr ? "it says no why" : args[0]->print()};
+             throw Raised{args[0] == nullptr ? std::string("it says no why") : args[0]->printed().text("raise_exception")};
            }},
           {"strftime_now", [now](Arguments& given) { return strftime_now(given, now); }}};
 }

@@ -14,7 +14,7 @@ namespace {
 
 using Texts = std::vector<std::string_view>;
 
-constexpr std::size_t kUnitsOfAPart = 64;  // of a text that is cut: a view and a value
+constexpr std::size_t kUnitsOfAPart = 64;  // of a text that is cut: a view, which vectors hold twice while they grow
 
 constexpr std::array<std::string_view, 16> kOfTexts = {"strip",      "lstrip",   "rstrip",     "split", "rsplit", "splitlines",
                                                        "startswith", "endswith", "replace",    "find",  "count",  "upper",
@@ -31,13 +31,17 @@ constexpr std::array<std::string_view, 10> kChanging = {"append", "extend", "ins
 
 List list_of(const Texts& texts) {
   List list;
-  for (const std::string_view each : texts) list.items.emplace_back(std::string(each));
+  for (const std::string_view each : texts) {
+    spend(kUnitsOfAText + each.size());
+    list.items.emplace_back(std::string(each));
+  }
   return list;
 }
 
 /// Returns the words between blanks; behind the first `most` splits is the rest.
 Texts words_of(std::string_view text, std::int64_t most) {
   Texts words;
+  spend(text.size());
   text = strip(text, nullptr, true, false);
   while (!text.empty()) {
     spend(kUnitsOfAPart);
@@ -56,9 +60,10 @@ Texts words_of(std::string_view text, std::int64_t most) {
 Texts split(std::string_view text, std::string_view at, std::int64_t most, bool from_right) {
   if (at.empty()) throw Trouble{"split: an empty separator"};
   Texts parts;
+  spend(text.size() / 8);
   if (from_right) spend(text.size() * at.size() / 32);  // what rfind() may take
   while (most < 0 || parts.size() < static_cast<std::size_t>(most)) {
-    const std::size_t found = from_right ? text.rfind(at) : place_in(text, at);
+    const std::size_t found = from_right ? text.rfind(at) : find_in(text, at);
     if (found == std::string_view::npos) break;
     spend(kUnitsOfAPart);
     parts.push_back(from_right ? text.substr(found + at.size()) : text.substr(0, found));
@@ -92,13 +97,14 @@ Texts lines(std::string_view text) {
 std::string replaced(std::string_view text, std::string_view old, std::string_view with, std::int64_t most) {
   std::string result;
   if (old.empty()) throw Trouble{"replace: an empty text to look for isn't supported"};
-  for (; most != 0; --most) {
-    const std::size_t found = place_in(text, old);
+  for (std::int64_t done = 0; most < 0 || done < most; ++done) {
+    const std::size_t found = find_in(text, old);
     if (found == std::string_view::npos) break;
     spend(found + with.size() + kUnitsOfAPart);
     result.append(text.substr(0, found)).append(with);
     text.remove_prefix(found + old.size());
   }
+  spend(text.size());
   return result.append(text);
 }
 
@@ -129,18 +135,19 @@ std::string capitalized(std::string_view text) {
 std::string title(std::string_view text) {
   std::string result;
   bool inside = false;
-  for (const std::string_view each : characters_of(text)) {
-    const bool letter =
-        each.size() > 1 ? is_word(character_at(each, 0).code) : (each[0] | 0x20) >= 'a' && (each[0] | 0x20) <= 'z';
-    result += in_case(each, letter && !inside);
+  for (std::size_t at = 0; at < text.size();) {
+    const auto [code, bytes] = character_at(text, at);
+    const bool letter = bytes > 1 ? is_word(code) : (code | 0x20) >= 'a' && (code | 0x20) <= 'z';
+    result += in_case(text.substr(at, bytes), letter && !inside);
     inside = letter;
+    at += bytes;
   }
   return result;
 }
 
 /// Returns the number of characters before byte `at`.
 std::int64_t place_of(std::string_view text, std::size_t at) {
-  return at == std::string_view::npos ? -1 : static_cast<std::int64_t>(characters_of(text.substr(0, at)).size());
+  return at == std::string_view::npos ? -1 : static_cast<std::int64_t>(characters_in(text.substr(0, at)));
 }
 
 bool any_of(const Value& which, const std::string& what, const auto& is) {
@@ -153,7 +160,9 @@ Value text_method(const std::string& text, const std::string& name, const Argume
   if (name == "strip" || name == "lstrip" || name == "rstrip") {
     const auto args = bind(name, given, {"chars"});
     const std::string* which = args[0] == nullptr || args[0]->is_none() ? nullptr : &args[0]->text(name);
-    return std::string(strip(text, which, name != "rstrip", name != "lstrip"));
+    const std::string_view inner = strip(text, which, name != "rstrip", name != "lstrip");
+    spend(inner.size());
+    return std::string(inner);
   }
   if (name == "split" || name == "rsplit") {
     const auto args = bind(name, given, {"sep", "maxsplit"});
@@ -178,7 +187,7 @@ Value text_method(const std::string& text, const std::string& name, const Argume
     if (args[0] == nullptr) throw Trouble{name + " takes a text"};
     const std::string& part = args[0]->text(name);
     if (name == "find") return place_of(text, place_in(text, part));
-    if (part.empty()) return static_cast<std::int64_t>(characters_of(text).size() + 1);
+    if (part.empty()) return static_cast<std::int64_t>(characters_in(text) + 1);
     return static_cast<std::int64_t>(split(text, part, -1, false).size() - 1);
   }
   if (name == "join") {
@@ -195,6 +204,7 @@ Value text_method(const std::string& text, const std::string& name, const Argume
     return all;
   }
   bind(name, given, {});
+  spend(2 * text.size());
   if (name == "splitlines") return list_of(lines(text));
   if (name == "upper" || name == "lower") return in_case(text, name == "upper");
   return name == "title" ? title(text) : capitalized(text);
@@ -210,8 +220,8 @@ Value dict_method(const Dict& dict, const std::string& name, const Arguments& gi
   }
   bind(name, given, {});
   List list;
-  spend(4 * kUnitsOfAPart * dict.entries.size());
   for (const auto& [key, value] : dict.entries) {
+    spend(4 * kUnitsOfAPart + (name == "values" ? 0 : key.size()));
     if (name == "keys") list.items.emplace_back(key);
     else if (name == "values") list.items.push_back(value);
     else list.items.emplace_back(List{.items = {Value(key), value}, .tuple = true});
@@ -225,6 +235,19 @@ std::int64_t clamped(const Value& value, std::int64_t low, std::int64_t high, st
   return std::clamp(at, low, high);
 }
 
+/// Returns some characters of a text: `steps`, the first at `from`, one every `by`.
+Value characters_by(std::string_view text, std::int64_t from, std::int64_t by, std::int64_t steps) {
+  if (steps == 0) return "";
+  if (by == 1) {
+    text.remove_prefix(place_of_character(text, static_cast<std::size_t>(from)));
+    return std::string(text.substr(0, place_of_character(text, static_cast<std::size_t>(steps))));
+  }
+  const Texts characters = characters_of(text);
+  std::string chosen;
+  for (std::int64_t i = 0; i < steps; ++i) chosen += characters[static_cast<std::size_t>(from + i * by)];
+  return chosen;
+}
+
 }  // namespace
 
 std::vector<const Value*> bind(std::string_view what, const Arguments& arguments,
@@ -236,7 +259,7 @@ std::vector<const Value*> bind(std::string_view what, const Arguments& arguments
   for (const auto& [name, value] : arguments.names) {
     const auto* const at = std::ranges::find(parameters, std::string_view(name));
     if (at == parameters.end() || bound[static_cast<std::size_t>(at - parameters.begin())] != nullptr)
-      throw Trouble{fmt::format("{} takes no argument {} here", what, name)};
+      throw Trouble{fmt::format("{} takes no argument {} here", what, brief(name))};
     bound[static_cast<std::size_t>(at - parameters.begin())] = &value;
   }
   return bound;
@@ -260,7 +283,7 @@ Value attribute_of(const Value& value, const std::string& name) {
   if (value.is_undefined()) throw Trouble{fmt::format("'{}' is undefined", value.as<Undefined>()->name)};
   if (const Dict* dict = value.as<Dict>(); dict != nullptr && dict->names) {
     const Value* found = dict->find(name);
-    return found != nullptr ? *found : Value(Undefined{name});
+    return found != nullptr ? *found : Value(Undefined(name));
   }
   if (const std::optional<Value> found = method(value, name)) return *found;
   if (const Dict* dict = value.as<Dict>()) {
@@ -268,33 +291,34 @@ Value attribute_of(const Value& value, const std::string& name) {
   } else if (value.as<std::string>() != nullptr && std::ranges::find(kNotOfTexts, name) != kNotOfTexts.end()) {
     throw Trouble{fmt::format("the method {} of a text isn't supported", name)};
   }
-  return Undefined{name};
+  return Undefined(name);
 }
 
 Value item_of(const Value& value, const Value& key) {
   if (value.is_undefined()) throw Trouble{fmt::format("'{}' is undefined", value.as<Undefined>()->name)};
   if (const auto* name = key.as<std::string>()) {
     const Dict* dict = value.as<Dict>();
-    if (dict == nullptr) return value.as<std::string>() != nullptr ? Value(Undefined{*name}) : attribute_of(value, *name);
+    if (dict == nullptr) return value.as<std::string>() != nullptr ? Value(Undefined(*name)) : attribute_of(value, *name);
     const Value* found = dict->find(*name);
     return found != nullptr ? *found : attribute_of(value, *name);
   }
   if (value.as<Dict>() != nullptr || !(value.as<List>() != nullptr || value.as<std::string>() != nullptr))
-    return Undefined{key.is_undefined() ? key.as<Undefined>()->name : key.print()};
+    return Undefined(key.is_undefined() ? key.as<Undefined>()->name : key.printed().text("an index"));
   std::int64_t at = key.whole("an index");
   const auto size = static_cast<std::int64_t>(value.length());
   if (at < 0) at += size;
-  if (at < 0 || at >= size) return Undefined{fmt::format("item {}", key.print())};
+  if (at < 0 || at >= size) return Undefined(fmt::format("item {}", key.whole("an index")));
   if (const List* list = value.as<List>()) return list->items[static_cast<std::size_t>(at)];
-  return std::string(characters_of(*value.as<std::string>())[static_cast<std::size_t>(at)]);
+  const std::string& text = *value.as<std::string>();
+  const std::size_t begin = place_of_character(text, static_cast<std::size_t>(at));
+  return text.substr(begin, character_at(text, begin).bytes);
 }
 
 Value slice_of(const Value& value, const Value& first, const Value& last, const Value& step) {
   if (value.is_undefined()) throw Trouble{fmt::format("'{}' is undefined", value.as<Undefined>()->name)};
   const bool text = value.as<std::string>() != nullptr;
   if (!text && value.as<List>() == nullptr) throw Trouble{fmt::format("{} can't be sliced", value.type())};
-  const std::vector<Value> items = value.items();
-  const auto size = static_cast<std::int64_t>(items.size());
+  const auto size = static_cast<std::int64_t>(value.length());
   constexpr std::int64_t kLargest = std::int64_t{1} << 40;  // longer than any text or list
   const std::int64_t by = std::clamp(step.is_none() ? 1 : step.whole("a slice"), -kLargest, kLargest);
   if (by == 0) throw Trouble{"a slice by steps of 0"};
@@ -302,21 +326,20 @@ Value slice_of(const Value& value, const Value& first, const Value& last, const 
   const std::int64_t high = by > 0 ? size : size - 1;
   const std::int64_t from = first.is_none() ? (by > 0 ? low : high) : clamped(first, low, high, size);
   const std::int64_t to = last.is_none() ? (by > 0 ? high : low) : clamped(last, low, high, size);
-  List list{.items = {}, .tuple = !text && value.as<List>()->tuple};
-  const std::int64_t steps = by > 0 ? (to - from + by - 1) / by : (from - to - by - 1) / -by;
-  for (std::int64_t i = 0; i < steps; ++i) list.items.push_back(items[static_cast<std::size_t>(from + i * by)]);
-  if (!text) return list;
-  std::string joined;
-  for (const Value& each : list.items) joined += *each.as<std::string>();
-  return joined;
+  const std::int64_t steps = std::max<std::int64_t>(by > 0 ? (to - from + by - 1) / by : (from - to - by - 1) / -by, 0);
+  if (text) return characters_by(*value.as<std::string>(), from, by, steps);
+  List list{.items = {}, .tuple = value.as<List>()->tuple};
+  spend(kUnitsOfAnItem * static_cast<std::size_t>(steps));
+  for (std::int64_t i = 0; i < steps; ++i) list.items.push_back(value.as<List>()->items[static_cast<std::size_t>(from + i * by)]);
+  return list;
 }
 
 bool contains(const Value& in, const Value& item) {
   if (const auto* text = in.as<std::string>()) return place_in(*text, item.text("in")) != std::string::npos;
   if (const Dict* dict = in.as<Dict>(); dict != nullptr && !dict->names)
     return item.as<std::string>() != nullptr && dict->find(*item.as<std::string>()) != nullptr;
-  const std::vector<Value> items = in.items();
-  return std::ranges::find(items, item) != items.end();
+  if (const List* list = in.as<List>()) return std::ranges::find(list->items, item) != list->items.end();
+  return !in.items().empty();  // which is none, or refused
 }
 
 Value sum_of(const Value& one, const Value& two) {
@@ -331,8 +354,8 @@ Value sum_of(const Value& one, const Value& two) {
     return sum;
   }
   if (one.as<List>() != nullptr && two.as<List>() != nullptr && one.as<List>()->tuple == two.as<List>()->tuple) {
+    spend(2 * kUnitsOfAnItem * (one.as<List>()->items.size() + two.as<List>()->items.size()));
     List both = *one.as<List>();
-    spend(kUnitsOfAPart * (both.items.size() + two.as<List>()->items.size()));
     both.items.insert(both.items.end(), two.as<List>()->items.begin(), two.as<List>()->items.end());
     return both;
   }

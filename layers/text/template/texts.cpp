@@ -11,7 +11,15 @@
 
 namespace tsprun::detail::text::jinja {
 
+namespace {
+
+/// Returns whether a byte of UTF-8 goes on with a character.
+bool continues(char c) { return (static_cast<unsigned char>(c) & 0xc0U) == 0x80U; }
+
+}  // namespace
+
 std::vector<std::string_view> characters_of(std::string_view text) {
+  spend(sizeof(std::string_view) * text.size());
   std::vector<std::string_view> characters;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t bytes = character_at(text, at).bytes;
@@ -21,7 +29,24 @@ std::vector<std::string_view> characters_of(std::string_view text) {
   return characters;
 }
 
+std::size_t characters_in(std::string_view text) {
+  spend(text.size() / 8);
+  return static_cast<std::size_t>(std::ranges::count_if(text, [](char c) { return !continues(c); }));
+}
+
+std::size_t place_of_character(std::string_view text, std::size_t number) {
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < number && at < text.size(); ++i) at += character_at(text, at).bytes;
+  spend(at);
+  return at;
+}
+
 std::size_t place_in(std::string_view text, std::string_view part) {
+  spend(text.size() / 8);
+  return find_in(text, part);
+}
+
+std::size_t find_in(std::string_view text, std::string_view part) {
   if (part.empty()) return 0;
   const void* found = ::memmem(text.data(), text.size(), part.data(), part.size());
   return found == nullptr ? std::string_view::npos : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
@@ -32,8 +57,8 @@ bool is_blank(char32_t code) { return is_white_space(code) || (code >= 0x1c && c
 std::string_view strip(std::string_view text, const std::string* which, bool left, bool right) {
   const std::vector<std::string_view> chosen = which == nullptr ? std::vector<std::string_view>{} : characters_of(*which);
   const auto goes = [&](const Character& character, std::size_t at) {
+    spend(1 + 4 * chosen.size());
     if (which == nullptr) return is_blank(character.code);
-    spend(4 * chosen.size());
     return std::ranges::find(chosen, text.substr(at, character.bytes)) != chosen.end();
   };
   while (left && !text.empty()) {
@@ -49,41 +74,50 @@ std::string_view strip(std::string_view text, const std::string* which, bool lef
   return text;
 }
 
-std::string quoted(std::string_view text) {
+void append_quoted(std::string_view text, std::string& to) {
   const bool single = text.find('\'') == std::string_view::npos || text.find('"') != std::string_view::npos;
   const char mark = single ? '\'' : '"';
-  std::string result(1, mark);
-  for (const std::string_view each : characters_of(text)) {
-    const char32_t code = character_at(each, 0).code;
-    if (each.front() == mark || each == "\\") result.append("\\").append(each);
-    else if (each == "\n") result += "\\n";
-    else if (each == "\r") result += "\\r";
-    else if (each == "\t") result += "\\t";
-    else if (code == ' ' || !(is_other(code) || is_white_space(code))) result += each;
-    else if (code < 0x100) result += fmt::format("\\x{:02x}", static_cast<std::uint32_t>(code));
-    else if (code < 0x10000) result += fmt::format("\\u{:04x}", static_cast<std::uint32_t>(code));
-    else result += fmt::format("\\U{:08x}", static_cast<std::uint32_t>(code));
+  to += mark;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto [code, bytes] = character_at(text, at);
+    const std::string_view each = text.substr(at, bytes);
+    at += bytes;
+    if (each.front() == mark || each == "\\") to.append("\\").append(each);
+    else if (each == "\n") to += "\\n";
+    else if (each == "\r") to += "\\r";
+    else if (each == "\t") to += "\\t";
+    else if (code == ' ' || !(is_other(code) || is_white_space(code))) to += each;
+    else if (code < 0x100) to += fmt::format("\\x{:02x}", static_cast<std::uint32_t>(code));
+    else if (code < 0x10000) to += fmt::format("\\u{:04x}", static_cast<std::uint32_t>(code));
+    else to += fmt::format("\\U{:08x}", static_cast<std::uint32_t>(code));
   }
-  return result += mark;
+  to += mark;
 }
 
-std::string json_text(std::string_view text) {
-  std::string result = "\"";
+void append_json(std::string_view text, std::string& to) {
+  to += '"';
   for (const char c : text) {
     switch (c) {
-      case '"': result += "\\\""; break;
-      case '\\': result += "\\\\"; break;
-      case '\n': result += "\\n"; break;
-      case '\r': result += "\\r"; break;
-      case '\t': result += "\\t"; break;
-      case '\f': result += "\\f"; break;
-      case '\b': result += "\\b"; break;
+      case '"': to += "\\\""; break;
+      case '\\': to += "\\\\"; break;
+      case '\n': to += "\\n"; break;
+      case '\r': to += "\\r"; break;
+      case '\t': to += "\\t"; break;
+      case '\f': to += "\\f"; break;
+      case '\b': to += "\\b"; break;
       default:
-        if (static_cast<unsigned char>(c) < 0x20) result += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-        else result += c;
+        if (static_cast<unsigned char>(c) < 0x20) to += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+        else to += c;
     }
   }
-  return result += '"';
+  to += '"';
+}
+
+std::string brief(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return std::string(text);
+  std::size_t end = most;
+  while (end > 0 && continues(text[end])) --end;
+  return std::string(text.substr(0, end)) + "…";
 }
 
 }  // namespace tsprun::detail::text::jinja

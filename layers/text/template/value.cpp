@@ -1,6 +1,7 @@
 // Values, compared and printed as Python does it.
 #include "layers/text/template/value.h"
 
+#include "layers/text/characters.h"
 #include "layers/text/template/texts.h"
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace tsprun::detail::text::jinja {
 
@@ -16,7 +18,9 @@ namespace {
 
 constexpr std::size_t kDeepest = 100;
 constexpr std::size_t kAllowed = std::size_t{1} << 28;
-constexpr std::size_t kUnitsOfAnItem = 32;  // a value's size, and about its time
+constexpr std::size_t kMostBytesOfJson = 6;  // for a byte of a text: \u0007
+constexpr std::size_t kBytesComparedPerUnit = 8;
+constexpr std::size_t kLongestName = 100;  // of what is undefined, in messages
 thread_local std::size_t allowed = SIZE_MAX;
 
 /// Returns the depth of a value that holds this one.
@@ -35,20 +39,52 @@ std::string number_text(double value) {
   return text;
 }
 
-std::string list_text(const List& list) {
-  std::string text(1, list.tuple ? '(' : '[');
-  for (std::size_t i = 0; i < list.items.size(); ++i) (text += i == 0 ? "" : ", ") += list.items[i].quoted();
-  if (list.tuple && list.items.size() == 1) text += ',';
-  return text += list.tuple ? ')' : ']';
+void print_list(const List& list, std::string& to) {
+  to += list.tuple ? '(' : '[';
+  for (std::size_t i = 0; i < list.items.size(); ++i) {
+    if (i > 0) to += ", ";
+    list.items[i].quote(to);
+  }
+  if (list.tuple && list.items.size() == 1) to += ',';
+  to += list.tuple ? ')' : ']';
 }
 
-std::string dict_text(const Dict& dict) {
-  std::string text = "{";
+void quote_text(std::string_view text, std::string& to) {
+  spend(kUnitsOfAnItem + 4 * text.size());
+  append_quoted(text, to);
+}
+
+void print_dict(const Dict& dict, std::string& to) {
+  to += '{';
+  bool first = true;
   for (const auto& [key, value] : dict.entries) {
-    if (text.size() > 1) text += ", ";
-    text.append(jinja::quoted(key)).append(": ").append(value.quoted());
+    if (!std::exchange(first, false)) to += ", ";
+    quote_text(key, to);
+    to += ": ";
+    value.quote(to);
   }
-  return text += '}';
+  to += '}';
+}
+
+/// Returns whether two texts are the same. Spends what it takes to find out.
+bool same(std::string_view one, std::string_view two) {
+  if (one.size() != two.size()) return false;
+  spend(one.size() / kBytesComparedPerUnit);
+  return one == two;
+}
+
+/// Compares numbers as Python does: without rounding a whole one.
+std::partial_ordering order_of_numbers(const Value& one, const Value& two) {
+  const auto* real = two.as<double>();
+  if (one.as<double>() != nullptr) return real != nullptr ? *one.as<double>() <=> *real : 0 <=> order_of_numbers(two, one);
+  const std::int64_t whole = one.whole("<");
+  if (real == nullptr) return whole <=> two.whole("<");
+  if (std::isnan(*real)) return std::partial_ordering::unordered;
+  if (*real >= 0x1p63) return std::partial_ordering::less;
+  if (*real < -0x1p63) return std::partial_ordering::greater;
+  const double down = std::floor(*real);
+  if (const auto order = whole <=> static_cast<std::int64_t>(down); order != std::strong_ordering::equal) return order;
+  return down <=> *real;
 }
 
 void write_json(const Value& value, const JsonStyle& style, std::size_t depth, std::string& to) {
@@ -58,7 +94,7 @@ void write_json(const Value& value, const JsonStyle& style, std::size_t depth, s
     spend(level * static_cast<std::size_t>(style.indent));
     to.append("\n").append(level * static_cast<std::size_t>(style.indent), ' ');
   };
-  const std::string between = !style.between.empty() ? style.between : style.indent >= 0 ? "," : ", ";
+  const std::string_view between = !style.between.empty() ? style.between : style.indent >= 0 ? "," : ", ";
   const auto all = [&](char open, char close, std::size_t count, const auto& entry) {
     to += open;
     for (std::size_t i = 0; i < count; ++i) {
@@ -76,17 +112,24 @@ void write_json(const Value& value, const JsonStyle& style, std::size_t depth, s
   else if (const double* number = value.as<double>()) {
     to += std::isfinite(*number) ? number_text(*number) : std::isnan(*number) ? "NaN" : *number < 0 ? "-Infinity" : "Infinity";
   } else if (const auto* text = value.as<std::string>()) {
-    spend(2 * text->size());
-    to += json_text(*text);
+    spend(kMostBytesOfJson * text->size());
+    append_json(*text, to);
   } else if (const List* list = value.as<List>()) {
     all('[', ']', list->items.size(), [&](std::size_t i) { write_json(list->items[i], style, depth + 1, to); });
   } else if (const Dict* dict = value.as<Dict>(); dict != nullptr && !dict->names) {
     std::vector<const std::pair<std::string, Value>*> entries;
+    spend(kUnitsOfAnItem * dict->entries.size());
     for (const auto& entry : dict->entries) entries.push_back(&entry);
-    if (style.sorted) std::ranges::sort(entries, {}, [](const auto* entry) { return entry->first; });
+    if (style.sorted) {
+      std::ranges::sort(entries, [](const auto* one, const auto* two) {
+        spend(kUnitsOfAnItem + std::min(one->first.size(), two->first.size()) / kBytesComparedPerUnit);
+        return one->first < two->first;
+      });
+    }
     all('{', '}', entries.size(), [&](std::size_t i) {
-      spend(2 * entries[i]->first.size() + style.colon.size());
-      to.append(json_text(entries[i]->first)).append(style.colon);
+      spend(kMostBytesOfJson * entries[i]->first.size() + style.colon.size());
+      append_json(entries[i]->first, to);
+      to += style.colon;
       write_json(entries[i]->second, style, depth + 1, to);
     });
   } else {
@@ -106,16 +149,22 @@ void spend(std::size_t units) {
 
 const Value* Dict::find(std::string_view key) const {
   spend(4 * entries.size());
-  const auto at = std::ranges::find(entries, key, [](const auto& entry) -> std::string_view { return entry.first; });
+  const auto at = std::ranges::find_if(entries, [&](const auto& entry) { return same(entry.first, key); });
   return at == entries.end() ? nullptr : &at->second;
 }
 
 void Dict::set(const std::string& key, Value value) {
   spend(4 * entries.size());
-  const auto at = std::ranges::find(entries, key, [](const auto& entry) -> const std::string& { return entry.first; });
-  if (at != entries.end()) at->second = std::move(value);
-  else entries.emplace_back(key, std::move(value));
+  const auto at = std::ranges::find_if(entries, [&](const auto& entry) { return same(entry.first, key); });
+  if (at != entries.end()) {
+    at->second = std::move(value);
+    return;
+  }
+  spend(kUnitsOfAText + key.size());
+  entries.emplace_back(key, std::move(value));
 }
+
+Undefined::Undefined(std::string_view of) : name(brief(of, kLongestName)) {}
 
 Value Value::of(const nlohmann::ordered_json& json) {
   switch (json.type()) {
@@ -207,28 +256,36 @@ std::string_view Value::type() const {
   return "function";
 }
 
-std::string Value::print() const {
+void Value::print(std::string& to) const {
   spend(kUnitsOfAnItem);
-  if (is_none()) return "None";
-  if (is_undefined()) return "";
-  if (const bool* flag = as<bool>()) return *flag ? "True" : "False";
-  if (const auto* whole = as<std::int64_t>()) return std::to_string(*whole);
-  if (const double* number = as<double>()) return number_text(*number);
-  if (const auto* text = as<std::string>()) {
+  if (is_none()) to += "None";
+  else if (const bool* flag = as<bool>()) to += *flag ? "True" : "False";
+  else if (const auto* whole = as<std::int64_t>()) to += std::to_string(*whole);
+  else if (const double* number = as<double>()) to += number_text(*number);
+  else if (const auto* text = as<std::string>()) {
     spend(text->size());
-    return *text;
+    to += *text;
+  } else if (const List* list = as<List>()) {
+    print_list(*list, to);
+  } else if (const Dict* dict = as<Dict>(); dict != nullptr && !dict->names) {
+    print_dict(*dict, to);
+  } else if (!is_undefined()) {
+    throw Trouble{fmt::format("a {} has no text of its own", type())};
   }
-  if (const List* list = as<List>()) return list_text(*list);
-  if (const Dict* dict = as<Dict>(); dict != nullptr && !dict->names) return dict_text(*dict);
-  throw Trouble{fmt::format("a {} has no text of its own", type())};
 }
 
-std::string Value::quoted() const {
-  if (const auto* text = as<std::string>()) {
-    spend(kUnitsOfAnItem + 4 * text->size());
-    return jinja::quoted(*text);
-  }
-  return is_undefined() ? "Undefined" : print();
+Value Value::printed() const {
+  if (as<std::string>() != nullptr) return *this;
+  spend(kUnitsOfAText);
+  std::string text;
+  print(text);
+  return text;
+}
+
+void Value::quote(std::string& to) const {
+  if (const auto* text = as<std::string>()) quote_text(*text, to);
+  else if (is_undefined()) to += "Undefined";
+  else print(to);
 }
 
 std::vector<Value> Value::items() const {
@@ -239,11 +296,17 @@ std::vector<Value> Value::items() const {
   }
   std::vector<Value> result;
   if (const Dict* dict = as<Dict>(); dict != nullptr && !dict->names) {
-    spend(kUnitsOfAnItem * dict->entries.size());
-    for (const auto& entry : dict->entries) result.emplace_back(entry.first);
+    for (const auto& entry : dict->entries) {
+      spend(kUnitsOfAText + entry.first.size());
+      result.emplace_back(entry.first);
+    }
   } else if (const auto* text = as<std::string>()) {
-    spend(kUnitsOfAnItem * text->size());
-    for (const std::string_view each : characters_of(*text)) result.emplace_back(std::string(each));
+    for (std::size_t at = 0; at < text->size();) {
+      spend(kUnitsOfAText);
+      const std::size_t bytes = character_at(*text, at).bytes;
+      result.emplace_back(text->substr(at, bytes));
+      at += bytes;
+    }
   } else {
     throw Trouble{fmt::format("{} has no items", type())};
   }
@@ -252,18 +315,15 @@ std::vector<Value> Value::items() const {
 
 std::size_t Value::length() const {
   if (const List* list = as<List>()) return list->items.size();
-  if (const auto* text = as<std::string>()) return characters_of(*text).size();
+  if (const auto* text = as<std::string>()) return characters_in(*text);
+  if (const Dict* dict = as<Dict>(); dict != nullptr && !dict->names) return dict->entries.size();
   return items().size();
 }
 
 bool Value::operator==(const Value& other) const {
   spend(kUnitsOfAnItem);
-  if (is_number() && other.is_number()) {
-    const auto* one = as<std::int64_t>();
-    const auto* two = other.as<std::int64_t>();
-    return one != nullptr && two != nullptr ? *one == *two : number() == other.number();
-  }
-  if (const auto* text = as<std::string>()) return other.as<std::string>() != nullptr && *text == *other.as<std::string>();
+  if (is_number() && other.is_number()) return order_of_numbers(*this, other) == 0;
+  if (const auto* text = as<std::string>()) return other.as<std::string>() != nullptr && same(*text, *other.as<std::string>());
   if (const List* list = as<List>()) {
     const List* others = other.as<List>();
     return others != nullptr && list->tuple == others->tuple && list->items == others->items;
@@ -280,14 +340,17 @@ bool Value::operator==(const Value& other) const {
   return is_none() || is_undefined() || (as<Dict>() == other.as<Dict>() && as<Function>() == other.as<Function>());
 }
 
-bool Value::before(const Value& other) const {
+std::partial_ordering Value::order(const Value& other) const {
   spend(kUnitsOfAnItem);
-  if (is_number() && other.is_number()) return number() < other.number();
-  // Bytes of UTF-8 have the order of their code points.
-  if (as<std::string>() != nullptr && other.as<std::string>() != nullptr) return *as<std::string>() < *other.as<std::string>();
-  if (as<List>() != nullptr && other.as<List>() != nullptr) {
-    return std::ranges::lexicographical_compare(as<List>()->items, other.as<List>()->items,
-                                                [](const Value& one, const Value& two) { return one.before(two); });
+  if (is_number() && other.is_number()) return order_of_numbers(*this, other);
+  if (const auto* one = as<std::string>(), *two = other.as<std::string>(); one != nullptr && two != nullptr) {
+    spend(std::min(one->size(), two->size()) / kBytesComparedPerUnit);
+    return *one <=> *two;  // bytes of UTF-8 have the order of their code points
+  }
+  if (const List* one = as<List>(), *two = other.as<List>(); one != nullptr && two != nullptr && one->tuple == two->tuple) {
+    const auto [first, second] = std::ranges::mismatch(one->items, two->items);
+    if (first != one->items.end() && second != two->items.end()) return first->order(*second);
+    return one->items.size() <=> two->items.size();
   }
   for (const Value* each : {this, &other}) {
     if (each->is_undefined()) throw Trouble{fmt::format("'{}' is undefined", each->as<Undefined>()->name)};
