@@ -11,6 +11,7 @@
 
 #include <ctime>
 #include <string>
+#include <utility>
 
 namespace tsprun::detail::template_limits_test {
 namespace {
@@ -81,6 +82,63 @@ TEST(TemplateLimits, CountingCharactersTakesNoMemory) {
       render("{% set x = 'é' * 20000000 %}{{ x|length }} {{ x.find('a') }} {{ x.count('') }} {{ x[19999999] }} {{ x[-1:] }}"),
       "20000000 -1 20000001 é é");
   EXPECT_LT(peak() - before, 150) << "MiB; views would take 305";
+}
+
+TEST(TemplateLimits, ChainsAndListsOfTheParserAreBounded) {
+  const auto expression = [](const std::string& first, std::size_t times, const std::string& link, const std::string& last = "") {
+    return "{{ " + first + repeated(times, link) + last + " }}";
+  };
+  constexpr std::size_t kMany = 50'000;
+  for (const char* link :
+       {" if 1", " or 1", " and 1", " + 1", " ~ 1", " * 1", ".a", "[0]", "()", "|abs", " is odd", " is not odd"}) {
+    SCOPED_TRACE(link);
+    EXPECT_REFUSED(render(expression("1", kMany, link)), "line 1", "more than 400 operators");
+  }
+  for (const auto& [open, close] : {std::pair("not ", ""), std::pair("-", ""), std::pair("+", ""), std::pair("(", ")"),
+                                    std::pair("[", "]"), std::pair("{1:", "}"), std::pair("a[", "]"), std::pair("a(", ")"),
+                                    std::pair("a|b(", ")"), std::pair("1 is in [", "]"), std::pair("1 if 1 else ", "")}) {
+    SCOPED_TRACE(open);
+    EXPECT_REFUSED(render(expression("", kMany, open, "1" + repeated(kMany, close))), "more than 100 levels of nesting");
+  }
+  EXPECT_REFUSED(render("{% if 1 %}" + repeated(kMany, "{% elif 1 %}") + "{% endif %}"), "more than 100 levels of nesting");
+  EXPECT_EQ(render(expression("1", 50, " if 1")), "1");
+}
+
+TEST(TemplateLimits, CallsAndMacrosTakeAHundredValues) {
+  const auto call = [](std::size_t count) { return "{{ f(" + repeated(count, "1,") + ") }}"; };
+  EXPECT_REFUSED(render(call(101)), "a call with more than 100 arguments");
+  EXPECT_REFUSED(render(call(100)), "'f' is undefined");
+  std::string names;
+  for (int i = 0; i < 100; ++i) names += fmt::format("a{},", i);
+  const std::string macro = "{% macro f(" + names;
+  EXPECT_EQ(render(macro + ") %}{{ a99 }}{% endmacro %}" + call(100)), "1");
+  EXPECT_REFUSED(render(macro + "b) %}{% endmacro %}"), "a macro with more than 100 parameters");
+  EXPECT_REFUSED(render("{{ dict(" + repeated(101, "a=1,") + ") }}"), "a call with more than 100 arguments");
+}
+
+TEST(TemplateLimits, NamesAreBounded) {
+  EXPECT_REFUSED(render("{{ " + std::string(201, 'x') + " }}"), "a name of more than 200 letters");
+  EXPECT_REFUSED(render("{{ " + std::string(200, 'x') + " + 1 }}"), std::string(100, 'x') + "…' is undefined");
+}
+
+TEST(TemplateLimits, RawIsReadInTimeOfItsLength) {
+  const double before = processor_seconds();
+  EXPECT_REFUSED(render("{% raw %}" + repeated(300'000, "{%")), "raw has no end: {% endraw %}");
+  EXPECT_LT(processor_seconds() - before, 2);
+}
+
+TEST(TemplateLimits, WholeNumbersDoNotOverflow) {
+  const std::string least = "(-9223372036854775807 - 1)";
+  for (const char* each : {"-LEAST", "LEAST|abs", "LEAST - 1", "LEAST + -1", "LEAST * -1", "LEAST // -1", "LEAST % -1",
+                           "-1 * LEAST", "9223372036854775807 + 1", "1e19|int", "'9223372036854775808'|int", "1e400"}) {
+    std::string source = each;
+    if (const std::size_t at = source.find("LEAST"); at != std::string::npos) source.replace(at, 5, least);
+    SCOPED_TRACE(source);
+    EXPECT_REFUSED(render("{{ " + source + " }}"), "too large a number");
+  }
+  EXPECT_EQ(render("{{ 'aaa'.replace('a', 'b', " + least + ") }}"), "bbb");
+  EXPECT_EQ(render("{{ range(9223372036854775806, 9223372036854775807, 5)|list }}"), "[9223372036854775806]");
+  EXPECT_EQ(render("{{ " + least + " is divisibleby(-1) }}{{ [1, 2][::" + least + "] }}{{ 'ab'[" + least + ":] }}"), "True[2]ab");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "layers/text/template/evaluator.h"
 #include "layers/text/template/lexer.h"
 #include "layers/text/template/syntax.h"
+#include "layers/text/template/texts.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -16,6 +17,7 @@ namespace tsprun::detail::text {
 namespace {
 
 constexpr std::size_t kLongest = std::size_t{1} << 20;
+constexpr std::size_t kLongestMessage = 1000;  // of a template; ours are shorter
 
 }  // namespace
 
@@ -45,9 +47,9 @@ std::string ChatTemplate::render(const nlohmann::ordered_json& variables, std::t
     const jinja::Dict* dict = value.as<jinja::Dict>();
     return jinja::run(parsed_->body, dict == nullptr ? jinja::Dict{} : *dict, now);
   } catch (const jinja::RunTrouble& trouble) {
-    throw Error(Cause::refused,
-                fmt::format("{}, line {}: {}{}", parsed_->where, trouble.line,
-                            trouble.raised ? "the template refuses this conversation: " : "", shown(trouble.what)));
+    throw Error(Cause::refused, fmt::format("{}, line {}: {}{}", parsed_->where, trouble.line,
+                                            trouble.raised ? "the template refuses this conversation: " : "",
+                                            printable(jinja::brief(trouble.what, kLongestMessage))));
   } catch (const jinja::Trouble& trouble) {
     throw Error(Cause::refused, fmt::format("{}: {}", parsed_->where, printable(trouble.what)));
   }

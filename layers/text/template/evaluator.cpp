@@ -2,6 +2,7 @@
 #include "layers/text/template/evaluator.h"
 
 #include "layers/text/template/functions.h"
+#include "layers/text/template/texts.h"
 
 #include <fmt/format.h>
 
@@ -109,10 +110,16 @@ class Evaluator {
       case Statement::Kind::text: print(of.text, to); break;
       case Statement::Kind::output: value(*of.expression).print(to); break;
       case Statement::Kind::branch: return statements(value(*of.expression).truth() ? of.body : of.other, to);
-      case Statement::Kind::loop: loop(of, to); break;
+      case Statement::Kind::loop: return loop(of, to);
       case Statement::Kind::set: assign(of.target, value(*of.expression)); break;
-      case Statement::Kind::set_block: assign(of.target, captured(of)); break;
-      case Statement::Kind::filter: captured(of).print(to); break;
+      case Statement::Kind::set_block:
+      case Statement::Kind::filter: {
+        Value made;
+        if (const Flow flow = capture(of, made); flow != Flow::on) return flow;
+        if (of.kind == Statement::Kind::filter) made.print(to);
+        else assign(of.target, std::move(made));
+        break;
+      }
       case Statement::Kind::macro: scope_->names.insert_or_assign(of.text, macro(of)); break;
       case Statement::Kind::group: return statements(of.body, to);
       case Statement::Kind::leave: return Flow::leave;
@@ -121,23 +128,25 @@ class Evaluator {
     return Flow::on;
   }
 
-  /// Returns what a block's body prints, through its filters.
-  Value captured(const Statement& of) {
+  /// Gives what a block's body prints, through its filters; nothing, if the body leaves a loop around the block.
+  Flow capture(const Statement& of, Value& made) {
     std::string text;
     {
       const Inside inside(*this, inner());
-      statements(of.body, text);
+      if (const Flow flow = statements(of.body, text); flow != Flow::on) return flow;
     }
-    if (!of.expression) return text;
+    made = std::move(text);
+    if (!of.expression) return Flow::on;
     const Inside inside(*this, inner());
-    scope_->names.emplace("", std::move(text));
-    return value(*of.expression);
+    scope_->names.emplace("", std::move(made));
+    made = value(*of.expression);
+    return Flow::on;
   }
 
   void assign(const Target& target, Value value) {
     if (!target.attribute.empty()) {
       const Value* space = find(target.names.front());
-      if (space == nullptr) throw Trouble{fmt::format("'{}' is undefined", target.names.front())};
+      if (space == nullptr) throw Trouble{fmt::format("'{}' is undefined", brief(target.names.front()))};
       space->set_name(target.attribute, std::move(value));
     } else if (target.tuple) {
       const std::vector<Value> items = value.items();
@@ -172,7 +181,8 @@ class Evaluator {
     return loop;
   }
 
-  void loop(const Statement& of, std::string& to) {
+  /// Runs a loop. Returns how its `else` goes on, which belongs to the loop around.
+  Flow loop(const Statement& of, std::string& to) {
     std::vector<Value> items = value(*of.expression).items();
     if (of.condition) {
       std::vector<Value> chosen;
@@ -185,8 +195,7 @@ class Evaluator {
     }
     if (items.empty()) {
       const Inside inside(*this, inner());
-      statements(of.other, to);
-      return;
+      return statements(of.other, to);
     }
     for (std::size_t i = 0; i < items.size(); ++i) {
       line_ = of.line;
@@ -196,6 +205,7 @@ class Evaluator {
       assign(of.target, items[i]);
       if (statements(of.body, to) == Flow::leave) break;
     }
+    return Flow::on;
   }
 
   Value macro(const Statement& of) {
@@ -224,13 +234,14 @@ class Evaluator {
 
   static void bind_parameters(const Statement& of, const Arguments& given, Scope& scope) {
     if (given.places.size() > of.parameters.size())
-      throw Trouble{fmt::format("the macro {} takes {} arguments, not {}", of.text, of.parameters.size(), given.places.size())};
+      throw Trouble{
+          fmt::format("the macro {} takes {} arguments, not {}", brief(of.text), of.parameters.size(), given.places.size())};
     for (std::size_t i = 0; i < given.places.size(); ++i) scope.names.emplace(of.parameters[i].first, given.places[i]);
     for (const auto& [name, argument] : given.names) {
       const bool known =
           std::ranges::any_of(of.parameters, [&wanted = name](const auto& parameter) { return parameter.first == wanted; });
       if (!known || !scope.names.emplace(name, argument).second)
-        throw Trouble{fmt::format("the macro {} takes no argument {} here", of.text, name)};
+        throw Trouble{fmt::format("the macro {} takes no argument {} here", brief(of.text), brief(name))};
     }
   }
 

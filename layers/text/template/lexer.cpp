@@ -14,6 +14,7 @@ namespace tsprun::detail::text::jinja {
 namespace {
 
 constexpr std::array<std::string_view, 6> kDoubleSigns = {"//", "**", "==", "!=", "<=", ">="};
+constexpr std::size_t kLongestName = 200;
 constexpr std::string_view kSigns = "+-/*%~[](){}.:|,=<>";
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -52,7 +53,7 @@ class Lexer {
       at_ = tag + 2;
       if (sign == '-' || (sign == '+' && kind != '{')) ++at_;
       if (kind == '#') comment();
-      else if (kind == '%' && word_ahead() == "raw") raw();
+      else if (kind == '%' && word_at(at_) == "raw") raw();
       else inside(kind);
     }
     return std::move(pieces_);
@@ -79,9 +80,9 @@ class Lexer {
     return strip(text.substr(begin), nullptr, true, true).empty() ? text.substr(0, begin) : text;
   }
 
-  /// Returns the first word of a tag.
-  std::string_view word_ahead() const {
-    const std::string_view rest = std::string_view(source_).substr(at_);
+  /// Returns the first word behind a place, such as a tag's.
+  std::string_view word_at(std::size_t at) const {
+    const std::string_view rest = std::string_view(source_).substr(std::min(at, source_.size()));
     const std::string_view word = strip(rest, nullptr, true, false);
     std::size_t end = 0;
     while (end < word.size() && is_of_name(word[end])) ++end;
@@ -126,21 +127,18 @@ class Lexer {
     skip_blanks();
     if (!at_end('%')) refuse("raw takes nothing");
     leave(true);
+    const std::size_t begin = at_;
     for (std::size_t end = source_.find("{%", at_); end != std::string::npos; end = source_.find("{%", end + 1)) {
-      const std::size_t begin = at_;
       const char sign = end + 2 < source_.size() ? source_[end + 2] : ' ';
+      const std::size_t inside = end + (sign == '-' || sign == '+' ? 3 : 2);
+      if (word_at(inside) != "endraw") continue;
       std::string_view text = std::string_view(source_).substr(begin, end - begin);
       if (sign == '-') text = strip(text, nullptr, false, true);
       else if (sign != '+') text = without_indent(text);
-      at_ = end + (sign == '-' || sign == '+' ? 3 : 2);
-      if (word_ahead() != "endraw") {
-        at_ = begin;
-        continue;
-      }
       if (!text.empty()) add({.kind = Piece::Kind::text, .text = std::string(text), .tokens = {}, .line = line_});
       line_ += static_cast<std::size_t>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(begin),
                                                    source_.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
-      at_ = source_.find("endraw", at_) + 6;
+      at_ = source_.find("endraw", inside) + 6;
       skip_blanks();
       if (!at_end('%')) refuse("endraw takes nothing");
       return leave(true);
@@ -188,6 +186,8 @@ class Lexer {
     } else if (begins_name(c)) {
       token.kind = Token::Kind::name;
       while (at_ < source_.size() && is_of_name(source_[at_])) token.text += source_[at_++];
+      if (token.text.size() > kLongestName)
+        refuse(fmt::format("'{}': a name of more than {} letters", brief(token.text), kLongestName));
     } else if (is_digit(c)) {
       number(token);
     } else {

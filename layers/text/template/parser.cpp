@@ -2,12 +2,14 @@
 #include "layers/text/template/lexer.h"
 #include "layers/text/template/syntax.h"
 #include "layers/text/template/tag_parser.h"
+#include "layers/text/template/texts.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <utility>
 
 namespace tsprun::detail::text::jinja {
 
@@ -17,13 +19,16 @@ namespace {
 constexpr std::array<std::string_view, 10> kNotRead = {"include", "import",     "from",  "extends", "block",
                                                        "call",    "autoescape", "trans", "do",      "with"};
 
+constexpr std::string_view kRead = "for, if, set, macro, filter, generation, break, continue and raw";
+constexpr std::size_t kMostParameters = 100;
+
 class Parser : private TagParser {
  public:
   explicit Parser(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {}
 
   Body all() {
     Body body = statements({});
-    if (piece_ < pieces_.size()) refuse(fmt::format("{} without its beginning", peek().text));
+    if (piece_ < pieces_.size()) refuse(fmt::format("{{% {} %}} without its beginning", brief(peek().text)));
     return body;
   }
 
@@ -70,6 +75,8 @@ class Parser : private TagParser {
     if (word == "set") return set(line);
     if (word == "macro") return macro(line);
     if (word == "break" || word == "continue") {
+      if (loops_ == 0)
+        refuse(fmt::format("{{% {} %}} outside of a loop; it may only stand between {{% for %}} and {{% endfor %}}", word));
       result.kind = word == "break" ? Statement::Kind::leave : Statement::Kind::next;
       done();
       return result;
@@ -89,10 +96,10 @@ class Parser : private TagParser {
       end("endfilter");
       return result;
     }
+    const std::string named = brief(word);
     if (std::ranges::find(kNotRead, std::string_view(word)) != kNotRead.end())
-      refuse(
-          fmt::format("{{% {} %}} isn't supported; for, if, set, macro, filter, generation, break, continue and raw are", word));
-    refuse(fmt::format("{{% {} %}} isn't known", word));
+      refuse(fmt::format("{{% {} %}} isn't supported; {} are", named, kRead));
+    refuse(fmt::format("{{% {} %}} isn't known; {} are", named, kRead));
   }
 
   Statement branch(std::size_t line) {
@@ -119,7 +126,9 @@ class Parser : private TagParser {
     if (take("if")) result.condition = expression();
     if (is("recursive")) refuse("recursive loops aren't supported");
     done();
+    ++loops_;
     result.body = statements({"else", "endfor"});
+    --loops_;
     if (piece_ < pieces_.size() && is("else")) {
       end("else");
       result.other = statements({"endfor"});
@@ -161,18 +170,23 @@ class Parser : private TagParser {
     Statement result{.kind = Statement::Kind::macro, .line = line, .text = name()};
     need("(");
     while (!take(")")) {
+      if (result.parameters.size() == kMostParameters)
+        refuse(fmt::format("a macro with more than {} parameters", kMostParameters));
       std::string parameter = name();
       result.parameters.emplace_back(std::move(parameter), take("=") ? expression() : nullptr);
       if (!is(")")) need(",");
     }
     done();
+    const std::size_t loops = std::exchange(loops_, 0);
     result.body = statements({"endmacro"});
+    loops_ = loops;
     end("endmacro");
     return result;
   }
 
   std::vector<Piece> pieces_;
   std::size_t piece_ = 0;
+  std::size_t loops_ = 0;  // within whose bodies the parser is
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Expressions by recursive descent, with Jinja's precedences: a function a level.
 #include "layers/text/template/tag_parser.h"
 
+#include "layers/text/template/texts.h"
 #include "transport/number.h"
 
 #include <fmt/format.h>
@@ -16,6 +17,7 @@ namespace {
 
 constexpr std::size_t kDeepestTree = 100;
 constexpr std::size_t kMostLinks = 400;
+constexpr std::size_t kMostArguments = 100;
 
 }  // namespace
 
@@ -54,7 +56,7 @@ std::string TagParser::name() {
 }
 
 std::string TagParser::found() const {
-  return peek().kind == Token::Kind::end ? " before the tag's end" : fmt::format(", not '{}'", peek().text.substr(0, 40));
+  return peek().kind == Token::Kind::end ? " before the tag's end" : fmt::format(", not '{}'", brief(peek().text));
 }
 
 void TagParser::done() const {
@@ -93,7 +95,7 @@ ExpressionPtr TagParser::expression() {
   while (take("if")) {
     ExpressionPtr condition = either();
     ExpressionPtr other = take("else") ? expression() : nullptr;
-    value = of(Kind::choice, {}, std::move(condition), std::move(value), std::move(other));
+    value = chained(of(Kind::choice, {}, std::move(condition), std::move(value), std::move(other)));
   }
   return value;
 }
@@ -271,6 +273,8 @@ void TagParser::arguments(Expression& of) {
   need("(");
   while (!take(")")) {
     if (is("*") || is("**")) refuse("arguments with * aren't supported");
+    if (of.parts.size() + of.named.size() > kMostArguments)  // the first part is what is called
+      refuse(fmt::format("a call with more than {} arguments", kMostArguments));
     if (peek().kind == Token::Kind::name && is("=", 1)) {
       std::string key = name();
       need("=");
@@ -288,7 +292,7 @@ ExpressionPtr TagParser::filters(ExpressionPtr value, bool begun) {
     if (begun || take("|")) {
       begun = false;
       value = chained(of(Kind::filter, name(), std::move(value)));
-      if (is(".")) refuse(fmt::format("the filter {}. isn't known", value->text));
+      if (is(".")) refuse(fmt::format("the filter {}. isn't known", brief(value->text)));
       if (is("(")) arguments(*value);
     } else if (take("is")) {
       value = chained(test(std::move(value)));

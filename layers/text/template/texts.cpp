@@ -57,7 +57,7 @@ bool is_blank(char32_t code) { return is_white_space(code) || (code >= 0x1c && c
 std::string_view strip(std::string_view text, const std::string* which, bool left, bool right) {
   const std::vector<std::string_view> chosen = which == nullptr ? std::vector<std::string_view>{} : characters_of(*which);
   const auto goes = [&](const Character& character, std::size_t at) {
-    spend(1 + 4 * chosen.size());
+    spend(3 + 4 * chosen.size());
     if (which == nullptr) return is_blank(character.code);
     return std::ranges::find(chosen, text.substr(at, character.bytes)) != chosen.end();
   };

@@ -20,7 +20,7 @@ constexpr std::size_t kDeepest = 100;
 constexpr std::size_t kAllowed = std::size_t{1} << 28;
 constexpr std::size_t kMostBytesOfJson = 6;  // for a byte of a text: \u0007
 constexpr std::size_t kBytesComparedPerUnit = 8;
-constexpr std::size_t kLongestName = 100;  // of what is undefined, in messages
+constexpr std::size_t kLongestOfMissing = 100;  // of what is undefined, in messages
 thread_local std::size_t allowed = SIZE_MAX;
 
 /// Returns the depth of a value that holds this one.
@@ -164,7 +164,7 @@ void Dict::set(const std::string& key, Value value) {
   entries.emplace_back(key, std::move(value));
 }
 
-Undefined::Undefined(std::string_view of) : name(brief(of, kLongestName)) {}
+Undefined::Undefined(std::string_view of) : name(brief(of, kLongestOfMissing)) {}
 
 Value Value::of(const nlohmann::ordered_json& json) {
   switch (json.type()) {
