@@ -136,6 +136,14 @@ bool is_other(char32_t code) {
   return found == UTF8PROC_CATEGORY_CC || found == UTF8PROC_CATEGORY_CF || found == UTF8PROC_CATEGORY_CO;
 }
 
+bool is_cased(char32_t code) {
+  if (code < 0x80) return (code | 0x20) >= 'a' && (code | 0x20) <= 'z';
+  const utf8proc_category_t found = category(code);
+  const auto whole = static_cast<utf8proc_int32_t>(code);
+  return found == UTF8PROC_CATEGORY_LU || found == UTF8PROC_CATEGORY_LL || found == UTF8PROC_CATEGORY_LT ||
+         utf8proc_toupper(whole) != whole || utf8proc_tolower(whole) != whole;
+}
+
 void append_lower(std::string& text, char32_t code) {
   if (code == 0x130) text += "i\xcc\x87";  // the only one that becomes two
   else append(text, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code))));

@@ -41,6 +41,7 @@ bool is_numeric(char32_t code);      ///< Nd, Nl, No
 bool is_punctuation(char32_t code);  ///< P, and ASCII's symbols
 bool is_nonspacing_mark(char32_t code);
 bool is_mark(char32_t code);
+bool is_cased(char32_t code);  ///< has an upper or a lower case
 bool is_other(char32_t code);  ///< control, format, private use
 /// Appends a character in lower case, whatever stands beside it.
 void append_lower(std::string& text, char32_t code);

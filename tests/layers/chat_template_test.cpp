@@ -62,6 +62,32 @@ TEST(ChatTemplate, NamesWhatIsWrongAndWhere) {
                  "the template refuses this conversation: roles must?[2J alternate");
   EXPECT_REFUSED(render("{% if x %}"), "ends before {% endif %}");
   EXPECT_REFUSED(render("\xff"), "byte 0 isn't UTF-8");
+  EXPECT_REFUSED(render("{% break %}"), "{% break %} outside of a loop");
+  EXPECT_REFUSED(render("{% for x in [1] %}{% macro m() %}{% continue %}{% endmacro %}{% endfor %}"),
+                 "{% continue %} outside of a loop");
+  EXPECT_REFUSED(render("{{ 1 % 0.0 }}"), "a division by 0: %");
+}
+
+TEST(ChatTemplate, ShowsWhatWouldWorkAndNotAllOfWhatIsWrong) {
+  const std::string long_name(150, 'x');
+  const std::string cut = std::string(60, 'x') + "…";
+  // The lists are longer than what other files' texts are cut to.
+  EXPECT_REFUSED(render("{{ x|" + long_name + " }}"), "the filter " + cut + " isn't supported; abs, capitalize",
+                 "unique, upper are");
+  EXPECT_REFUSED(render("{{ x is " + long_name + " }}"), "the test " + cut + " isn't supported; boolean, callable",
+                 "undefined are");
+  EXPECT_REFUSED(render("{% " + long_name + " %}"), "{% " + cut + " %} isn't known; for, if, set, macro", "and raw are");
+  EXPECT_REFUSED(render("{% end" + long_name + " %}"), "{% endxxx", "… %} without its beginning");
+  EXPECT_REFUSED(render("{{ 1 " + long_name + " }}"), "not '" + cut + "'");
+  EXPECT_REFUSED(render("{{ 1 '" + std::string(60, 'a') + "é' }}"), "not '" + std::string(60, 'a') + "…'");
+  EXPECT_REFUSED(render("{{ raise_exception('" + std::string(400, 'y') + "') }}"), std::string(400, 'y'));
+  EXPECT_REFUSED(render("{{ raise_exception('y' * 2000) }}"), std::string(1000, 'y') + "…");
+}
+
+TEST(ChatTemplate, TellsTheTimeInAnyFormat) {
+  EXPECT_EQ(render("[{{ strftime_now('') }}][{{ strftime_now('%%') }}][{{ strftime_now('%Y') }}]"), "[][%][2024]");
+  EXPECT_REFUSED(render("{{ strftime_now('\\x00') }}"), "strftime_now: a format with a NUL");
+  EXPECT_REFUSED(render("{{ strftime_now('%Y' * 500) }}"), "strftime_now: a text of more than 998 bytes");
 }
 
 TEST(ChatTemplate, BoundsWhatAHostileOneMayTake) {

@@ -21,6 +21,23 @@ Value repeated(const std::string& text, std::int64_t times) {
   return result;
 }
 
+/// Returns the rest of a division, which has the divisor's sign.
+double rest_of(double one, double two) {
+  const double rest = std::fmod(one, two);
+  if (rest == 0) return std::copysign(0.0, two);
+  return (rest < 0) != (two < 0) ? rest + two : rest;
+}
+
+/// Returns a division's result without its fraction, rounded down, as CPython does: by way of the rest.
+double quotient_of(double one, double two) {
+  const double rest = std::fmod(one, two);
+  double result = (one - rest) / two;
+  if (rest != 0 && (rest < 0) != (two < 0)) result -= 1;
+  if (result == 0) return std::copysign(0.0, one / two);
+  const double down = std::floor(result);
+  return result - down > 0.5 ? down + 1 : down;
+}
+
 }  // namespace
 
 Value arithmetic(const std::string& sign, const Value& one, const Value& two) {
@@ -31,13 +48,13 @@ Value arithmetic(const std::string& sign, const Value& one, const Value& two) {
     return repeated(*one.as<std::string>(), two.whole("*"));
   if (!one.is_number() || !two.is_number()) throw Trouble{fmt::format("{} {} {} isn't supported", one.type(), sign, two.type())};
   const bool divides = sign == "/" || sign == "//" || sign == "%";
-  if (divides && two.number() == 0) throw Trouble{"a division by 0"};
+  if (divides && two.number() == 0) throw Trouble{fmt::format("a division by 0: {}", sign)};
   if (sign == "/") return one.number() / two.number();
   if (one.as<double>() != nullptr || two.as<double>() != nullptr) {
     const double a = one.number();
     const double b = two.number();
-    if (sign == "//") return std::floor(a / b);
-    if (sign == "%") return a - std::floor(a / b) * b;
+    if (sign == "//") return quotient_of(a, b);
+    if (sign == "%") return rest_of(a, b);
     return sign == "-" ? a - b : a * b;
   }
   const std::int64_t a = one.whole(sign);

@@ -31,7 +31,6 @@ Value by_method(const Value& value, const Arguments& given) {
 }
 constexpr char kUpper[] = "upper";
 constexpr char kLower[] = "lower";
-constexpr char kTitle[] = "title";
 constexpr char kCapitalize[] = "capitalize";
 constexpr char kReplace[] = "replace";
 
@@ -63,6 +62,11 @@ Value tojson(const Value& value, const Arguments& given) {
 Value length(const Value& value, const Arguments& given) {
   bind("length", given, {});
   return static_cast<std::int64_t>(value.length());
+}
+
+Value title(const Value& value, const Arguments& given) {
+  bind("title", given, {});
+  return titled(value.printed().text("title"));
 }
 
 Value or_default(const Value& value, const Arguments& given) {
@@ -316,7 +320,7 @@ const std::map<std::string, Filter, std::less<>>& filters() {
       {"map", map},
       {"upper", by_method<kUpper>},
       {"lower", by_method<kLower>},
-      {"title", by_method<kTitle>},
+      {"title", title},
       {"capitalize", by_method<kCapitalize>},
       {"replace", by_method<kReplace>},
       {"safe", [](const Value& value, const Arguments&) { return value; }},

@@ -21,6 +21,10 @@ std::vector<const Value*> bind(std::string_view what, const Arguments& arguments
 /// has and templates don't.
 std::optional<Value> method(const Value& of, std::string_view name);
 
+/// Returns a text as Jinja's filter `title` gives it, which isn't Python's title(): words begin behind blanks, "-", "(", "{", "["
+/// and "<". Throws Trouble.
+std::string titled(std::string_view text);
+
 /// Applies a filter to a value. Throws Trouble.
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments);
 /// Returns whether a test holds for a value. Throws Trouble.

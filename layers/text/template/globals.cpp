@@ -49,10 +49,13 @@ Value strftime_now(const Arguments& given, std::time_t now) {
   std::tm local{};
   ::localtime_r(&now, &local);
   std::array<char, 1000> text{};
-  const std::string& format = args[0]->text("strftime_now");
+  std::string format = args[0]->text("strftime_now");
+  if (format.find('\0') != std::string::npos) throw Trouble{"strftime_now: a format with a NUL"};
+  spend(format.size());
+  format += '.';  // so that 0 bytes mean that there is no room, not that there is nothing to tell
   const std::size_t bytes = std::strftime(text.data(), text.size(), format.c_str(), &local);
-  if (bytes == 0 && !format.empty()) throw Trouble{"strftime_now: too long a text"};
-  return std::string(text.data(), bytes);
+  if (bytes == 0) throw Trouble{fmt::format("strftime_now: a text of more than {} bytes", text.size() - 2)};
+  return std::string(text.data(), bytes - 1);
 }
 
 }  // namespace

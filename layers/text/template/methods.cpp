@@ -117,7 +117,8 @@ std::string in_case(std::string_view text, bool upper) {
       if (upper) result += c >= 'a' && c <= 'z' ? static_cast<char>(c - 0x20) : c;
       else result += c >= 'A' && c <= 'Z' ? static_cast<char>(c + 0x20) : c;
     } else if (upper) {
-      throw Trouble{"upper case of letters beyond ASCII isn't supported"};
+      if (is_cased(each.code)) throw Trouble{"upper case of letters beyond ASCII isn't supported"};
+      result += text.substr(at, each.bytes);
     } else {
       append_lower(result, each.code);
     }
@@ -137,7 +138,7 @@ std::string title(std::string_view text) {
   bool inside = false;
   for (std::size_t at = 0; at < text.size();) {
     const auto [code, bytes] = character_at(text, at);
-    const bool letter = bytes > 1 ? is_word(code) : (code | 0x20) >= 'a' && (code | 0x20) <= 'z';
+    const bool letter = is_cased(code);
     result += in_case(text.substr(at, bytes), letter && !inside);
     inside = letter;
     at += bytes;
@@ -249,6 +250,25 @@ Value characters_by(std::string_view text, std::int64_t from, std::int64_t by, s
 }
 
 }  // namespace
+
+std::string titled(std::string_view text) {
+  constexpr std::string_view kBefore = "-({[<";
+  std::string result;
+  spend(4 * text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = at;
+    const auto begins = [&] {
+      return is_blank(character_at(text, end).code) || kBefore.find(text[end]) != std::string_view::npos;
+    };
+    while (end < text.size() && begins()) end += character_at(text, end).bytes;
+    result += text.substr(at, end - at);
+    at = end;
+    while (end < text.size() && !begins()) end += character_at(text, end).bytes;
+    result += capitalized(text.substr(at, end - at));
+    at = end;
+  }
+  return result;
+}
 
 std::vector<const Value*> bind(std::string_view what, const Arguments& arguments,
                                std::initializer_list<std::string_view> parameters) {
