@@ -122,7 +122,7 @@ std::vector<Layout> layouts() {
           Layout::parse("tp=2,tsp=2")};
 }
 
-/// Holds cases "family:variant:version of transformers" against PyTorch.
+/// Holds cases of torch_family_cases.py against PyTorch.
 void expect_family(const std::string& cases) {
   const TemporaryDirectory directory;
   Process script({"/usr/bin/python3", TSP_ORACLE_DIR "/torch_family_cases.py", cases, directory.path("cases")});
@@ -157,9 +157,9 @@ void expect_family(const std::string& cases) {
   EXPECT_GE(number, layouts().size());
 }
 
-TEST(Families, LlamaWithScaledRotaryPositions) { expect_family("llama:plain,llama:llama3,llama:linear:5"); }
+TEST(Families, LlamaWithScaledRotaryPositions) { expect_family("llama:plain,llama:llama3:5:untied,llama:linear:5"); }
 TEST(Families, Qwen2) { expect_family("qwen2:plain,qwen2:untied:5"); }
-TEST(Families, Qwen3) { expect_family("qwen3:plain,qwen3:plain:5"); }
+TEST(Families, Qwen3) { expect_family("qwen3:plain,qwen3:plain:5:untied"); }
 TEST(Families, MistralWithoutAWindow) { expect_family("mistral:plain"); }
 
 }  // namespace

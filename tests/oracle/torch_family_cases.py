@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 """Model folders as the hub has them (hub_folder.py), with what families/families.py says of them in f64.
 
-  torch_family_cases.py FAMILY[:VARIANT[:VERSION]][,...] FOLDER
+  torch_family_cases.py FAMILY[:VARIANT[:VERSION[:untied]]][,...] FOLDER
 
-VERSION is that of transformers whose config.json it is, 4 or 5. FOLDER/FAMILY-VARIANT-VERSION are model folders of tiny models, with
+VERSION is that of transformers whose config.json it is, 4 or 5. untied: the head isn't the embedding, with which a tiny model would
+say the last token again and again. FOLDER/FAMILY-VARIANT-VERSION are model folders of tiny models, with
   case.json             batch, sequence, ids [B][S], labels [B][S] (-1: none), steps (the loss before each of some steps of AdamW and
                         after the last, with the defaults of `tsprun train` but no clipping), prompt (ids), greedy (the ids that follow)
   expected.safetensors  logits [B, S, V], grad.<parameter name> of the loss, after.<parameter name> after the steps; F64
@@ -20,8 +21,9 @@ import torch
 BATCH, SEQUENCE, STEPS, GREEDY = 2, 11, 3, 6
 
 
-def write_case(folder, kind, variant, version):
-    hub_folder.write_folder(folder, kind, hub_folder.fields_of(kind, "tiny", variant or None), "f64", transformers=version,
+def write_case(folder, kind, variant, version, untied):
+    changes = {"tie_word_embeddings": False} if untied else {}
+    hub_folder.write_folder(folder, kind, hub_folder.fields_of(kind, "tiny", variant or None, changes), "f64", transformers=version,
                             shard_bytes=20000)
     model, weights = families.load(folder)
     ids, labels = families.draw(model.c.vocab_size, f"{BATCH},{SEQUENCE},7")
@@ -38,8 +40,8 @@ def write_case(folder, kind, variant, version):
 def main():
     torch.set_num_threads(1)
     for case in sys.argv[1].split(","):
-        kind, variant, version = case.split(":") + ["", "4"][case.count(":"):]
-        write_case(pathlib.Path(sys.argv[2]) / f"{kind}-{variant}-{version}", kind, variant, int(version))
+        kind, variant, version, untied = case.split(":") + ["", "4", ""][case.count(":"):]
+        write_case(pathlib.Path(sys.argv[2]) / f"{kind}-{variant}-{version}", kind, variant, int(version), bool(untied))
 
 
 if __name__ == "__main__":
