@@ -9,7 +9,7 @@
 #include "layers/io/data.h"
 #include "layers/model/model.h"
 #include "layers/parameters/model_folder.h"
-#include "layers/parameters/parameters.h"
+#include "layers/parameters/place.h"
 #include "layers/theory/layouts.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
@@ -150,7 +150,7 @@ Holdings holdings(const theory::MeshSetting& mesh, int rank, ModelUse use) {
   result.parameters = elements * element;
   if (use == ModelUse::inference) return result;
   result.gradients = elements * sum;
-  result.optimizer = elements * sum * static_cast<double>(theory::optimizer_states(mesh.setting.bytes));
+  result.optimizer = elements * sum * static_cast<double>(optimizer_states(mesh.setting.bytes));
   result.activations = static_cast<double>(theory::activation_bytes(mesh, place, 0));
   return result;
 }

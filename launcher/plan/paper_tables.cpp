@@ -5,6 +5,7 @@
 #include "launcher/plan/paper_figures.h"
 #include "launcher/table.h"
 #include "layers/layout/check_layout.h"
+#include "layers/parameters/place.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/layouts.h"
@@ -104,7 +105,7 @@ paper::Symbols paper_symbols(const Setting& setting, const Layout& layout) {
   symbols.Sigma = symbols.D / symbols.T;
   symbols.beta_P = real(setting.bytes.element);
   symbols.beta_g = symbols.beta_P;
-  symbols.n_o = real(theory::optimizer_states(setting.bytes));
+  symbols.n_o = real(optimizer_states(setting.bytes));
   symbols.beta_o = real(setting.bytes.accumulated);
   return symbols;
 }

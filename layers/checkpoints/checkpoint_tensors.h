@@ -23,7 +23,7 @@ inline std::vector<CheckpointTensors> checkpoint_tensors(DType dtype) {
   std::vector<CheckpointTensors> tensors = {{"model.safetensors", dtype, &ParameterPart::value},
                                             {"optimizer.m.safetensors", sums, &ParameterPart::m},
                                             {"optimizer.v.safetensors", sums, &ParameterPart::v}};
-  if (sums != dtype) tensors.push_back({"optimizer.master.safetensors", sums, &ParameterPart::master});
+  if (keeps_master(dtype)) tensors.push_back({"optimizer.master.safetensors", sums, &ParameterPart::master});
   return tensors;
 }
 

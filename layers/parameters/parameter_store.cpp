@@ -89,7 +89,7 @@ ParameterStore::ParameterStore(Rank& rank, DType dtype, const std::vector<PackPl
     gradients_ = rank.tensor(Category::gradients, sums, {total}, "gradients");
     m_ = rank.tensor(Category::optimizer, sums, {total}, "first moments");
     v_ = rank.tensor(Category::optimizer, sums, {total}, "second moments");
-    if (sums != dtype) master_ = rank.tensor(Category::optimizer, sums, {total}, "master weights");
+    if (keeps_master(dtype)) master_ = rank.tensor(Category::optimizer, sums, {total}, "master weights");
   }
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     ParameterPart& part = parts_[i];

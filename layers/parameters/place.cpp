@@ -36,6 +36,17 @@ std::size_t pack_rows(const PackPlan& plan) {
   return rows;
 }
 
+CategoryBytes held_bytes(std::uint64_t elements, const ElementBytes& bytes, bool training) {
+  CategoryBytes held;
+  held[Category::parameters] = elements * bytes.element;
+  if (training) {
+    held[Category::gradients] = elements * bytes.accumulated;
+    held[Category::optimizer] = elements * bytes.accumulated * optimizer_states(bytes);
+  }
+  for (const std::uint64_t each : held.of) held.total += each;
+  return held;
+}
+
 // --- what follows from the layout alone ----------------------------------------------------------------------------------------
 
 SummedOver summed_over(const Layout& layout, PackKind pack) {

@@ -1,6 +1,6 @@
 // Where parameters live: what a rank holds of each, in which pack, who else has the same, who counts and writes it, over which
-// ranks its gradients are summed, its fresh values and its decay. All of it is a pure function of model, layout and rank, which
-// schedules, checkpoints, forecasts and tests ask.
+// ranks its gradients are summed, its fresh values, its decay and its optimizer states. All of it is a pure function of model,
+// layout and rank, which schedules, checkpoints, forecasts and tests ask.
 //
 // A role says once what a parameter is cut by; an axis says which of that it cuts (layers/layout/axes.h):
 //
@@ -22,8 +22,10 @@
 #include "layers/io/safetensors.h"
 #include "layers/layout/heads.h"
 #include "layers/layout/layout.h"
+#include "layers/layout/setting.h"
 #include "layers/layout/slice.h"
 #include "layers/parameters/parameters.h"
+#include "tsprun/memory.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +42,9 @@ enum class PackKind : std::uint8_t {
   replicated,  ///< norms of layer 0, …, last biases, final norm, learned positions, of width h
   embedding,   ///< rows of the vocabulary, of width h
   head,        ///< the same; models with a tied embedding have none
-  biases       ///< of W_Q, W_K, W_V and W_1, of width 1; only models that have such biases have it
+  /// Biases of W_Q, W_K, W_V and W_1 and norms of q's and k's heads, of width 1: whole on every rank, which computes with them
+  /// for its heads and rows. Only models that have such vectors have it.
+  biases
 };
 
 /// Parts of an attention pack in the order in which they lie. K and V are first and W_Oᵀ is last, so that {K, V}, {K, V, Q}, {Q,
@@ -72,8 +76,7 @@ struct RoleTraits {
   PackKind pack;
   std::size_t order;  ///< among the parts of a layer's pack; of `projections` that of the first part, W_Q's
   CutBy cut_by;
-  bool inputs = false;      ///< the dim of the inputs is cut, not that of the outputs
-  bool held_whole = false;  ///< ranks compute with what they would have of a cut, but hold all of it
+  bool inputs = false;  ///< the dim of the inputs is cut, not that of the outputs
   Fresh fresh = Fresh::normal;
 
   /// Returns whether weight decay applies: to matrices.
@@ -91,25 +94,25 @@ constexpr RoleTraits traits_of(ParameterRole role) {
     case ParameterRole::key: return {attention, kPartK, CutBy::kv_heads};
     case ParameterRole::value: return {attention, kPartV, CutBy::kv_heads};
     case ParameterRole::query_key_value: return {attention, kPartQ, CutBy::projections};
-    case ParameterRole::output: return {attention, kPartO, CutBy::query_heads, true, false, Fresh::normal_by_depth};
+    case ParameterRole::output: return {attention, kPartO, CutBy::query_heads, true, Fresh::normal_by_depth};
     case ParameterRole::gate: return {mlp, kPartGate, CutBy::mlp_rows};
     case ParameterRole::up: return {mlp, kPartUp, CutBy::mlp_rows};
-    case ParameterRole::down: return {mlp, kPartDown, CutBy::mlp_rows, true, false, Fresh::normal_by_depth};
-    case ParameterRole::query_bias: return {biases, 0, CutBy::query_heads, false, true, Fresh::zeros};
+    case ParameterRole::down: return {mlp, kPartDown, CutBy::mlp_rows, true, Fresh::normal_by_depth};
+    case ParameterRole::query_bias: return {biases, 0, CutBy::query_heads, false, Fresh::zeros};
     case ParameterRole::key_bias:
-    case ParameterRole::value_bias: return {biases, 0, CutBy::kv_heads, false, true, Fresh::zeros};
+    case ParameterRole::value_bias: return {biases, 0, CutBy::kv_heads, false, Fresh::zeros};
     case ParameterRole::query_norm:
-    case ParameterRole::key_norm: return {biases, 0, CutBy::nothing, false, false, Fresh::ones};
-    case ParameterRole::query_key_value_bias: return {biases, 0, CutBy::projections, false, true, Fresh::zeros};
-    case ParameterRole::up_bias: return {biases, 0, CutBy::mlp_rows, false, true, Fresh::zeros};
+    case ParameterRole::key_norm: return {biases, 0, CutBy::nothing, false, Fresh::ones};
+    case ParameterRole::query_key_value_bias: return {biases, 0, CutBy::projections, false, Fresh::zeros};
+    case ParameterRole::up_bias: return {biases, 0, CutBy::mlp_rows, false, Fresh::zeros};
     case ParameterRole::attention_norm:
     case ParameterRole::mlp_norm:
-    case ParameterRole::final_norm: return {replicated, 0, CutBy::nothing, false, false, Fresh::ones};
+    case ParameterRole::final_norm: return {replicated, 0, CutBy::nothing, false, Fresh::ones};
     case ParameterRole::attention_norm_bias:
     case ParameterRole::mlp_norm_bias:
     case ParameterRole::final_norm_bias:
     case ParameterRole::output_bias:
-    case ParameterRole::down_bias: return {replicated, 0, CutBy::nothing, false, false, Fresh::zeros};
+    case ParameterRole::down_bias: return {replicated, 0, CutBy::nothing, false, Fresh::zeros};
   }
   throw std::logic_error("a parameter without a role");
 }
@@ -133,6 +136,15 @@ struct PackPlan {
 
 /// Returns the number of rows of all parts.
 std::size_t pack_rows(const PackPlan& plan);
+
+/// Returns the number of optimizer states per parameter, which have the type of sums: two moments, and a master copy where
+/// parameters have fewer bytes than sums (bf16).
+constexpr std::uint64_t optimizer_states(const ElementBytes& bytes) { return bytes.element < bytes.accumulated ? 3 : 2; }
+/// Returns whether there is a master copy.
+constexpr bool keeps_master(DType dtype) { return optimizer_states(ElementBytes::of(dtype)) > 2; }
+/// Returns the bytes of so many elements that a rank holds: parameters, and in training their gradients and optimizer states.
+/// `total` is their sum.
+CategoryBytes held_bytes(std::uint64_t elements, const ElementBytes& bytes, bool training);
 
 /// The ranks over which a pack's gradients are summed, one group after another. Groups of one rank are listed, too.
 struct SummedOver {

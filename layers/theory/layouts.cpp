@@ -39,8 +39,6 @@ RankParameters held(const MeshSetting& of, MeshPlace place) {
           .norms = rank.elements(PackKind::replicated) + rank.elements(PackKind::biases)};
 }
 
-std::uint64_t optimizer_states(const ElementBytes& bytes) { return bytes.element < bytes.accumulated ? 3 : 2; }
-
 std::size_t kv_heads_read(const ModelConfig& model, const BlockSlice& slice, int part, int parts) {
   const HeadRange own = HeadCut(slice.queries.count, slice.queries.count, parts).query_heads(part);
   const std::size_t g = model.heads_per_kv_head();
@@ -104,14 +102,9 @@ std::uint64_t activation_bytes(const MeshSetting& of, MeshPlace place, std::uint
 }
 
 CategoryBytes certain(const MeshSetting& of, MeshPlace place, std::uint64_t id_bytes) {
-  const auto& [element, accumulated, lse] = of.setting.bytes;
-  const std::uint64_t elements = held(of, place).total();
-  CategoryBytes bytes;
-  bytes[Category::parameters] = elements * element;
-  bytes[Category::gradients] = elements * accumulated;
-  bytes[Category::optimizer] = elements * accumulated * optimizer_states(of.setting.bytes);
+  CategoryBytes bytes = held_bytes(held(of, place).total(), of.setting.bytes, true);
   bytes[Category::activations] = activation_bytes(of, place, id_bytes);
-  for (const std::uint64_t each : bytes.of) bytes.total += each;
+  bytes.total += bytes[Category::activations];
   return bytes;
 }
 

@@ -47,10 +47,6 @@ struct RankParameters {
 /// Returns the parameters that the rank at `place` holds.
 RankParameters held(const MeshSetting& of, MeshPlace place);
 
-/// Returns the number of optimizer states per parameter: two, or three with the master copy that is kept where parameters have
-/// fewer bytes than sums (bf16).
-std::uint64_t optimizer_states(const ElementBytes& bytes);
-
 /// Returns how many K/V heads are read by part `part` of a slice's query heads, which are cut evenly into `parts`.
 std::size_t kv_heads_read(const ModelConfig& model, const BlockSlice& slice, int part, int parts);
 
