@@ -7,8 +7,9 @@
 #                          release tests that multiply matrices, by OpenBLAS; clang, the release build by clang++; arm, cross-built
 #                          for aarch64 and run under qemu-user: the tests of transport, most of core, and a training on four ranks
 #
-# For time, --full leaves out the longest runs in the laboratory (label soak), and under the sanitizers what tests/long.cmake names and
-# comparisons with PyTorch. Its tidy doesn't read the tests, which the sanitizers' builds compile with clang++'s warnings, and of the
+# For time, --full leaves out the longest runs in the laboratory (label soak), under the sanitizers what tests/long.cmake names and
+# comparisons with PyTorch, and under ThreadSanitizer the tests of layers, whose ranks meet in core's collectives alone. Its tidy doesn't
+# read the tests, which the sanitizers' builds compile with clang++'s warnings, and of the
 # other sources only what changed since the commit in .ci/tidy-base, and what includes it. Parts that are named are whole; tidy then moves
 # that commit. Nor is clang in --full, since tidy reads the sources with that build's flags, nor, again for time, openblas and arm.
 # A part that fails doesn't keep the others from running; what its failed tests printed stands once more at the end. The last line says
@@ -21,6 +22,8 @@ full=(release asan tsan fuzz format tidy)
 chosen=("$@")
 soaks=()
 left_out=slow
+raced='.'
+raced_programs=(threaded_tests)
 untidied='^$'
 tidied=
 # Tests that multiply matrices, in their process or by jobs that they start.
@@ -30,6 +33,8 @@ if [ "$*" = --full ]; then
   chosen=("${full[@]}")
   soaks=(-LE soak)
   left_out="slow|long|torch"
+  raced='^(transport|core|house)\.'
+  raced_programs=(transport_tests core_tests)
   untidied=/database/tests/
   tidied=$(cat "$root/.ci/tidy-base")
 fi
@@ -83,7 +88,10 @@ part() {
 build_and_test() {
   local preset=$1 wrap=() targets=()
   shift
-  case $preset in release | asan) targets=(test_programs) ;; esac
+  case $preset in
+    release | asan) targets=(test_programs) ;;
+    tsan) targets=("${raced_programs[@]}") ;;
+  esac
   # ThreadSanitizer of these compilers can't map its shadow where the kernel randomises addresses by more than 28 bits.
   if [ "$preset" = tsan ] && [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ]; then wrap=(setarch -R); fi
   build_preset "$preset" "${targets[@]}" || return 1
@@ -154,7 +162,7 @@ run_part() {
     release) part "release, all tests" build_and_test release "${soaks[@]}" ;;
     openblas) TSP_GEMM=openblas part "openblas: matrix products by OpenBLAS" build_and_test release -LE "slow|torch" -R "$products" ;;
     asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE "$left_out" ;;
-    tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE "$left_out" ;;
+    tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE "$left_out" -R "$raced" ;;
     clang) part "clang: release by clang++" build_and_test clang -LE "slow|rdma" ;;
     arm) part "arm: cross-built for aarch64, under qemu-user" test_arm ;;
     fuzz) part "fuzz: each target for 30 s" fuzz ;;
