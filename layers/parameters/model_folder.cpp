@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <set>
+#include <utility>
 
 namespace tsprun::detail {
 
@@ -72,6 +74,19 @@ std::string name_in_model(std::string_view stored) {
   }
   const auto headless = std::ranges::find_if(model_types(), [&](const ModelType& type) { return is_part(type, name); });
   return headless == model_types().end() ? name : std::string(headless->prefix) + name;
+}
+
+/// Returns whether these are all of a model whose head is its embedding.
+bool are_tied(std::span<const Parameter> parameters) {
+  const auto has = [&](ParameterRole role) { return std::ranges::find(parameters, role, &Parameter::role) != parameters.end(); };
+  return has(ParameterRole::embedding) && has(ParameterRole::final_norm) && !has(ParameterRole::head);
+}
+
+/// Returns the names of heads in all families.
+std::set<std::string_view> head_names() {
+  std::set<std::string_view> names;
+  for (const ModelType& type : model_types()) names.insert(type.weight(ParameterRole::head));
+  return names;
 }
 
 /// Returns whether a tensor is one that files of some family hold and nothing needs.
@@ -147,6 +162,36 @@ void ModelFolder::use_names_of_the_model() {
   where_ = std::move(names);
 }
 
+bool ModelFolder::hold_the_same(std::string_view one, std::string_view other) const {
+  const safetensors::TensorInfo& a = *find(one);
+  const safetensors::TensorInfo& b = *find(other);
+  if (a.shape != b.shape) return false;
+  constexpr std::size_t kPiece = std::size_t{1} << 17;  // elements
+  const std::size_t columns = a.columns();
+  const std::size_t rows = std::max<std::size_t>(kPiece / std::max<std::size_t>(columns, 1), 1);
+  std::vector<double> of_one;
+  std::vector<double> of_other;
+  for (std::size_t row = 0; row < a.rows(); row += rows) {
+    const safetensors::Rectangle block{row, std::min(rows, a.rows() - row), 0, columns};
+    for (const auto& [name, values] : {std::pair{one, &of_one}, {other, &of_other}}) {
+      values->resize(block.rows * columns);
+      read(name, block, std::span(*values));
+    }
+    if (std::memcmp(of_one.data(), of_other.data(), of_one.size() * sizeof(double)) != 0) return false;
+  }
+  return true;
+}
+
+void ModelFolder::check_tied(std::span<const Parameter> parameters) const {
+  const std::string_view embedding = std::ranges::find(parameters, ParameterRole::embedding, &Parameter::role)->name;
+  for (const std::string_view head : head_names()) {
+    if (find(head) == nullptr || hold_the_same(embedding, head)) continue;
+    throw Error(Cause::refused, fmt::format("{}: tensor \"{}\" isn't the embedding \"{}\", but the config ties them; try "
+                                            "\"tie_word_embeddings\": false in the config, or leave the tensor out of the file",
+                                            path_.string(), head, embedding));
+  }
+}
+
 std::string ModelFolder::check(std::span<const Parameter> parameters) const {
   std::set<std::string_view> wanted;
   for (const Parameter& parameter : parameters) {
@@ -161,11 +206,13 @@ std::string ModelFolder::check(std::span<const Parameter> parameters) const {
     const Place& place = place_of(parameter.name);
     file_of(place).require(place.stored, parameter.shape);
   }
+  const bool tied = are_tied(parameters);
+  if (tied) check_tied(parameters);
   constexpr std::size_t kMostNamed = 3;
   std::size_t unused = 0;
   std::string named;
   for (const auto& [name, place] : where_) {
-    if (wanted.contains(name) || is_harmless(name)) continue;
+    if (wanted.contains(name) || is_harmless(name) || (tied && head_names().contains(name))) continue;
     if (name.ends_with(".bias")) {
       throw Error(Cause::refused,
                   fmt::format("{}: tensor \"{}\": biases aren't supported", file_of(place).path().string(), shown(place.stored)));

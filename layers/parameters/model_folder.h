@@ -24,8 +24,9 @@ class ModelFolder {
   explicit ModelFolder(const std::filesystem::path& folder_or_file);
 
   /// Checks that every parameter is present, in its shape and with a readable element type, and that no other tensor would change
-  /// the computation (biases). Throws Error(refused). Returns a line that names tensors that are ignored, the first of
-  /// them if they are many; empty: there are none. The caller prints it once.
+  /// the computation (biases; a head that isn't the embedding that a tied model has instead: both are read). Throws
+  /// Error(refused). Returns a line that names tensors that are ignored, the first of them if they are many; empty: there are
+  /// none. The caller prints it once.
   std::string check(std::span<const Parameter> parameters) const;
 
   /// Reads a block of a tensor into contiguous memory, converted to into.dtype. Throws Error(refused).
@@ -45,6 +46,8 @@ class ModelFolder {
     std::string stored;  // the tensor's name in that file
   };
   void use_names_of_the_model();
+  void check_tied(std::span<const Parameter> parameters) const;
+  bool hold_the_same(std::string_view one, std::string_view other) const;
   const Place& place_of(std::string_view name) const;
   const safetensors::File& file_of(const Place& place) const { return files_[place.file]; }
 

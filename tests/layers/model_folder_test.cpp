@@ -22,15 +22,16 @@ ModelConfig tiny() {
 }
 
 /// Writes parameters [first, end) of the model, every element its index in the tensor plus 1000 × the parameter's number.
-void write_shard(const std::filesystem::path& path, const std::vector<Parameter>& parameters, std::size_t first,
-                 std::size_t end) {
+void write_shard(const std::filesystem::path& path, const std::vector<Parameter>& parameters, std::size_t first, std::size_t end,
+                 bool tied = false) {
   std::vector<safetensors::PlannedTensor> planned;
   for (std::size_t i = first; i < end; ++i) planned.push_back({parameters[i].name, DType::f32, parameters[i].shape});
   const safetensors::Plan plan(planned);
   safetensors::Writer writer = safetensors::Writer::create(path, plan);
   for (std::size_t i = first; i < end; ++i) {
     std::vector<float> values(parameters[i].elements());
-    for (std::size_t j = 0; j < values.size(); ++j) values[j] = static_cast<float>(1000 * i + j);
+    const std::size_t like = tied && parameters[i].role == ParameterRole::head ? 0 : i;
+    for (std::size_t j = 0; j < values.size(); ++j) values[j] = static_cast<float>(1000 * like + j);
     writer.write(parameters[i].name, std::span(values));
   }
   writer.publish();
@@ -120,11 +121,13 @@ TEST(ModelFolder, AreHeldAgainstTheModel) {
   deeper.layers = 2;
   EXPECT_REFUSED(weights.check(model_parameters(deeper)), "model.layers.1", "is missing");
 
-  // A tied model ignores a head in the file, and says so.
+  // A tied model's head is the embedding: another one is refused.
   ModelConfig tied = tiny();
   tied.tied_embeddings = true;
-  const std::string unused = weights.check(model_parameters(tied));
-  EXPECT_NE(unused.find("tensor \"lm_head.weight\" is no part"), std::string::npos) << unused;
+  EXPECT_REFUSED(weights.check(model_parameters(tied)), "\"lm_head.weight\" isn't the embedding", "tie_word_embeddings");
+  const test::TemporaryFolder both;
+  write_shard(both / "model.safetensors", parameters, 0, parameters.size(), true);
+  EXPECT_EQ(ModelFolder(both.path()).check(model_parameters(tied)), "");
   // Of many the first are named: a block uses few of a model's tensors.
   const std::string many = weights.check(std::span(parameters).first(1));
   EXPECT_EQ(std::ranges::count(many, '"'), 6) << many;
