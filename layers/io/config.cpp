@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iterator>
 #include <optional>
 
@@ -24,7 +25,8 @@ constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
 // Restricted fields of all types.
 constexpr std::string_view kFalse[] = {"is_encoder_decoder", "add_cross_attention", "use_sliding_window", "use_mrope"};
 constexpr std::string_view kAbsent[] = {"quantization_config"};
-constexpr RestrictedFields kRestricted[] = {{"[false]", kFalse}, {"[]", kAbsent}};
+constexpr std::string_view kTrue[] = {"is_causal"};
+constexpr RestrictedFields kRestricted[] = {{"[false]", kFalse}, {"[]", kAbsent}, {"[true]", kTrue}};
 
 /// Fields of all types that don't influence what is computed.
 constexpr std::string_view kIgnored[] = {"_name_or_path",
@@ -180,6 +182,13 @@ void check_config(const ModelConfig& config, const std::string& where) {
   }
   if (config.rotary_positions() && config.head_dim % 2 != 0) {
     refuse(names.head_dim, fmt::format("expected an even number (rotary embedding turns pairs), found {}", config.head_dim));
+  }
+  // The largest is that of the first pair or of the last.
+  for (const std::size_t pair : {std::size_t{0}, config.head_dim / 2 - 1}) {
+    if (!config.rotary_positions() ||
+        std::isfinite(rope_frequency(config.rope_theta, config.rope_scaling, config.head_dim, pair)))
+      continue;
+    refuse("rope_theta", fmt::format("expected a base and a scaling with finite frequencies, found {}", config.rope_theta));
   }
   // Every count of elements or bytes anywhere must fit into 64 bits with room to spare.
   constexpr double kMaxElements = 0x1p48;

@@ -87,18 +87,19 @@ std::string_view object_with(const json& object, std::string_view inner) {
 
 }  // namespace
 
+double rope_frequency(double theta, const RopeScaling& scaling, std::size_t head_dim, std::size_t pair) {
+  const double frequency = std::pow(theta, -2 * static_cast<double>(pair) / static_cast<double>(head_dim));
+  if (scaling.kind == RopeKind::linear) return frequency / scaling.factor;
+  if (scaling.kind != RopeKind::llama3) return frequency;
+  const double waves = static_cast<double>(scaling.original_positions) * frequency / (2 * std::numbers::pi);
+  const double low = scaling.low_frequency_factor;
+  const double kept = std::clamp((waves - low) / (scaling.high_frequency_factor - low), 0.0, 1.0);
+  return (1 - kept) * frequency / scaling.factor + kept * frequency;
+}
+
 std::vector<double> rope_frequencies(double theta, const RopeScaling& scaling, std::size_t head_dim) {
   std::vector<double> frequencies(head_dim / 2);
-  for (std::size_t i = 0; i < frequencies.size(); ++i) {
-    double& frequency = frequencies[i];
-    frequency = std::pow(theta, -2 * static_cast<double>(i) / static_cast<double>(head_dim));
-    if (scaling.kind == RopeKind::linear) frequency /= scaling.factor;
-    if (scaling.kind != RopeKind::llama3) continue;
-    const double waves = static_cast<double>(scaling.original_positions) * frequency / (2 * std::numbers::pi);
-    const double low = scaling.low_frequency_factor;
-    const double kept = std::clamp((waves - low) / (scaling.high_frequency_factor - low), 0.0, 1.0);
-    frequency = (1 - kept) * frequency / scaling.factor + kept * frequency;
-  }
+  for (std::size_t i = 0; i < frequencies.size(); ++i) frequencies[i] = rope_frequency(theta, scaling, head_dim, i);
   return frequencies;
 }
 
@@ -112,12 +113,13 @@ RopeFields read_rope(ConfigFields& fields) {
     if (!object->is_object()) fields.refuse(field, "null or an object");
     ConfigFields inner(*object, fields.where(), fmt::format("{}.", field));
     const RopeScaling scaling = read_scaling(inner, *object);
-    if (scaling != RopeScaling()) {
-      if (rope.scaling != RopeScaling() && scaling != rope.scaling)
-        fields.refuse(field, fmt::format("the same as {}", scaling_said_by));
-      rope.scaling = scaling;
-      scaling_said_by = field;
-    }
+    // Which of two objects counts depends on transformers' version.
+    if (!scaling_said_by.empty() && scaling != rope.scaling) fields.refuse(field, fmt::format("the same as {}", scaling_said_by));
+    rope.scaling = scaling;
+    scaling_said_by = field;
+    const json* original = fields.find("original_max_position_embeddings");
+    if (scaling.kind == RopeKind::llama3 && original != nullptr && *original != scaling.original_positions)
+      fields.refuse("original_max_position_embeddings", fmt::format("{} as {} says", scaling.original_positions, field));
     const double theta = inner.positive("rope_theta", rope.theta);
     if (!theta_said_by.empty() && theta != rope.theta)
       inner.refuse("rope_theta", fmt::format("{} as {} says", rope.theta, theta_said_by));

@@ -27,8 +27,9 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-/// Returns the angle by which a token's position turns each of a head's d/2 pairs, as transformers' modeling_rope_utils.py has
-/// it, in f64.
+/// Returns the angle by which a token's position turns one of a head's d/2 pairs, as transformers' modeling_rope_utils.py has it.
+double rope_frequency(double theta, const RopeScaling& scaling, std::size_t head_dim, std::size_t pair);
+/// Returns those of all pairs.
 std::vector<double> rope_frequencies(double theta, const RopeScaling& scaling, std::size_t head_dim);
 
 /// Base and scaling of rotary positions.

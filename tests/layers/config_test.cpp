@@ -274,6 +274,14 @@ TEST(RopeScaling, RefusesWhatIsMissingOrContradictsItself) {
   json twice = with("rope_scaling", llama3_scaling());
   twice["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 2.0}};
   EXPECT_REFUSED(parse(twice), "\"rope_parameters\"", "the same as rope_scaling");
+  twice["rope_scaling"] = {{"rope_type", "default"}};
+  EXPECT_REFUSED(parse(twice), "\"rope_parameters\"", "the same as rope_scaling");
+  json outside = with("rope_scaling", llama3_scaling());
+  outside["original_max_position_embeddings"] = 4096;
+  EXPECT_REFUSED(parse(outside), "original_max_position_embeddings", "8192 as rope_scaling says");
+  EXPECT_REFUSED(parse(with("rope_scaling", {{"rope_type", "linear"}, {"factor", 5e-324}})), "rope_theta", "finite frequencies");
+  EXPECT_REFUSED(parse(with("is_causal", false)), "is_causal");
+  EXPECT_NO_THROW(parse(with("is_causal", true)));
 }
 
 // By hand, for theta 16 and 4 pairs: waves of 2π, 4π, 8π and 16π tokens, of an original context of 32π.

@@ -22,9 +22,10 @@ constexpr ConfigNames kLlamaFields = {.hidden = "hidden_size",
 
 constexpr ActivationName kLlamaActivations[] = {{"silu", Mlp::swiglu}, {"swish", Mlp::swiglu}};
 
-constexpr std::string_view kLlamaFalse[] = {"attention_bias", "mlp_bias", "bias",          "use_bias", "qkv_bias",
-                                            "use_qk_norm",    "qk_norm",  "parallel_attn", "alibi",    "use_parallel_residual",
-                                            "lm_head_bias"};
+constexpr std::string_view kLlamaFalse[] = {
+    "attention_bias", "mlp_bias",        "bias",          "use_bias", "qkv_bias",
+    "use_qk_norm",    "qk_norm",         "parallel_attn", "alibi",    "use_parallel_residual",
+    "lm_head_bias",   "rope_interleaved"};
 constexpr std::string_view kLlamaAbsent[] = {
     "attn_logit_softcapping", "final_logit_softcapping", "attention_multiplier", "query_pre_attn_scalar", "clip_qkv",
     "no_rope_layers",         "attention_chunk_size"};
@@ -36,7 +37,7 @@ constexpr std::string_view kLlamaOne[] = {"partial_rotary_factor", "logits_scali
 constexpr RestrictedFields kLlamaRestricted[] = {
     {"[false]", kLlamaFalse}, {"[]", kLlamaAbsent}, {"[0]", kLlamaZero}, {"[1]", kLlamaOne}};
 
-constexpr std::string_view kLlamaIgnored[] = {"pretraining_tp", "max_window_layers"};
+constexpr std::string_view kLlamaIgnored[] = {"pretraining_tp", "max_window_layers", "is_llama_config"};
 
 constexpr WeightName kLlamaWeights[] = {{ParameterRole::embedding, "model.embed_tokens.weight"},
                                         {ParameterRole::attention_norm, "model.layers.{}.input_layernorm.weight"},
