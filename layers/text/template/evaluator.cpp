@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -347,10 +348,10 @@ class Evaluator {
       bool holds = false;
       if (sign == "==") holds = left == right;
       else if (sign == "!=") holds = !(left == right);
-      else if (sign == "<") holds = left.order(right) < 0;
-      else if (sign == ">") holds = left.order(right) > 0;
-      else if (sign == "<=") holds = left.order(right) <= 0;
-      else if (sign == ">=") holds = left.order(right) >= 0;
+      else if (sign == "<") holds = std::is_lt(left.order(right));
+      else if (sign == ">") holds = std::is_gt(left.order(right));
+      else if (sign == "<=") holds = std::is_lteq(left.order(right));
+      else if (sign == ">=") holds = std::is_gteq(left.order(right));
       else holds = contains(right, left) == (sign == "in");
       if (!holds) return false;
       left = std::move(right);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 #include <functional>
 #include <map>
 #include <optional>
@@ -129,7 +130,7 @@ Value without_fraction(double number) {
 }
 Value whole(const Value& value, const Arguments& given) {
   const auto args = bind("int", given, {"default"});
-  const Value usual = args[0] == nullptr ? Value(std::int64_t{0}) : *args[0];
+  Value usual = args[0] == nullptr ? Value(std::int64_t{0}) : *args[0];
   if (const double* number = value.as<double>()) return std::isnan(*number) ? usual : without_fraction(*number);
   if (value.is_number()) return value.whole("int");
   if (const auto* text = value.as<std::string>()) {
@@ -185,7 +186,7 @@ void sort_by(std::vector<Value>& values, bool by_case, bool reversed, const std:
   // Found out first: a comparison that throws within a sort would leave it halfway.
   for (std::size_t i = 1; i < pairs.size(); ++i) static_cast<void>(pairs[0].first.order(pairs[i].first));
   std::ranges::stable_sort(pairs, [&](const auto& one, const auto& two) {
-    return reversed ? two.first.order(one.first) < 0 : one.first.order(two.first) < 0;
+    return std::is_lt(reversed ? two.first.order(one.first) : one.first.order(two.first));
   });
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = pairs[i].second;
 }
@@ -340,9 +341,11 @@ bool is_odd(const Value& value) { return value.whole("the test odd") % 2 != 0; }
 
 const std::map<std::string, Test, std::less<>>& tests() {
   constexpr Test kEqual = [](const Value& value, const Arguments& given) { return value == only("equalto", given); };
-  constexpr Test kLess = [](const Value& value, const Arguments& given) { return value.order(only("lessthan", given)) < 0; };
+  constexpr Test kLess = [](const Value& value, const Arguments& given) {
+    return std::is_lt(value.order(only("lessthan", given)));
+  };
   constexpr Test kGreater = [](const Value& value, const Arguments& given) {
-    return value.order(only("greaterthan", given)) > 0;
+    return std::is_gt(value.order(only("greaterthan", given)));
   };
   static const std::map<std::string, Test, std::less<>> all = {
       {"defined", [](const Value& value, const Arguments&) { return !value.is_undefined(); }},
@@ -383,8 +386,8 @@ const std::map<std::string, Test, std::less<>>& tests() {
       {"lessthan", kLess},
       {"gt", kGreater},
       {"greaterthan", kGreater},
-      {"le", [](const Value& value, const Arguments& given) { return value.order(only("le", given)) <= 0; }},
-      {"ge", [](const Value& value, const Arguments& given) { return value.order(only("ge", given)) >= 0; }}};
+      {"le", [](const Value& value, const Arguments& given) { return std::is_lteq(value.order(only("le", given))); }},
+      {"ge", [](const Value& value, const Arguments& given) { return std::is_gteq(value.order(only("ge", given))); }}};
   return all;
 }
 

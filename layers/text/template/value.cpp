@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 #include <limits>
 #include <utility>
 
@@ -76,7 +77,12 @@ bool same(std::string_view one, std::string_view two) {
 /// Compares numbers as Python does: without rounding a whole one.
 std::partial_ordering order_of_numbers(const Value& one, const Value& two) {
   const auto* real = two.as<double>();
-  if (one.as<double>() != nullptr) return real != nullptr ? *one.as<double>() <=> *real : 0 <=> order_of_numbers(two, one);
+  if (one.as<double>() != nullptr) {
+    if (real != nullptr) return *one.as<double>() <=> *real;
+    const std::partial_ordering reversed = order_of_numbers(two, one);
+    if (std::is_lt(reversed)) return std::partial_ordering::greater;
+    return std::is_gt(reversed) ? std::partial_ordering::less : reversed;
+  }
   const std::int64_t whole = one.whole("<");
   if (real == nullptr) return whole <=> two.whole("<");
   if (std::isnan(*real)) return std::partial_ordering::unordered;
@@ -322,7 +328,7 @@ std::size_t Value::length() const {
 
 bool Value::operator==(const Value& other) const {
   spend(kUnitsOfAnItem);
-  if (is_number() && other.is_number()) return order_of_numbers(*this, other) == 0;
+  if (is_number() && other.is_number()) return std::is_eq(order_of_numbers(*this, other));
   if (const auto* text = as<std::string>()) return other.as<std::string>() != nullptr && same(*text, *other.as<std::string>());
   if (const List* list = as<List>()) {
     const List* others = other.as<List>();
