@@ -4,6 +4,7 @@
 #include "layers/checkpoints/model_source.h"
 #include "layers/io/digest.h"
 #include "layers/io/json_object.h"
+#include "layers/parameters/place.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -129,7 +130,7 @@ std::vector<CheckpointFile> read_files(JsonObject& top, DType dtype) {
 
 std::vector<std::string> checkpoint_files(DType dtype) {
   std::vector<std::string> names = {"config.json", "model.safetensors", "optimizer.m.safetensors", "optimizer.v.safetensors"};
-  if (dtype == DType::bf16) names.emplace_back("optimizer.master.safetensors");
+  if (keeps_master(dtype)) names.emplace_back("optimizer.master.safetensors");
   return names;
 }
 
