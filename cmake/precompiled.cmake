@@ -3,7 +3,7 @@
 #   moving   transport and core: what a message passes through, with -O3
 #   telling  layers and launcher: what waits for kernels and messages, or writes texts, with -O1, which takes two thirds of the time to
 #            compile; 8 bytes between two ranks would take a tenth longer with it
-#   testing  tests, which do little themselves, with -O0: two thirds of the time of -O1 by g++, a third by clang++ with sanitizers
+#   testing  tests, most of which do little themselves, with -O0: two thirds of the time of -O1 by g++, a third by clang++ with sanitizers
 #
 # The sanitizers' builds have launcher and tests with -O0, for the same reason, and the others, which compute, with -O1.
 # A compiler takes a precompiled header only for the flags and macros with which it was made. A source still includes what it uses: the
