@@ -5,7 +5,8 @@
 #            compile; 8 bytes between two ranks would take a tenth longer with it
 #   testing  tests, most of which do little themselves, with -O0: two thirds of the time of -O1 by g++, a third by clang++ with sanitizers
 #
-# The sanitizers' builds have launcher and tests with -O0, for the same reason, and the others, which compute, with -O1.
+# AddressSanitizer's build has launcher and tests with -O0, for the same reason, and the others, which compute, with -O1;
+# ThreadSanitizer's has all with -O1.
 # A compiler takes a precompiled header only for the flags and macros with which it was made. A source still includes what it uses: the
 # presets debug and tidy compile without these headers.
 
@@ -13,7 +14,7 @@ set(level_moving)
 set(level_telling $<$<CONFIG:Release>:-O1>)
 set(level_testing $<$<CONFIG:Release>:-O0>)
 set(kind_of_layers telling)
-if(NOT TSP_SANITIZE STREQUAL "none")
+if(TSP_SANITIZE STREQUAL "address")
   set(level_telling -O0)
   set(level_testing -O0)
   set(kind_of_layers moving)
