@@ -48,7 +48,7 @@ Charsmap::Charsmap(JsonObject& object) {
   std::memcpy(&size, bytes->data(), sizeof(size));
   if (size % 4 != 0 || size > bytes->size() - sizeof(size)) object.refuse(kField, kExpected);
   units_.resize(size / 4);
-  std::memcpy(units_.data(), bytes->data() + sizeof(size), size);
+  if (size > 0) std::memcpy(units_.data(), bytes->data() + sizeof(size), size);
   texts_ = bytes->substr(sizeof(size) + size);
   std::size_t wrong = 0;
   if (utf8_prefix(texts_, wrong) != texts_.size()) object.refuse(kField, "a table whose texts are UTF-8");

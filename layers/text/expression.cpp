@@ -28,24 +28,24 @@ constexpr unsigned kMostPlaces = 16'000'000;
 // for all matches in a text.
 constexpr double kMostSeconds = 2;
 constexpr double kMostSecondsPerByte = 1e-6;
-constexpr std::uint64_t kCallsBetweenLooks = 256;
-// A call of the engine tries a match at so many places that they can take in this many bytes, some 0.1 s at worst.
-constexpr std::size_t kBytesOfACall = std::size_t{1} << 26;
+// Asking for it costs a system call, so it is asked for when this much has passed on a clock that costs next to nothing.
+constexpr double kSecondsBetweenLooks = 0.05;
+// A search through more than this asks the engine about one place after the other, since it can't be stopped: trying a match at
+// each of so many bytes, where each takes in all that follow, costs some 0.1 s.
+constexpr std::size_t kBytesOfASearch = 8192;
 
-double processor_seconds() {
+double seconds_on(clockid_t clock) {
   timespec now{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  ::clock_gettime(clock, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-/// Returns the end of the places at which one call tries matches: of a long text a few.
-std::size_t places_end(std::string_view text, std::size_t from) {
-  const std::size_t left = text.size() - from;
-  if (left == 0 || kBytesOfACall / left >= left) return text.size();
-  std::size_t end = from;
-  const std::size_t last = from + std::max<std::size_t>(kBytesOfACall / left, 1);
-  while (end < last) end += character_at(text, end).bytes;
-  return end;
+/// Says whether trying a match at a place takes few steps unless it succeeds: no part of the expression but its last repeats
+/// without a limit. False for some of which it holds.
+bool fails_quickly(std::string_view source) {
+  if (source.empty()) return true;
+  const std::string_view before = source.substr(0, source.size() - 1);
+  return before.find_first_of("(*+") == before.npos && before.find(",}") == before.npos && before.find("\\X") == before.npos;
 }
 
 const OnigUChar* bytes_of(const char* text) { return reinterpret_cast<const OnigUChar*>(text); }
@@ -79,6 +79,7 @@ struct Scratch {
 struct Pattern::Compiled {
   OnigRegex regex = nullptr;
   std::string source;
+  bool quick = false;  // see fails_quickly()
   Compiled() = default;
   Compiled(const Compiled&) = delete;
   Compiled& operator=(const Compiled&) = delete;
@@ -99,6 +100,9 @@ Pattern Pattern::expression(const std::string& source) {
   (void)initialized;
   auto compiled = std::make_shared<Compiled>();
   compiled->source = source;
+  compiled->quick = fails_quickly(source);
+  // It would say where a search began, which isn't always told to the engine.
+  if (source.find("\\G") != source.npos) throw std::invalid_argument("\\G isn't supported");
   OnigErrorInfo info{};
   const int code = onig_new(&compiled->regex, bytes_of(source.data()), bytes_of(source.data() + source.size()), ONIG_OPTION_NONE,
                             ONIG_ENCODING_UTF8, OnigDefaultSyntax, &info);
@@ -126,18 +130,26 @@ bool Pattern::find_from(std::string_view text, std::size_t from, Search& search,
   const OnigUChar* begin = bytes_of(text.data());
   // A search may try at each place: enough for what any tokenizer needs, too little for the square of a long text's length.
   onig_set_retry_limit_in_search_of_match_param(scratch.limits, kMostSteps + kMostStepsPerByte * text.size());
+  if (!search.timed) {
+    search.timed = true;
+    search.began = seconds_on(CLOCK_THREAD_CPUTIME_ID);
+    search.looked = seconds_on(CLOCK_MONOTONIC_COARSE);
+  }
+  const OnigUChar* end = begin + text.size();
   int at = ONIG_MISMATCH;
-  for (bool first = true; first || (at == ONIG_MISMATCH && from < text.size()); first = false) {
-    const std::size_t to = places_end(text, from);
-    at = onig_search_with_param(compiled_->regex, begin, begin + text.size(), begin + from, begin + to, scratch.region,
-                                ONIG_OPTION_NONE, scratch.limits);
-    if (search.calls++ % kCallsBetweenLooks == 0 || !first) {
-      const double now = processor_seconds();
-      if (search.calls == 1) search.began = now;
-      if (now - search.began > kMostSeconds + kMostSecondsPerByte * static_cast<double>(text.size()))
+  for (bool all = false; at == ONIG_MISMATCH && !all;) {
+    // A search tries all places that are left: where it's told to try some, the engine takes the text for ended behind them.
+    all = compiled_->quick || text.size() - from <= kBytesOfASearch;
+    at = all ? onig_search_with_param(compiled_->regex, begin, end, begin + from, end, scratch.region, ONIG_OPTION_NONE,
+                                      scratch.limits)
+             : onig_match_with_param(compiled_->regex, begin, end, begin + from, scratch.region, ONIG_OPTION_NONE, scratch.limits);
+    if (const double now = seconds_on(CLOCK_MONOTONIC_COARSE); now - search.looked > kSecondsBetweenLooks) {
+      search.looked = now;
+      const double spent = seconds_on(CLOCK_THREAD_CPUTIME_ID) - search.began;
+      if (spent > kMostSeconds + kMostSecondsPerByte * static_cast<double>(text.size()))
         give_up(text, from, "it takes too long");
     }
-    if (at == ONIG_MISMATCH) from = to;
+    if (at == ONIG_MISMATCH && !all) from += character_at(text, from).bytes;
   }
   if (at == ONIG_MISMATCH) return false;
   if (at < 0) give_up(text, from, trouble(at, nullptr));

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -45,9 +44,10 @@ class Pattern {
   struct Search {
     Place match{0, 0};
     std::size_t from = 0;
-    bool any = false;         // there was a match before
-    std::uint64_t calls = 0;  // of the engine
-    double began = 0;         // when this thread's processor time was looked at first
+    bool any = false;    // there was a match before
+    bool timed = false;  // the two that follow are set
+    double began = 0;    // this thread's processor time at first
+    double looked = 0;   // when it was last asked for, on a coarse clock
   };
   explicit Pattern(std::string literal, std::shared_ptr<const Compiled> compiled)
       : literal_(std::move(literal)), compiled_(std::move(compiled)) {}

@@ -170,20 +170,36 @@ TEST(Tokenizer, RefusesTextsThatItCantCut) {
   // Tries each of the letters as often as letters follow.
   const Tokenizer square = parsed(R"("pre_tokenizer":null)",
                                   R"("pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":"(?:a|x)+[bc]"}})");
-  EXPECT_REFUSED(encoded(square, std::string(20'000, 'a')), "expression", "gives up", "retry-limit-in-search");
+  EXPECT_REFUSED(encoded(square, std::string(8'000, 'a')), "expression", "gives up", "retry-limit-in-search");
   // Each match is found at once, but looks at all that follows.
   const Tokenizer far = parsed(R"("pre_tokenizer":null)",
-                               R"x("pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":"a(?=a*+)"}})x");
+                               R"x("pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":"a(?=(?>a*)b|)"}})x");
   EXPECT_REFUSED(encoded(far, std::string(300'000, 'a')), "expression", "gives up", "too long");
-  // The engine doesn't count what a match takes in; asked about all places at once it took time in the square of the letters.
-  const Tokenizer taking =
-      parsed(R"("pre_tokenizer":null)", R"("pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":"a+[bc]"}})");
-  EXPECT_EQ(encoded(taking, std::string(1'000'000, 'a')), std::vector<Token>(1'000'000, 0));
-  // A match far from the beginning is found.
-  const Tokenizer removing =
-      parsed(R"("pre_tokenizer":null)", R"("pre_tokenizer":{"type":"Split","behavior":"Removed","pattern":{"Regex":"a+[bc]"}})");
-  const std::string many(40'000, 'b');
-  EXPECT_EQ(encoded(removing, many + "aab" + many), std::vector<Token>(80'000, 1));
+  // Each match is found by some millions of steps, too few for the limits of one search.
+  const Tokenizer many_steps =
+      parsed(R"("pre_tokenizer":null)",
+             R"("pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":"(?:a|a)*c|[ab]"}})");
+  std::string pieces;
+  for (int i = 0; i < 200; ++i) pieces += std::string(20, 'a') + 'b';
+  EXPECT_REFUSED(encoded(many_steps, pieces), "expression", "gives up", "too long");
+}
+
+TEST(Tokenizer, FindsMatchesOfAnyLengthInLongTexts) {
+  const auto left = [](const std::string& expression, const std::string& text) {
+    const std::string pattern =
+        fmt::format(R"("pre_tokenizer":{{"type":"Split","behavior":"Removed","pattern":{{"Regex":{}}}}})", json(expression).dump());
+    return encoded(parsed(R"("pre_tokenizer":null)", pattern), text);
+  };
+  using Ids = std::vector<Token>;
+  const std::string as(40'000, 'a');
+  const std::string bs(40'000, 'b');
+  EXPECT_EQ(left("a+[bc]", bs + "aab" + bs), Ids(80'000, 1));
+  EXPECT_EQ(left("a+", bs + as + "b" + bs), Ids(80'001, 1));
+  EXPECT_EQ(left("(a)+b", bs + as + "b" + bs), Ids(80'000, 1));
+  EXPECT_EQ(left("(?>a{35000})", "b" + as + "b"), Ids(left("x", "b" + std::string(5'000, 'a') + "b")));
+  EXPECT_EQ(left("b(?=a{35000})", bs + as), Ids(left("x", std::string(39'999, 'b') + as)));
+  EXPECT_EQ(left("(?<=a{9})b(b)*", as + bs), Ids(40'000, 0));
+  EXPECT_REFUSED(left("\\Ga", "a"), "Regex", "\\G");
 }
 
 TEST(Tokenizer, LoadsManyTokensInTimeInProportion) {

@@ -162,19 +162,23 @@ def compare(pair, name, count, seed, small=False):
         string = random_string(chance, allowed, added, tokens)
         if odd.isdisjoint(map(ord, string)):
             strings.append(string)
+    # Texts of some 100 KB, in which an expression isn't searched for as in short ones, with runs of a letter that no piece of it ends.
+    long_texts = ["".join(strings[i:i + 2000]) + chance.choice("a1 .") * chance.choice((9, 900, 9_000)) + strings[i]
+                  for i in range(0, count, 2000)]
     failed = 0
-    for mode, part in (("encode", strings), ("special", strings[:count // 10])):
+    for mode, part in (("encode", strings), ("special", strings[:count // 10]), ("encode", long_texts)):
         wrong = pair.differences(mode, [string.encode() for string in part])
         failed += len(wrong)
         for i in wrong[:5]:
-            print(f"  {mode}: {part[i]!r}")
+            print(f"  {mode}: {part[i][:400]!r}")
     lists = [[chance.randrange(highest + 1) for _ in range(chance.randrange(1, 20))] for _ in range(count // 4)]
     wrong = pair.differences("decode", lists)
     failed += len(wrong)
     for i in wrong[:5]:
         print(f"  decode: {lists[i]}")
-    tried = len(strings) + count // 10 + len(lists)
-    print(f"{name}: {len(strings)} strings, {count // 10} with special tokens, {len(lists)} lists of ids: {failed} differ", flush=True)
+    tried = len(strings) + count // 10 + len(long_texts) + len(lists)
+    print(f"{name}: {len(strings)} strings, {count // 10} with special tokens, {len(long_texts)} long texts, {len(lists)} lists of ids: "
+          f"{failed} differ", flush=True)
     return tried + len(points), failed + len(old)
 
 
