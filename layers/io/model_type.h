@@ -43,7 +43,7 @@ struct Biases {
   bool operator==(const Biases&) const = default;
 };
 
-/// What a layer computes; its sizes stand in ModelConfig. All layers of a model are alike so far.
+/// Describes what a layer computes; its sizes stand in ModelConfig. All layers of a model are alike so far.
 struct LayerSpec {
   Norm norm = Norm::rms;
   PositionEncoding positions = PositionEncoding::rotary;
@@ -148,7 +148,7 @@ struct ModelType {
   bool tied_embeddings = false;
   double dropout = 0;
 
-  std::span<const WeightName> weights;                   ///< in the order of their roles
+  std::span<const WeightName> weights;  ///< in the order of their roles; those that the layers don't have count for nothing
   std::span<const std::string_view> harmless_weights{};  ///< names of tensors that files may hold and nothing needs
   bool inputs_first = false;                             ///< blocks' matrices are stored [in, out]; else [out, in]
   std::string_view exported_prefix{};  ///< stands before all names but the head's in the state dict of transformers
@@ -156,7 +156,7 @@ struct ModelType {
 
   std::span<const BuiltInModel> built_in{};
 
-  /// Returns a parameter's name in files; empty if such models don't have it.
+  /// Returns a parameter's name in files; empty if no such model has it.
   std::string_view weight(ParameterRole role) const;
 };
 

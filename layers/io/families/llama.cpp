@@ -39,11 +39,17 @@ constexpr RestrictedFields kLlamaRestricted[] = {
 
 constexpr std::string_view kLlamaIgnored[] = {"pretraining_tp", "max_window_layers", "is_llama_config"};
 
+// Those of Qwen's models, too: a model has the biases and norms of heads that its layers say.
 constexpr WeightName kLlamaWeights[] = {{ParameterRole::embedding, "model.embed_tokens.weight"},
                                         {ParameterRole::attention_norm, "model.layers.{}.input_layernorm.weight"},
                                         {ParameterRole::query, "model.layers.{}.self_attn.q_proj.weight"},
+                                        {ParameterRole::query_bias, "model.layers.{}.self_attn.q_proj.bias"},
                                         {ParameterRole::key, "model.layers.{}.self_attn.k_proj.weight"},
+                                        {ParameterRole::key_bias, "model.layers.{}.self_attn.k_proj.bias"},
                                         {ParameterRole::value, "model.layers.{}.self_attn.v_proj.weight"},
+                                        {ParameterRole::value_bias, "model.layers.{}.self_attn.v_proj.bias"},
+                                        {ParameterRole::query_norm, "model.layers.{}.self_attn.q_norm.weight"},
+                                        {ParameterRole::key_norm, "model.layers.{}.self_attn.k_norm.weight"},
                                         {ParameterRole::output, "model.layers.{}.self_attn.o_proj.weight"},
                                         {ParameterRole::mlp_norm, "model.layers.{}.post_attention_layernorm.weight"},
                                         {ParameterRole::gate, "model.layers.{}.mlp.gate_proj.weight"},

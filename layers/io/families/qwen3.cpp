@@ -7,25 +7,6 @@
 
 namespace tsprun::detail::families {
 
-namespace {
-
-constexpr WeightName kQwen3Weights[] = {{ParameterRole::embedding, "model.embed_tokens.weight"},
-                                        {ParameterRole::attention_norm, "model.layers.{}.input_layernorm.weight"},
-                                        {ParameterRole::query, "model.layers.{}.self_attn.q_proj.weight"},
-                                        {ParameterRole::key, "model.layers.{}.self_attn.k_proj.weight"},
-                                        {ParameterRole::value, "model.layers.{}.self_attn.v_proj.weight"},
-                                        {ParameterRole::query_norm, "model.layers.{}.self_attn.q_norm.weight"},
-                                        {ParameterRole::key_norm, "model.layers.{}.self_attn.k_norm.weight"},
-                                        {ParameterRole::output, "model.layers.{}.self_attn.o_proj.weight"},
-                                        {ParameterRole::mlp_norm, "model.layers.{}.post_attention_layernorm.weight"},
-                                        {ParameterRole::gate, "model.layers.{}.mlp.gate_proj.weight"},
-                                        {ParameterRole::up, "model.layers.{}.mlp.up_proj.weight"},
-                                        {ParameterRole::down, "model.layers.{}.mlp.down_proj.weight"},
-                                        {ParameterRole::final_norm, "model.norm.weight"},
-                                        {ParameterRole::head, "lm_head.weight"}};
-
-}  // namespace
-
 ModelType qwen3() {
   ModelType type = qwen2();
   type.name = "qwen3";
@@ -33,7 +14,6 @@ ModelType qwen3() {
   type.layers.biases = {};
   type.layers.query_key_norm = true;
   type.head_dim = 128;
-  type.weights = kQwen3Weights;
   return type;
 }
 
