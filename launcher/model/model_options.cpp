@@ -143,16 +143,12 @@ struct Holdings {
 
 Holdings holdings(const theory::MeshSetting& mesh, int rank, ModelUse use) {
   const theory::MeshPlace place = theory::place_of(mesh.layout, rank);
-  const auto elements = static_cast<double>(theory::held(mesh, place).total());
-  const auto element = static_cast<double>(mesh.setting.bytes.element);
-  const auto sum = static_cast<double>(mesh.setting.bytes.accumulated);
-  Holdings result;
-  result.parameters = elements * element;
-  if (use == ModelUse::inference) return result;
-  result.gradients = elements * sum;
-  result.optimizer = elements * sum * static_cast<double>(optimizer_states(mesh.setting.bytes));
-  result.activations = static_cast<double>(theory::activation_bytes(mesh, place, 0));
-  return result;
+  const bool training = use != ModelUse::inference;
+  const CategoryBytes held = held_bytes(theory::held(mesh, place).total(), mesh.setting.bytes, training);
+  return {.parameters = static_cast<double>(held[Category::parameters]),
+          .gradients = static_cast<double>(held[Category::gradients]),
+          .optimizer = static_cast<double>(held[Category::optimizer]),
+          .activations = training ? static_cast<double>(theory::activation_bytes(mesh, place, 0)) : 0};
 }
 
 }  // namespace

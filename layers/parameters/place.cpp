@@ -94,10 +94,16 @@ Placement::Placement(const ModelConfig& config, const Layout& layout, int rank)
       copies_vocabulary_(layout.cuts_vocabulary_over_tensor()),
       queries_(slice_.queries),
       kv_(slice_.kv),
-      rows_{slice_.first_row, slice_.rows},
-      first_along_data_(layout.place(layout.data_axis(), rank) == 0),
-      first_along_tensor_(layout.place(layout.tensor_axis(), rank) == 0),
-      first_along_tokens_(layout.place(layout.token_axis(), rank) == 0) {
+      rows_{slice_.first_row, slice_.rows} {
+  for (const Axis& axis : layout.axes) {
+    const bool first = layout.place(axis.kind, rank) == 0;
+    switch (row_of(axis.kind).cuts) {
+      case Cut::batch: first_along_data_ = first_along_data_ && first; break;
+      case Cut::heads: first_along_tensor_ = first_along_tensor_ && first; break;
+      case Cut::tokens:
+      case Cut::tokens_and_weights: first_along_tokens_ = first_along_tokens_ && first; break;
+    }
+  }
   const AxisRow& tokens = row_of(layout.token_axis());
   const int place = layout.place(tokens.kind, rank);
   if (tokens.cuts == Cut::tokens_and_weights && tokens.cuts_heads) {
@@ -222,6 +228,7 @@ std::vector<PackPlan> Placement::packs(std::span<const Parameter> parameters) co
 }
 
 std::uint64_t Placement::elements(PackKind pack) const {
+  if (pack == PackKind::head && config_.tied_embeddings) return 0;
   if (is_of_vocabulary(pack)) return vocabulary_.count * config_.hidden;
   std::uint64_t sum = 0;
   if (is_of_layer(pack)) {

@@ -15,7 +15,8 @@
 // (1) K/V heads that query heads of several ranks read are held by each of them. (2) Under plain tp alone over tp; with token
 // slices over all ranks of a replica whose tokens differ. (3) But ranks of tp compute with them for their heads, as with b_Q.
 //
-// Of ranks that hold the same part, the first along every axis that doesn't cut it counts it in norms and writes it to files.
+// Of ranks that hold the same part, the first along every axis that doesn't cut it counts it in norms and writes it to files; of
+// K/V heads that several ranks of tp hold, the first of these.
 #pragma once
 
 #include "core/collectives/chunks.h"
@@ -71,7 +72,7 @@ enum class Fresh : std::uint8_t {
   zeros
 };
 
-/// What a role says of its parameters, whatever the layout.
+/// Traits of all parameters of a role, whatever the layout.
 struct RoleTraits {
   PackKind pack;
   std::size_t order;  ///< among the parts of a layer's pack; of `projections` that of the first part, W_Q's
@@ -181,6 +182,7 @@ class Placement {
   /// Takes a rank of the layout, which check_layout() must accept. Borrows the configuration. Throws Error(refused) for heads
   /// that can't be cut.
   Placement(const ModelConfig& config, const Layout& layout, int rank);
+  Placement(ModelConfig&& config, const Layout& layout, int rank) = delete;
 
   /// Returns the parts that the rank holds of a parameter; several if it counts not all of them, or they are parts of a pack that
   /// don't follow each other. Parts without rows are listed, so that packs of a kind have parts in the same places.
@@ -216,14 +218,9 @@ class Placement {
   Range of_attention_pack_{};  // rows of the slice's packs, if they are cut
   Range of_mlp_pack_{};
   Range vocabulary_{};
-  bool first_along_data_;
-  bool first_along_tensor_;
-  bool first_along_tokens_;
+  bool first_along_data_ = true;
+  bool first_along_tensor_ = true;
+  bool first_along_tokens_ = true;
 };
-
-/// Returns the parts that `rank` holds of a parameter of the model.
-inline std::vector<PartPlan> place(const ModelConfig& config, const Parameter& parameter, const Layout& layout, int rank) {
-  return Placement(config, layout, rank).of(parameter);
-}
 
 }  // namespace tsprun::detail

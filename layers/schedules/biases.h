@@ -1,10 +1,10 @@
-// Biases of a block's first linear layers, W_Q, W_K, W_V and W_1, in models that have them. The last biases of the sublayers are
-// added once, to their results: layers/model/block.h.
+// Biases of a block's first linear layers, W_Q, W_K, W_V and W_1, and gains of the norms of heads, in models that have them. The
+// last biases of the sublayers are added once, to their results: layers/model/block.h.
 //
-// Every rank has all of these biases, whichever part of the matrices it has; docs/algorithms.md counts them, like norm gains, as
+// Every rank has all of these vectors, whichever part of the matrices it has; docs/algorithms.md counts them, like norm gains, as
 // `other`. A rank adds to the gradients of the heads and rows that it computes, for its own tokens; the model then sums the
 // gradients over all ranks that share a sequence or slice heads and rows. They are the store's last pack, of width 1: for each
-// layer those of W_Q, W_K and W_V, as parts of their own or as one, and that of W_1.
+// layer those of W_Q, W_K and W_V, as parts of their own or as one, the gains of q and of k, and that of W_1.
 #pragma once
 
 #include "core/rank/compute_stream.h"

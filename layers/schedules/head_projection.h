@@ -13,7 +13,7 @@
 
 namespace tsprun::detail {
 
-/// What follows the product of some heads' W_Q, W_K or W_V. Borrows the stream.
+/// Computes what follows the product of some heads' W_Q, W_K or W_V. Borrows the stream.
 class HeadProjection {
  public:
   /// Norm of each head: its gain [d] with the gradient, and epsilon. A gain without dims: no norm.
@@ -49,7 +49,7 @@ class HeadProjection {
   ConstTensor rotations_;
 };
 
-/// Those of a layer. Heads are numbered within the model.
+/// Projections of a layer's heads, which are numbered within the model.
 class HeadProjections {
  public:
   /// `rotations` as in HeadProjection, for q and k. Borrows all.

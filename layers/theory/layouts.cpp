@@ -35,7 +35,7 @@ RankParameters held(const MeshSetting& of, MeshPlace place) {
   const Placement rank(model, of.layout, rank_at(of.layout, place));
   return {.attention = rank.elements(PackKind::attention) * model.layers,
           .mlp = rank.elements(PackKind::mlp) * model.layers,
-          .vocabulary = rank.elements(PackKind::embedding) + (model.tied_embeddings ? 0 : rank.elements(PackKind::head)),
+          .vocabulary = rank.elements(PackKind::embedding) + rank.elements(PackKind::head),
           .norms = rank.elements(PackKind::replicated) + rank.elements(PackKind::biases)};
 }
 

@@ -1,6 +1,5 @@
-// Table of the axes of a layout, as theory sees them: the flows of a step. The row
-// of an axis stands in ways.cpp, its functions in a file of layers/theory/ways/; the rest of theory asks these rows, or the
-// layout.
+// Table of the axes of a layout, as theory sees them: the flows of a step. The row of an axis stands in ways.cpp, its functions
+// in a file of layers/theory/ways/; the rest of theory asks these rows, or the layout.
 #pragma once
 
 #include "layers/theory/flows.h"
