@@ -3,6 +3,7 @@
 
 #include "core/rank/rank.h"
 #include "layers/model/model.h"
+#include "layers/parameters/init.h"
 #include "layers/theory/peaks.h"
 #include "tests/support/run_ranks.h"
 
@@ -164,19 +165,23 @@ inline void collect(Rank& rank, const PartPlan& plan, const Tensor& tensor, Tens
   });
 }
 
-/// Gains and matrices that aren't near zero, and biases that aren't zero, so that every term of a gradient matters.
+/// Makes matrices that aren't near zero, biases that aren't zero, and gains of unlike elements, so that every term of a gradient
+/// matters, and no vector is like another.
 inline void disturb(const ParameterStore& store) {
   for (const ParameterPart& part : store.parts()) {
-    if (traits_of(part.plan.parameter.role).fresh == Fresh::zeros) {
+    const Fresh fresh = traits_of(part.plan.parameter.role).fresh;
+    if (fresh == Fresh::zeros || fresh == Fresh::ones) {  // every rank has all of these
+      const auto shift = static_cast<double>(name_hash(part.plan.parameter.name) % 100);
       for (std::size_t i = 0; i < part.value.elements(); ++i) {
-        const double value = std::cos(static_cast<double>(i + part.plan.parameter.name.size())) / 2;
+        const double wave = std::cos(static_cast<double>(i) + shift);
+        const double value = fresh == Fresh::ones ? 0.7 + wave / 50 : wave / 2;
         if (part.value.dtype() == DType::f64) part.value.as<double>()[i] = value;
         if (part.value.dtype() == DType::f32) part.value.as<float>()[i] = static_cast<float>(value);
         if (part.value.dtype() == DType::bf16) part.value.as<bf16>()[i] = bf16(static_cast<float>(value));
       }
       continue;
     }
-    const double factor = part.plan.parameter.is_matrix() ? 10 : 0.7;
+    constexpr double factor = 10;
     for (std::size_t i = 0; i < part.value.elements(); ++i) {
       if (part.value.dtype() == DType::f64) part.value.as<double>()[i] *= factor;
       if (part.value.dtype() == DType::f32) part.value.as<float>()[i] *= static_cast<float>(factor);

@@ -7,6 +7,8 @@
 #include "tests/layers/temporary_folder.h"
 #include "transport/cause.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
