@@ -22,6 +22,7 @@ PhantomOptions likeness(const Context& context) {
 
 Context make_phantom(int rank, int size, const PhantomOptions& like) {
   constexpr std::size_t kAddressSpace = std::size_t{1} << 44;
+  constexpr std::size_t kTouched = std::size_t{1} << 40;  // more than a machine has for a rank; emulators keep a record of each page
   if (size < 1 || rank < 0 || rank >= size) throw Error(Cause::refused, fmt::format("phantom rank {} of {}", rank, size));
   // The phantom is on a node of its own, without transports to the others.
   const auto number = static_cast<std::uint32_t>(rank);
@@ -37,7 +38,7 @@ Context make_phantom(int rank, int size, const PhantomOptions& like) {
   }
   return ContextParts::context(std::make_unique<ContextParts>(
       std::move(alone), nullptr, 0, options, std::vector<int>{},
-      like.touched ? reserve_address_space(kAddressSpace) : imagine_address_space(kAddressSpace), like.peers));
+      like.touched ? reserve_address_space(kTouched) : imagine_address_space(kAddressSpace), like.peers));
 }
 
 }  // namespace tsprun::detail
