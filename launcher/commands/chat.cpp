@@ -49,6 +49,7 @@ struct ChatOptions {
   Given<std::size_t> context{kUsualContext};
   Given<std::size_t> tokens{1024};
   DrawingOptions drawing;
+  StopOptions stop;
 
   // Values derived during validation, not given on the command line.
   ModelText reader;
@@ -68,6 +69,7 @@ struct ChatOptions {
               "tokens of the whole conversation that fit; without this option fewer where the model has fewer positions");
     table.add("--tokens N", tokens, "tokens of an answer at most");
     drawing.declare(table);
+    stop.declare(table);
   }
 };
 
@@ -224,7 +226,7 @@ class Conversation {
   void answer(const std::vector<Token>& ids) {
     ConstTensor logits = put_in(ids);
     const std::uint64_t begun = posix::now_ns();
-    TokenText text(options_.reader);
+    TokenText text(options_.reader, options_.stop.texts);
     std::string said;
     std::vector<Token> tokens;
     const auto say = [&](const std::string& piece) {
@@ -235,10 +237,11 @@ class Conversation {
     for (std::size_t number = 1;; ++number) {
       if (kernels::first_not_finite(logits.select(0, 0))) blame();
       const Token next = sample(logits.select(0, 0), options_.sampling, tokens_++);
-      const bool ended = std::ranges::find(options_.ends, next) != options_.ends.end();
+      const bool ended = std::ranges::find(options_.ends, next) != options_.ends.end() ||
+                         std::ranges::find(options_.stop.tokens, next) != options_.stop.tokens.end();
       tokens.push_back(next);
       if (!ended) say(text.add({&next, 1}));
-      if (ended || number == most) break;
+      if (ended || text.stopped() || number == most) break;
       logits = decoder_.step({&next, 1});
       cached_.push_back(next);
       ++decoded_;
@@ -343,6 +346,7 @@ void ChatCommand::validate(const GlobalOptions& global) {
   options_.reader = ModelText::of(model_);
   model_.tokenizer = options_.reader.file();
   if (!options_.reader.tokenizer()) static_cast<void>(text::Tokenizer::load(model_.source));  // says what is missing
+  options_.stop.validate(options_.reader);
   options_.ends = text::end_tokens(model_.source);
   if (const auto end = options_.reader.tokenizer()->find(options_.format->special("eos_token"))) options_.ends.push_back(*end);
   const std::size_t positions = options_.positions = model_.shape.max_positions;

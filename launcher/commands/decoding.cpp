@@ -5,9 +5,13 @@
 #include "launcher/option_table.h"
 #include "launcher/refuse.h"
 #include "launcher/values.h"
+#include "layers/io/json_text.h"
 #include "layers/model/decode.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
 
 namespace tsprun::detail::launcher {
 
@@ -29,6 +33,33 @@ SamplingOptions DrawingOptions::validated(std::size_t vocabulary, std::uint64_t 
   if (temperature == 0 && top_k != 0) drawn("--top-k", top_k.text);
   if (temperature == 0 && top_p < 1) drawn("--top-p", top_p.text);
   return {.temperature = temperature, .top_k = top_k, .top_p = top_p, .seed = seed};
+}
+
+void StopOptions::declare(OptionTable& table) {
+  table.add("--stop TEXT", given,
+            "end a text before this one in what is added, or, if it is a special token such as '<|im_end|>', at it; a newline is "
+            "$'\\n' in bash; may be given several times");
+}
+
+void StopOptions::validate(const ModelText& reader) {
+  const auto special = [&](Token id) {
+    return reader.tokenizer()->decode({&id, 1}, true).empty() && !reader.tokenizer()->decode({&id, 1}, false).empty();
+  };
+  for (const std::string& text : given) {
+    const std::string name = fmt::format("--stop '{}'", printable(text));
+    const std::vector<Token> ids = reader.ids_within(text, name);
+    const auto first = reader.tokenizer() ? std::ranges::find_if(ids, special) : ids.end();
+    if (first == ids.end()) {
+      if (text.find("\\n") != std::string::npos)
+        spdlog::warn("{}: \\n in it are two characters; a newline is $'\\n' in bash", name);
+      texts.push_back(text);
+    } else if (ids.size() == 1) {
+      tokens.push_back(*first);
+    } else {
+      refuse(fmt::format("{}: {} in it is a special token, which isn't part of a text; stop at it alone, or at the rest", name,
+                         printable(reader.tokenizer()->decode({&*first, 1}, false))));
+    }
+  }
 }
 
 std::size_t checked(const char* option, const Given<std::size_t>& number, std::size_t lowest, std::size_t highest) {

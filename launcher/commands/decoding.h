@@ -1,6 +1,7 @@
 // What commands that decode texts have in common: the options of drawing tokens, and the layouts that work.
 #pragma once
 
+#include "launcher/model/model_text.h"
 #include "launcher/options.h"
 #include "layers/layout/layout.h"
 #include "layers/model/sampling.h"
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tsprun::detail::launcher {
 
@@ -22,6 +24,21 @@ struct DrawingOptions {
   void declare(OptionTable& table);
   /// Checks them together. Throws Error(refused), also for those that would change nothing.
   SamplingOptions validated(std::size_t vocabulary, std::uint64_t seed);
+};
+
+/// The option --stop.
+struct StopOptions {
+  std::vector<std::string> given;
+
+  // Values derived during validation, not given on the command line.
+  std::vector<std::string> texts;  ///< those that a model writes as text, before which it ends
+  std::vector<Token> tokens;       ///< special tokens, which are no text
+
+  /// Adds the row of the option.
+  void declare(OptionTable& table);
+  /// Finds out which of the texts are special tokens. Throws Error(refused) if the model's tokens don't make text, and for a text
+  /// with a special token in it.
+  void validate(const ModelText& reader);
 };
 
 /// Returns a whole number that was given, or the default, if it is within the bounds. Throws Error(refused).

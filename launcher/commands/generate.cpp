@@ -66,6 +66,7 @@ struct GenerateOptions {
   std::string prompts;  ///< the file
   Given<std::size_t> tokens{64};
   DrawingOptions drawing;
+  StopOptions stop;
   bool ignore_ends = false;  ///< --ignore-eos
   std::string audit;         ///< "report": print the audit's tables, not only its verdict; "strict": and fail if a figure differs
 
@@ -79,18 +80,25 @@ struct GenerateOptions {
   void declare(OptionTable& table);
 };
 
+bool holds(const std::vector<Token>& tokens, Token token) { return std::ranges::find(tokens, token) != tokens.end(); }
+
 /// The texts of one rank's replica, while they are decoded together.
 struct OwnTexts {
   std::size_t first = 0;  ///< number of the first among the texts of all replicas
   std::vector<std::vector<Token>> prompts;
   std::vector<std::vector<Token>> added;  ///< also what is drawn for a text that has ended, while others go on
   std::vector<std::size_t> lengths;       ///< tokens up to the one that ended a text; 0: none has
+  std::vector<TokenText> said;            ///< where --stop has texts, what to find them in
 
-  OwnTexts(Mesh& mesh, std::span<const Prompt> all) {
+  OwnTexts(Mesh& mesh, const GenerateOptions& options) {
+    const std::span<const Prompt> all = options.texts;
     const Chunks cut = Chunks::balanced(mesh.layout().data(), all.size());
     const int replica = mesh.place(mesh.layout().data_axis());
     first = cut.offset(replica);
-    for (const Prompt& prompt : all.subspan(first, cut.count(replica))) prompts.push_back(prompt.ids);
+    for (const Prompt& prompt : all.subspan(first, cut.count(replica))) {
+      prompts.push_back(prompt.ids);
+      if (!options.stop.texts.empty()) said.emplace_back(options.reader, options.stop.texts).prompt(prompt.ids);
+    }
     added.resize(prompts.size());
     lengths.resize(prompts.size());
   }
@@ -102,10 +110,10 @@ struct OwnTexts {
     return positions;
   }
   /// Notes which texts the tokens added last have ended. Returns whether all have ended.
-  bool all_ended(std::span<const Token> ends) {
+  bool all_ended(const GenerateOptions& options) {
     bool all = true;
     for (std::size_t text = 0; text < count(); ++text) {
-      if (lengths[text] == 0 && std::ranges::find(ends, added[text].back()) != ends.end()) lengths[text] = added[text].size();
+      if (lengths[text] == 0 && ends(options, text)) lengths[text] = added[text].size();
       all = all && lengths[text] != 0;
     }
     return all;
@@ -119,6 +127,14 @@ struct OwnTexts {
     std::vector<Token> tokens;
     for (const std::vector<Token>& text : added) tokens.push_back(text[number]);
     return tokens;
+  }
+
+ private:
+  /// Returns whether the token added last ends a text.
+  bool ends(const GenerateOptions& options, std::size_t text) {
+    const Token last = added[text].back();
+    if (!said.empty()) said[text].add({&last, 1});
+    return (!said.empty() && said[text].stopped()) || holds(options.ends, last) || holds(options.stop.tokens, last);
   }
 };
 
@@ -150,17 +166,23 @@ std::vector<std::vector<Token>> added_to_all(Session& session, const OwnTexts& o
 /// Prints one text as it is made.
 class TextStream {
  public:
-  TextStream(ReportSink& sink, bool speaks, const ModelText& reader) : sink_(sink), speaks_(speaks), text_(reader) {}
-  void say(std::span<const Token> ids) {
-    if (!speaks_) return;
-    const std::string whole = text_.add(ids);
-    if (!whole.empty()) sink_.text(whole);
+  TextStream(ReportSink& sink, bool speaks, const GenerateOptions& options)
+      : sink_(sink), speaks_(speaks), text_(options.reader, options.stop.texts) {}
+  void prompt(std::span<const Token> ids) {
+    if (speaks_) say(text_.prompt(ids));
+  }
+  void add(Token id) {
+    if (speaks_) say(text_.add({&id, 1}));
   }
   void end() {
     if (speaks_) sink_.text(text_.finish() + "\n");
   }
 
  private:
+  void say(const std::string& text) {
+    if (!text.empty()) sink_.text(text);
+  }
+
   ReportSink& sink_;
   bool speaks_;
   TokenText text_;
@@ -184,14 +206,17 @@ void check_logits(Session& session, Model& model, Decoder& decoder, const ConstT
   }
 }
 
-/// Returns a text as the report has it. Prompt and text together are the text of all tokens.
+/// Returns a text as the report has it. Prompt and text together are the text of all tokens, up to a stop text.
 nlohmann::ordered_json text_json(const GenerateOptions& options, const Prompt& prompt, const std::vector<Token>& added) {
-  TokenText text(options.reader);
-  const std::string before = text.add(prompt.ids);
+  TokenText text(options.reader, options.stop.texts);
+  const std::string before = text.prompt(prompt.ids);
   std::string after = text.add(added);
   after += text.finish();
-  const bool ended = std::ranges::find(options.ends, added.back()) != options.ends.end();
-  return {{"text", utf8(after)}, {"tokens", added}, {"prompt", utf8(before)}, {"ended_by", ended ? "eos" : "length"}};
+  const char* by = text.stopped()                             ? "stop"
+                   : holds(options.ends, added.back())        ? "eos"
+                   : holds(options.stop.tokens, added.back()) ? "stop"
+                                                              : "length";
+  return {{"text", utf8(after)}, {"tokens", added}, {"prompt", utf8(before)}, {"ended_by", by}};
 }
 
 void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& global, const ModelCommandOptions& shape,
@@ -200,12 +225,12 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
   Rank& rank = session.rank();
   Model model(rank, session.mesh(), model_options(shape, false));
   fill_weights(session, model, shape);
-  OwnTexts texts(session.mesh(), options.texts);
+  OwnTexts texts(session.mesh(), options);
   Decoder decoder(rank, model, texts.positions(options.tokens));
   rank.reset_times();
   const std::uint64_t begun = posix::now_ns();
-  TextStream stream(sink, session.speaks() && options.prompts.empty(), options.reader);
-  stream.say(options.texts.front().ids);
+  TextStream stream(sink, session.speaks() && options.prompts.empty(), options);
+  stream.prompt(options.texts.front().ids);
   RankAudit audit;
   const TrafficCounters at_first = context.traffic();
   ConstTensor logits = decoder.prompt(texts.prompts);
@@ -215,8 +240,8 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
     check_logits(session, model, decoder, logits, texts, options.texts);
     for (std::size_t text = 0; text < texts.count(); ++text)
       texts.added[text].push_back(sample(logits.select(0, text), options.sampling, number));
-    stream.say({&texts.added.front().back(), 1});
-    if (texts.all_ended(options.ends) || number + 1 == options.tokens) break;
+    stream.add(texts.added.front().back());
+    if (texts.all_ended(options) || number + 1 == options.tokens) break;
     logits = decoder.step(texts.at(number));
   }
   audit.forward = before - at_first;
@@ -296,6 +321,7 @@ void GenerateOptions::declare(OptionTable& table) {
   table.add("--prompts FILE", prompts, "instead: each line begins a text of its own, and all are decoded together", reads);
   table.add("--tokens N", tokens, "tokens to add at most; without this option fewer where the model has no room for so many");
   drawing.declare(table);
+  stop.declare(table);
   table.add("--ignore-eos", ignore_ends,
             "go on behind the tokens that end a text, as the model's generation_config.json or config.json names them");
   OptionRow& row =
@@ -322,6 +348,7 @@ void GenerateCommand::read_texts() {
   }
   if (!options_.ignore_ends && !model_.model.empty()) options_.ends = text::end_tokens(model_.source);
   options_.reader = ModelText::if_readable(model_);
+  options_.stop.validate(options_.reader);
   model_.tokenizer = options_.reader.file();
   options_.texts = options_.prompts.empty() ? std::vector{read_prompt(options_.prompt, model_, options_.reader)}
                                             : read_prompts(options_.prompts, model_, options_.reader);

@@ -116,11 +116,12 @@ IdsOfTexts ModelText::ids_of(const std::vector<std::filesystem::path>& files) co
   return texts;
 }
 
-TokenText::TokenText(const ModelText& text) : ids_are_bytes_(text.ids_are_bytes()) {
+TokenText::TokenText(const ModelText& text, const std::vector<std::string>& stops)
+    : ids_are_bytes_(text.ids_are_bytes()), stops_(stops) {
   if (text.tokenizer()) stream_.emplace(*text.tokenizer(), true);
 }
 
-std::string TokenText::add(std::span<const Token> ids) {
+std::string TokenText::made(std::span<const Token> ids) {
   std::string text;
   for (const Token id : ids) {
     if (stream_) text += stream_->add(id);
@@ -130,6 +131,9 @@ std::string TokenText::add(std::span<const Token> ids) {
   return stream_ ? text : bytes_.add(text);
 }
 
-std::string TokenText::finish() { return stream_ ? stream_->finish() : bytes_.rest(); }
+std::string TokenText::finish() {
+  const std::string last = stops_.add(stream_ ? stream_->finish() : bytes_.rest());
+  return last + stops_.rest();
+}
 
 }  // namespace tsprun::detail::launcher

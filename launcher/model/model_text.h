@@ -5,6 +5,7 @@
 #include "launcher/model/model_options.h"
 #include "launcher/utf8_pieces.h"
 #include "layers/io/data.h"
+#include "layers/text/stop_texts.h"
 #include "layers/text/tokenizer.h"
 
 #include <filesystem>
@@ -54,17 +55,25 @@ class ModelText {
 /// Makes the text of tokens that come one by one, in whole characters. Special tokens are left out.
 class TokenText {
  public:
-  explicit TokenText(const ModelText& text);
+  /// Begins a text that ends before the first of `stops` in it.
+  explicit TokenText(const ModelText& text, const std::vector<std::string>& stops = {});
 
-  /// Takes tokens, and returns the text that is certain now.
-  std::string add(std::span<const Token> ids);
+  /// Takes a prompt's tokens, in which no stop text is looked for, and returns the text that is certain now.
+  std::string prompt(std::span<const Token> ids) { return made(ids); }
+  /// Takes tokens, and returns the text that is certain now: nothing that may yet belong to a stop text.
+  std::string add(std::span<const Token> ids) { return stops_.add(made(ids)); }
   /// Returns what is left at the end.
   std::string finish();
+  /// Returns whether a stop text was found; all that came from it on is left out.
+  bool stopped() const { return stops_.found(); }
 
  private:
+  std::string made(std::span<const Token> ids);
+
   std::optional<text::TextStream> stream_;
   bool ids_are_bytes_;
   Utf8Pieces bytes_;  ///< without a tokenizer
+  text::StopTexts stops_;
 };
 
 }  // namespace tsprun::detail::launcher

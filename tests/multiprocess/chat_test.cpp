@@ -114,6 +114,24 @@ TEST_F(Chat, EndsAnAnswerAtTheModelsEnd) {
   EXPECT_EQ(answer().at("tokens").get<std::vector<int>>(), ended);
 }
 
+TEST_F(Chat, EndsAnAnswerBeforeAStopText) {
+  const auto talk = [&](const Arguments& more) { return report(chat(more), "Hello\nAgain\n").at("chat"); };
+  const json endless = talk({}).at("answers").at(0);
+  const auto whole = endless.at("text").get<std::string>();
+  std::size_t middle = whole.size() / 2;
+  while ((static_cast<unsigned char>(whole[middle]) & 0xC0) == 0x80) --middle;  // within a character
+  const std::string stop = whole.substr(middle);
+  const json ended = talk({"--stop", stop});
+  EXPECT_EQ(ended.at("answers").at(0).at("text"), whole.substr(0, whole.find(stop)));
+  EXPECT_EQ(last_.out.substr(0, last_.out.find('\n')), whole.substr(0, whole.find(stop)));
+  const json at_once = talk({"--stop", whole.substr(0, 1)}).at("answers").at(0);
+  EXPECT_EQ(at_once.at("text"), "");
+  EXPECT_LT(at_once.at("tokens").size(), endless.at("tokens").size()) << "nothing is written behind a stop text";
+  // What follows is answered as if the model had said no more.
+  const auto answers = talk({"--stop", stop, "--layout", "tp=2"}).at("answers");
+  EXPECT_EQ(answers, ended.at("answers"));
+}
+
 /// On a terminal a message that can't be taken doesn't end the conversation.
 TEST_F(Chat, AsksAgainOnATerminal) {
   Arguments arguments = chat({"--json", path("report.json")});

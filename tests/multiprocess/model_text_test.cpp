@@ -162,6 +162,84 @@ TEST_F(ModelWithATokenizer, EndsATextAtAnyOfItsEnds) {
   }
 }
 
+/// Returns where a text's characters begin.
+std::vector<std::size_t> characters_of(const std::string& text) {
+  std::vector<std::size_t> places;
+  for (std::size_t at = 0; at < text.size(); ++at)
+    if ((static_cast<unsigned char>(text[at]) & 0xC0) != 0x80) places.push_back(at);
+  return places;
+}
+
+TEST_F(ModelWithATokenizer, EndsATextBeforeAStopText) {
+  const std::string prompt = "The cat";
+  const auto generate = [&](Arguments more) {
+    more.insert(more.begin(),
+                {"generate", "--model", model(), "--tokens", "24", "--dtype", "f64", "--seed", "3", "--audit", "strict"});
+    return report(more).at("generate");
+  };
+  const json endless = generate({"--prompt", prompt});
+  const auto text = endless.at("text").get<std::string>();
+  const auto tokens = endless.at("tokens").get<std::vector<int>>();
+  const std::vector<std::size_t> places = characters_of(text);
+  ASSERT_GT(places.size(), 24U) << "tokens of several characters";
+  // Of one character, which lies within a token, and of several tokens.
+  for (const std::size_t characters : {std::size_t{1}, std::size_t{9}}) {
+    const std::size_t from = places[places.size() / 2];
+    const std::string stop = text.substr(from, places[places.size() / 2 + characters] - from);
+    const std::string before = text.substr(0, text.find(stop));
+    std::vector<int> made;
+    for (const char* layout : {"tsp=1", "tp=2"}) {
+      const json ended = generate({"--prompt", prompt, "--layout", layout, "--stop", "never this", "--stop", stop});
+      EXPECT_EQ(last_.out, prompt + before + "\n") << stop;
+      EXPECT_EQ(ended.at("text"), before);
+      EXPECT_EQ(ended.at("ended_by"), "stop");
+      made = ended.at("tokens").get<std::vector<int>>();
+      EXPECT_LT(made.size(), tokens.size());
+      EXPECT_TRUE(std::equal(made.begin(), made.end(), tokens.begin()));
+    }
+    // Each text of several ends for itself.
+    const std::string file = write("lines.txt", "A dog\n" + prompt + "\n12 times\n");
+    for (const char* layout : {"tsp=2", "dp=3"}) {
+      const json all = generate({"--prompts", file, "--layout", layout}).at("texts");
+      const json texts = generate({"--prompts", file, "--layout", layout, "--stop", stop}).at("texts");
+      EXPECT_EQ(texts.at(1).at("text"), before);
+      EXPECT_EQ(texts.at(1).at("tokens"), made) << "no token more than alone";
+      for (std::size_t i = 0; i < texts.size(); ++i) {
+        const auto whole = all.at(i).at("text").get<std::string>();
+        EXPECT_EQ(texts.at(i).at("text"), whole.substr(0, whole.find(stop))) << i;
+        EXPECT_EQ(texts.at(i).at("ended_by"), whole.find(stop) == std::string::npos ? "length" : "stop") << i;
+      }
+    }
+  }
+}
+
+/// Special tokens are left out of the text, but whoever asks to stop at one means it.
+TEST_F(ModelWithATokenizer, EndsATextAtASpecialTokenThatIsAStopText) {
+  const auto generate = [&](Arguments more) {
+    more.insert(more.begin(), {"generate", "--model", model(), "--prompt", write("ids.u32", std::string("\x05\0\0\0", 4)),
+                               "--tokens", "24", "--dtype", "f64", "--seed", "3", "--ignore-eos"});
+    return report(more).at("generate");
+  };
+  const auto tokens = generate({}).at("tokens").get<std::vector<int>>();
+  json tokenizer = read_json(model() + "/tokenizer.json");
+  for (const auto& [word, id] : tokenizer.at("model").at("vocab").items()) {
+    if (id != tokens[9]) continue;
+    json special = tokenizer.at("added_tokens").at(1);
+    special["id"] = id;
+    special["content"] = word;
+    tokenizer["added_tokens"].push_back(special);
+    write("run/step-000001/tokenizer.json", tokenizer.dump());
+    const json ended = generate({"--stop", word});
+    EXPECT_EQ(ended.at("tokens").get<std::vector<int>>(),
+              std::vector<int>(tokens.begin(), std::ranges::find(tokens, tokens[9]) + 1));
+    EXPECT_EQ(ended.at("ended_by"), "stop");
+    const std::string said = refused({"generate", "--model", model(), "--prompt", "A", "--stop", "a" + word});
+    expect(said, word + " in it is a special token, which isn't part of a text");
+    return;
+  }
+  FAIL() << "token " << tokens[9] << " isn't in the vocabulary";
+}
+
 TEST_F(ModelWithATokenizer, SaysWhichTextCantBeReadAndWhatWorks) {
   expect(refused({"eval", "--model", model(), "--data", write("latin1.txt", "na\xefve and more")}),
          "latin1.txt: byte 2 of 14 isn't UTF-8");
