@@ -1,6 +1,7 @@
 // `tsprun tokenize`: makes token ids of texts with the tokenizer of a model's folder, and texts of ids.
 #include "launcher/commands/command.h"
 #include "launcher/model/model_options.h"
+#include "launcher/model/model_text.h"
 #include "launcher/outputs.h"
 #include "launcher/refuse.h"
 #include "launcher/standard_output.h"
@@ -78,9 +79,11 @@ class Tokenize final : public Command {
     table.add("--decode", decode_, "make a text of ids");
     table.add("--special", special_,
               "put the tokens around each text that the tokenizer puts around texts; with --decode print special tokens too");
+    table.add("--eos TOKEN", eos_, "end each text, a document, with this token: its id, or its text, such as '<|endoftext|>'");
   }
 
   void validate(const GlobalOptions&) override {
+    if (decode_ && !eos_.empty()) refuse(fmt::format("--eos {}: --decode makes no ids; leave one of them out", eos_));
     if (output_ != "-") check_writable("--output", output_);
     if (!decode_ && output_ != "-" && std::filesystem::path(output_).extension() != ".u32")
       refuse(fmt::format("--output {}: expected a name that ends in .u32, since ids have 32 bits", output_));
@@ -97,6 +100,7 @@ class Tokenize final : public Command {
     const auto begin = std::chrono::steady_clock::now();
     const Tokenizer tokenizer = Tokenizer::load(model_);
     const auto loaded = std::chrono::steady_clock::now();
+    if (!eos_.empty()) end_ = end_of_document(tokenizer, eos_, tokenizer.ids());
     Destination destination(output_);
     std::uint64_t bytes = 0;
     std::uint64_t tokens = 0;
@@ -129,6 +133,7 @@ class Tokenize final : public Command {
       if (error.cause() != Cause::refused) throw;
       refuse(fmt::format("{}: {}", file, error.what()));
     }
+    if (end_) end_document(ids, *end_);
     destination.write({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(Token)});
     bytes += text.size();
     tokens += ids.size();
@@ -158,6 +163,8 @@ class Tokenize final : public Command {
   std::vector<std::string> files_;
   std::string model_;
   std::string output_;
+  std::string eos_;
+  std::optional<Token> end_;  ///< of each document
   bool decode_ = false;
   bool special_ = false;
 };

@@ -183,6 +183,8 @@ void ModelCommandOptions::declare(OptionTable& table, const ModelOptionUse& use)
                 "files that make one stream: text, read by the model's tokenizer.json, else as bytes; token ids: .bin "
                 "(little-endian uint16), .u32 (uint32), .npy",
                 reads);
+      table.add("--eos TOKEN", eos,
+                "end each text file of --data, a document, with this token: its id, or its text, such as '<|endoftext|>'");
     }
     table.add("--batch B", batch, "sequences in all", Whole{1, kLargestBatch}).saved(&CheckpointState::batch);
     table.add("--seq S", sequence, "tokens of a sequence; default: 1024, or the config's maximum if less", computed)
@@ -243,8 +245,17 @@ void validate_data(ModelCommandOptions& options, bool sequence_needed) {
   if (options.data.empty()) refuse("no data: give --data FILE… (text; .bin, .u32 and .npy are token ids)");
   if (!std::ranges::all_of(options.data, [](const std::string& file) { return names_ids(file); })) {
     const ModelText text = ModelText::of(options);
-    if (options.texts.empty()) options.texts = text.ids_of(options.files());
+    std::optional<Token> end;
+    if (!options.eos.empty() && text.ids_are_bytes())
+      refuse(fmt::format("--eos {}: this model's ids are bytes, of which none ends a text; leave --eos out", options.eos));
+    if (!options.eos.empty() && text.tokenizer()) end = end_of_document(*text.tokenizer(), options.eos, options.shape.vocabulary);
+    if (options.texts.empty()) options.texts = text.ids_of(options.files(), end);
     options.tokenizer = text.file();
+  } else if (!options.eos.empty()) {
+    refuse(
+        fmt::format("--eos {}: it ends texts, and files of token ids, as all of --data are, have their own ends of documents; "
+                    "leave --eos out",
+                    options.eos));
   }
   const TokenStream stream = options.stream();
   options.tokens = stream.size();

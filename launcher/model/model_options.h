@@ -42,6 +42,7 @@ struct ModelCommandOptions {
   std::string model;       ///< after validation the folder that holds the model, such as the newest checkpoint
   bool unchecked = false;  ///< --no-checksum
   std::vector<std::string> data;
+  std::string eos;                 ///< the token behind each text of --data; empty: none
   Given<std::size_t> batch{1};     ///< B, sequences over all ranks
   Given<std::size_t> sequence{1};  ///< S, tokens per sequence
   Given<DType> dtype{DType::f32};

@@ -2,6 +2,7 @@
 #include "launcher/model/model_text.h"
 
 #include "launcher/refuse.h"
+#include "launcher/values.h"
 #include "layers/io/file.h"
 #include "transport/cause.h"
 
@@ -38,6 +39,18 @@ bool there(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+Token end_of_document(const text::Tokenizer& tokenizer, const std::string& typed, std::size_t ids) {
+  if (typed.find_first_not_of("0123456789") == std::string::npos)
+    return static_cast<Token>(parse_integer("--eos", typed, 0, static_cast<std::int64_t>(ids) - 1));
+  const std::optional<Token> token = tokenizer.find(typed);
+  if (!token) refuse(fmt::format("--eos {}: the tokenizer has no token of this text; give another, or its id", typed));
+  return *token;
+}
+
+void end_document(std::vector<Token>& ids, Token end) {
+  if (!ids.empty() && ids.back() != end) ids.push_back(end);
+}
 
 ModelText ModelText::without_tokenizer(const ModelCommandOptions& model) {
   ModelText text;
@@ -102,16 +115,17 @@ std::vector<Token> ModelText::encoded(std::string_view text, std::string_view na
   return ids;
 }
 
-IdsOfTexts ModelText::ids_of(const std::vector<std::filesystem::path>& files) const {
+IdsOfTexts ModelText::ids_of(const std::vector<std::filesystem::path>& files, std::optional<Token> end) const {
   IdsOfTexts texts;
   if (!tokenizer_ && why_not_.empty()) return texts;
   for (const std::filesystem::path& path : files) {
     if (names_ids(path) || texts.contains(path)) continue;
     refuse_other_numbers(path);
     const std::string text = why_not_.empty() ? file::read_text(path, kLargestText, "a text") : std::string();
-    auto ids = std::make_shared<const std::vector<Token>>(this->ids(text, path.string()));
-    spdlog::info("{}: {} bytes of text are {} tokens", path.string(), text.size(), ids->size());
-    texts.emplace(path, std::move(ids));
+    std::vector<Token> ids = this->ids(text, path.string());
+    if (end) end_document(ids, *end);
+    spdlog::info("{}: {} bytes of text are {} tokens", path.string(), text.size(), ids.size());
+    texts.emplace(path, std::make_shared<const std::vector<Token>>(std::move(ids)));
   }
   return texts;
 }

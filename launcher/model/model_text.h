@@ -18,6 +18,11 @@
 
 namespace tsprun::detail::launcher {
 
+/// Returns the token of --eos: a number below `ids`, or a token's text, "<|endoftext|>". Throws Error(refused).
+Token end_of_document(const text::Tokenizer& tokenizer, const std::string& typed, std::size_t ids);
+/// Puts the end of a document behind its ids, unless they end with it or there are none.
+void end_document(std::vector<Token>& ids, Token end);
+
 /// The tokens of a model's texts. Copies share the tokenizer; texts are read by one thread at a time.
 class ModelText {
  public:
@@ -32,9 +37,10 @@ class ModelText {
   std::vector<Token> ids(std::string_view text, std::string_view name) const;
   /// Does as ids(), for a text that has its special tokens in it already: none is put around it.
   std::vector<Token> ids_within(std::string_view text, std::string_view name) const;
-  /// Returns the ids of the files that are text, unless their bytes are the ids. Says on the log how many. Throws Error(refused)
-  /// as ids() does, and for files that TokenStream would refuse by their names or first bytes.
-  IdsOfTexts ids_of(const std::vector<std::filesystem::path>& files) const;
+  /// Returns the ids of the files that are text, unless their bytes are the ids; behind those of each file `end`, if it is given
+  /// and they don't end with it. Says on the log how many. Throws Error(refused) as ids() does, and for files that TokenStream
+  /// would refuse by their names or first bytes.
+  IdsOfTexts ids_of(const std::vector<std::filesystem::path>& files, std::optional<Token> end = {}) const;
 
   const std::optional<text::Tokenizer>& tokenizer() const { return tokenizer_; }
   /// Returns whether ids are bytes: there is no tokenizer, and the vocabulary is that of bytes.

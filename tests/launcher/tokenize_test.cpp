@@ -57,6 +57,29 @@ TEST_F(TokenizeCommand, PutsSpecialTokensAroundEachTextIfAsked) {
   EXPECT_EQ(ids("special.u32"), (std::vector<std::uint32_t>{391, 0, 390, 391, 0, 390}));
 }
 
+TEST_F(TokenizeCommand, EndsEachDocumentOnceIfAsked) {
+  folder_.write("one.txt", "!");
+  folder_.write("ended.txt", "!!<|end|>");
+  folder_.write("empty.txt", "");
+  for (const char* token : {"<|end|>", "390"}) {
+    ASSERT_EQ(tokenize({path("one.txt"), path("ended.txt"), path("empty.txt"), path("one.txt"), "--eos", token, "--output",
+                        path("made.u32")})
+                  .code,
+              0);
+    EXPECT_EQ(ids("made.u32"), (std::vector<std::uint32_t>{0, 390, 0, 0, 390, 0, 390}));
+  }
+  const auto refused = [&](const std::string& token, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {path("one.txt"), "--eos", token, "--output", path("made.u32")};
+    words.insert(words.end(), more.begin(), more.end());
+    const test::Answer answer = tokenize(words);
+    EXPECT_EQ(answer.code, 2);
+    return answer.err;
+  };
+  EXPECT_NE(refused("<|eot|>").find("--eos <|eot|>: the tokenizer has no token of this text"), std::string::npos);
+  EXPECT_NE(refused("397").find("--eos 397"), std::string::npos);
+  EXPECT_NE(refused("390", {"--decode"}).find("--decode makes no ids"), std::string::npos);
+}
+
 TEST_F(TokenizeCommand, RefusesWhatItCantDo) {
   folder_.write("one.txt", "one \xff two");
   folder_.write("odd.u32", "123");

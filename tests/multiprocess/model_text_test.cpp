@@ -91,6 +91,26 @@ TEST_F(ModelWithATokenizer, ReadsDataAsItsTokenizerDoes) {
   EXPECT_EQ(losses(file), losses(ids));
 }
 
+TEST_F(ModelWithATokenizer, EndsEachDocumentOfItsDataIfAsked) {
+  const std::string one = write("one.txt", kText);
+  const std::string two = write("two.txt", "A dog.\n\nA cat.");
+  const std::string ids = path("both.u32");
+  report({"tokenize", "--model", model(), "--special", "--eos", "<s>", one, two, "--output", ids});
+  const auto evaluate = [&](Arguments more) {
+    more.insert(more.begin(), {"eval", "--model", model(), "--seq", "16", "--data"});
+    const json found = report(more);
+    return std::pair(found.at("loss"), found.at("tokens"));
+  };
+  const auto ended = evaluate({ids});
+  EXPECT_EQ(evaluate({one, two, "--eos", "<s>"}), ended);
+  EXPECT_EQ(evaluate({one, two, "--eos", "1", "--layout", "tsp=2"}).second, ended.second);
+  EXPECT_EQ(evaluate({one, two}).second.get<int>() + 2, ended.second.get<int>());
+
+  expect(refused({"eval", "--model", model(), "--data", ids, "--eos", "1"}), "--eos 1: it ends texts, and files of token ids");
+  expect(refused({"eval", "--model", model(), "--data", one, "--eos", "429"}), "--eos 429");
+  expect(refused({"eval", "--config", "nano", "--data", one, "--eos", "1"}), "--eos 1: this model's ids are bytes");
+}
+
 TEST_F(ModelWithATokenizer, ContinuesAPromptOfText) {
   const std::string prompt = "The na\u00efve cat";
   const auto generate = [&](const std::string& beginning, const std::string& layout) {
