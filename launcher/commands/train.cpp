@@ -71,6 +71,8 @@ void TrainCommand::declare(OptionTable& table) {
 void TrainCommand::validate(const GlobalOptions& global) {
   find_resumed(train_, model_);
   validate_train(train_, model_.dtype);
+  if (train_.log_every.given() && global.quiet)
+    refuse(fmt::format("--log-every {}: --quiet prints no lines of steps; leave one of them out", train_.log_every.text));
   validate_model(model_, global, kTrainUse);
   check_batch(global, model_.batch, model_.micro_batches);
   validate_data(model_, true);

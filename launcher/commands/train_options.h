@@ -37,6 +37,7 @@ struct TrainOptions {
   Given<std::uint64_t> save_within{25};
   Given<int> save_on{SIGUSR2};  ///< the signal on which a checkpoint is saved, and the run goes on
   Given<std::uint64_t> max_restarts{0};
+  Given<std::uint64_t> log_every{0};  ///< steps between lines; 0: the clock says when
 
   // Values derived during validation, not given on the command line.
   std::optional<FoundCheckpoint> resumed;

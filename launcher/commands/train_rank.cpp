@@ -77,7 +77,8 @@ void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
   if (plan.folder != nullptr) try_shared_folder(rank, session.world(), plan.folder->dir());
   TrainingBatch batch(options);
 
-  ProgressLine progress(sink, session.speaks() ? plan.progress : ProgressLine::Style::silent, "step", plan.train->steps, done);
+  ProgressLine progress(sink, session.speaks() ? plan.progress : ProgressLine::Style::silent, "step", plan.train->steps, done,
+                        plan.train->log_every);
   const auto tokens = static_cast<double>(options.batch * options.sequence);
   PassesOfRun passes{.decisive = {},
                      .tokens = [&](std::uint64_t step) { return batch.of_step(step); },

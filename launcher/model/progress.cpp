@@ -33,13 +33,14 @@ std::string bar(double share, std::size_t width) {
 }
 
 ProgressLine::ProgressLine(ReportSink& sink, Style style, std::string what, std::uint64_t total, std::uint64_t first,
-                           const Clock& clock)
+                           std::uint64_t every, const Clock& clock)
     : clock_(clock),
       sink_(sink),
       style_(style),
       what_(std::move(what)),
       total_(total),
       first_(first),
+      every_(every),
       begun_ns_(clock_.now_ns()),
       since_line_{.from_ns = begun_ns_},
       since_frame_{.from_ns = begun_ns_} {}
@@ -50,10 +51,11 @@ double ProgressLine::Window::close(std::uint64_t now) {
   return speed;
 }
 
-/// Returns true for the first line, the last one, and whenever one is due by the clock. On a terminal, which has a bar below,
-/// lines become ever rarer: about twenty in the first minute, about sixty in an hour.
+/// Returns true for the first line, the last one, and whenever one is due, by number or by the clock. On a terminal, which has a
+/// bar below, lines become ever rarer: about twenty in the first minute, about sixty in an hour.
 bool ProgressLine::line_due(std::uint64_t done, std::uint64_t now) const {
   if (done >= total_) return true;
+  if (every_ != 0) return done == first_ + 1 || done % every_ == 0;
   const std::uint64_t waited = now - since_line_.from_ns;
   if (style_ == Style::lines) return done == first_ + 1 || waited >= kBetweenLines_ns;
   return waited >= std::max(kBetweenHistory_ns, (now - begun_ns_) / 10);

@@ -1,5 +1,6 @@
 // Shows how far a run is. On a terminal: a bar that is redrawn in place, and above it a line every so often, so that earlier
-// figures stay visible. Elsewhere: plain lines, at most one a second besides the first and the last.
+// figures stay visible. Elsewhere: plain lines, at most one a second besides the first and the last. Or lines every so many
+// units.
 #pragma once
 
 #include "launcher/report_sink.h"
@@ -23,9 +24,9 @@ class ProgressLine {
   enum class Style : std::uint8_t { silent, lines, terminal };
 
   /// Starts the clock. `what`: name of a unit, such as "step". `total`: units in all. `first`: units that were done before this
-  /// run. `clock` is borrowed.
+  /// run. `every`: units between lines; 0: the clock says when. `clock` is borrowed.
   ProgressLine(ReportSink& sink, Style style, std::string what, std::uint64_t total, std::uint64_t first = 0,
-               const Clock& clock = real_clock());
+               std::uint64_t every = 0, const Clock& clock = real_clock());
 
   /// Notes that `done` units are done, and prints if it is time to. `tokens`: tokens that the last unit read. `figures`: the last
   /// unit's figures, the most important first, separated by two spaces: "loss 4.12  grad_norm 1.3".
@@ -48,6 +49,7 @@ class ProgressLine {
   std::string what_;
   std::uint64_t total_;
   std::uint64_t first_;
+  std::uint64_t every_;
   std::uint64_t begun_ns_;
   Window since_line_;
   Window since_frame_;

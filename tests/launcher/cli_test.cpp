@@ -106,7 +106,7 @@ TEST(CommandLine, WhatOthersCallItIsTranslated) {
                                      {"--output-dir", "--save DIR"},
                                      {"--num-epochs", "--steps N"},
                                      {"--max-steps", "--steps N"},
-                                     {"--log-interval", "--json FILE"},
+                                     {"--log-interval", "--log-every N"},
                                      {"--tensor-parallel-size", "--layout tp=N"},
                                      {"--context-parallel-size", "--layout sp=N"},
                                      {"--bf16", "--dtype bf16"}})
@@ -114,6 +114,11 @@ TEST(CommandLine, WhatOthersCallItIsTranslated) {
   expect_refused({"-nodes", "2", "doctor"}, "unknown option -nodes (did you mean --nodes?)");
   // As a value it is none of our business.
   EXPECT_EQ(ask({"generate", "--prompt", "-np", "--config", "nowhere"}).text.find("-np"), std::string::npos);
+}
+
+TEST(CommandLine, LinesOfStepsAreNotAskedForAndForbidden) {
+  expect_refused({"--quiet", "train", "--config", "nano", "--log-every", "5"}, "--log-every 5: --quiet prints no lines of steps");
+  expect_refused({"train", "--config", "nano", "--log-every", "0"}, "--log-every 0");
 }
 
 // A hint that names an option of yesterday would send users in a circle.

@@ -20,14 +20,14 @@ constexpr std::uint64_t kSecond = 1'000'000'000;
 
 /// Returns what went through a sink, frames of lines and of progress, when every step took `step_ns` and 100 tokens.
 std::vector<std::pair<char, std::string>> said(ProgressLine::Style style, std::uint64_t first, std::uint64_t total,
-                                               std::uint64_t step_ns = 1000) {
+                                               std::uint64_t step_ns = 1000, std::uint64_t every = 0) {
   int ends[2];
   EXPECT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
   const posix::UniqueFd read_end(ends[0]);
   {
     ReportSink sink{posix::UniqueFd(ends[1])};
     detail::test::HandClock clock;
-    ProgressLine progress(sink, style, "step", total, first, clock);
+    ProgressLine progress(sink, style, "step", total, first, every, clock);
     for (std::uint64_t step = first + 1; step <= total; ++step) {
       clock.ns += step_ns;
       progress.update(step, 100, "loss 1.5  norm 2.5  lr 0.1");
@@ -44,12 +44,20 @@ std::vector<std::pair<char, std::string>> said(ProgressLine::Style style, std::u
 }
 
 /// Returns the steps that have a line.
-std::vector<int> lines_at(ProgressLine::Style style, std::uint64_t total, std::uint64_t step_ns) {
+std::vector<int> lines_at(ProgressLine::Style style, std::uint64_t total, std::uint64_t step_ns, std::uint64_t first = 0,
+                          std::uint64_t every = 0) {
   std::vector<int> steps;
-  for (const auto& [kind, text] : said(style, 0, total, step_ns)) {
+  for (const auto& [kind, text] : said(style, first, total, step_ns, every)) {
     if (kind == 'L') steps.push_back(std::stoi(text.substr(text.find(' '))));
   }
   return steps;
+}
+
+TEST(Progress, IsALineForEverySoManyStepsIfAsked) {
+  for (const auto style : {ProgressLine::Style::lines, ProgressLine::Style::terminal}) {
+    EXPECT_EQ(lines_at(style, 23, 1000, 0, 10), (std::vector<int>{1, 10, 20, 23}));
+    EXPECT_EQ(lines_at(style, 23, 9 * kSecond, 8, 7), (std::vector<int>{9, 14, 21, 23})) << "numbers of steps, not of lines";
+  }
 }
 
 TEST(Progress, WithoutATerminalIsLinesForTheFirstAndTheLast) {
