@@ -34,6 +34,8 @@ void print_text(std::string_view text) { note(std::fwrite(text.data(), 1, text.s
 
 void show_printed() { note(std::fflush(stdout) == 0); }
 
+bool lost_printed() { return first_error != 0; }
+
 int flush_printed() {
   note(std::fflush(stdout) == 0);
   std::clearerr(stdout);

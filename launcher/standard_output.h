@@ -32,6 +32,8 @@ inline void print_lines(const std::vector<std::string>& lines) {
 
 /// Writes what is buffered, for a reader who shouldn't wait for what comes next. flush_printed() tells if that failed.
 void show_printed();
+/// Returns whether a write has failed since flush_printed() was called last, so that nothing more need be printed.
+bool lost_printed();
 /// Writes what is buffered. Returns the errno of the first write that failed since the last call; 0: everything has arrived.
 int flush_printed();
 

@@ -201,7 +201,7 @@ std::string life_now(const FlightBoard& board, int rank) {
   return life <= Life::alive && board.stopped(rank) ? "stopped" : std::string(name(life));
 }
 
-std::string print_board(const FlightBoard& board, std::uint64_t now_ns) {
+std::string print_board(const FlightBoard& board, std::uint64_t now_ns, std::size_t columns) {
   using enum Align;
   Table table({"rank", "pid", {"life", left}, {"last sign", left}, {"doing", left}});
   for (int rank = 0; rank < board.ranks(); ++rank) {
@@ -221,9 +221,12 @@ std::string print_board(const FlightBoard& board, std::uint64_t now_ns) {
     table.row({std::to_string(rank), pid != 0 ? std::to_string(pid) : "-", life,
                ago(page.last_sign_ns.load(std::memory_order_relaxed), now_ns), doing});
   }
-  std::string text = fmt::format("{}\n", fmt::join(table.lines(), "\n"));
+  std::string text = fmt::format("{}\n", fmt::join(table.lines(columns), "\n"));
   const Failure failure = board.failure();
-  if (failure.cause != Cause::none) text += fmt::format("failed: {}\n", headline(failure));
+  if (failure.cause != Cause::none) {
+    const std::string failed = fmt::format("failed: {}", headline(failure));
+    text += fmt::format("{}\n", fmt::join(wrapped(failed, columns, "  "), "\n"));
+  }
   return text;
 }
 

@@ -60,8 +60,8 @@ std::vector<Waiting> waiting_ranks(const Failure& failure, const std::vector<Ran
 std::string print_verdict(const Failure& failure, const std::vector<RankRecord>& ranks, int nodes = 1);
 
 /// Returns the board as a table with a line per rank: pid, life, last sign of life, and its operations with the rank that each
-/// waits for and how long.
-std::string print_board(const FlightBoard& board, std::uint64_t now_ns);
+/// waits for and how long. If rows would be longer than `columns`, they go on below (Table::lines()).
+std::string print_board(const FlightBoard& board, std::uint64_t now_ns, std::size_t columns = static_cast<std::size_t>(-1));
 
 /// Returns the state of a rank in a running job, as a word: "stopped" if its process is stopped.
 std::string life_now(const FlightBoard& board, int rank);

@@ -1,22 +1,32 @@
-// `tsprun status PID`: prints the flight board of a running job, read from the launcher's node memory through /proc.
+// `tsprun status PID`: prints the flight board of a running job, read from the launcher's node memory through /proc; with
+// --follow again and again, until the job ends.
 #include "core/board/flight_board.h"
+#include "launcher/columns.h"
 #include "launcher/commands/command.h"
+#include "launcher/output.h"
 #include "launcher/processes.h"
 #include "launcher/refuse.h"
 #include "launcher/standard_output.h"
+#include "launcher/table.h"
 #include "launcher/verdict.h"
 #include "transport/bootstrap/job_description.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <fcntl.h>
 #include <filesystem>
 #include <limits>
+#include <poll.h>
+#include <sys/ioctl.h>
 #include <system_error>
+#include <unistd.h>
 #include <utility>
 
 namespace tsprun::detail::launcher {
@@ -90,18 +100,47 @@ ordered_json board_json(const FlightBoard& board, std::uint64_t now_ns) {
   return ranks;
 }
 
+/// Returns the time of day: "19:42:45".
+std::string clock_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  std::array<char, 16> text{};
+  return {text.data(), std::strftime(text.data(), text.size(), "%H:%M:%S", ::localtime_r(&now, &parts))};
+}
+
+/// Prints boards one after another: on a terminal each in the last one's place, if that is still on the screen.
+class BoardScreen {
+ public:
+  void show(const std::string& text) {
+    if (repaints_ && lines_ > 0 && lines_ < rows()) print("\033[{}F\033[J", lines_);
+    else if (lines_ > 0) print("\n");
+    lines_ = static_cast<std::size_t>(std::ranges::count(text, '\n'));
+    print_text(text);
+    show_printed();
+  }
+
+ private:
+  static std::size_t rows() {
+    winsize size{};
+    return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_row : 0;
+  }
+  bool repaints_ = redraws_lines(STDOUT_FILENO);
+  std::size_t lines_ = 0;  ///< of the last
+};
+
 class Status : public Command {
  public:
   CommandFacts facts() const override {
     return {.name = "status",
             .help = "the flight board of a running job: what each rank does and whom it waits for",
-            .examples = {"tsprun status 4711", "tsprun status $(pgrep -o tsprun)"},
+            .examples = {"tsprun status 4711", "tsprun status --follow $(pgrep -o tsprun)"},
             .ranks = RankUse::none,
             .multiplies = false};
   }
 
   void declare(OptionTable& table) override {
     table.add("PID", pid_, "process of a running tsprun", Trait::computed | Trait::required);
+    table.add("--follow", follow_, "print the board each second, on a terminal in one place, until the job ends");
   }
 
   void validate(const GlobalOptions&) override {
@@ -112,17 +151,34 @@ class Status : public Command {
   }
 
   int run(const GlobalOptions&, Report& report) override {
-    const shm::NodeMemory memory = node_memory_of(pid_);
+    const posix::UniqueFd process = follow_ ? open_process(pid_) : posix::UniqueFd();
+    const shm::NodeMemory memory = node_memory_of(pid_);  // stays readable when the job has ended
     const FlightBoard board(memory);
-    const std::uint64_t now = posix::now_ns();
-    print("{} ranks, deadline of waits {:.0f} s\n{}", board.ranks(),
-          static_cast<double>(bootstrap::job_of(memory).timeout_ns) * 1e-9, print_board(board, now));
-    report.root()["status"] = board_json(board, now);
-    return 0;
+    BoardScreen screen;
+    for (bool over = !follow_;;) {
+      const std::uint64_t now = posix::now_ns();
+      const std::string when = follow_ ? fmt::format(", {} at {}", over ? "ended" : "running", clock_text()) : "";
+      const std::string head = fmt::format("{} ranks, deadline of waits {:.0f} s{}", board.ranks(),
+                                           static_cast<double>(bootstrap::job_of(memory).timeout_ns) * 1e-9, when);
+      const std::size_t columns = table_columns();
+      screen.show(fmt::format("{}\n{}", fmt::join(wrapped(head, columns, "  "), "\n"), print_board(board, now, columns)));
+      report.root()["status"] = board_json(board, now);
+      if (over || lost_printed()) return 0;
+      over = ends_within_a_second(process);
+    }
   }
 
  private:
+  /// Waits a second, or until the process ends. Returns whether it has.
+  bool ends_within_a_second(const posix::UniqueFd& process) const {
+    constexpr int kBetween_ms = 1000;
+    pollfd ended{.fd = process ? process.get() : -1, .events = POLLIN, .revents = 0};
+    if (::poll(&ended, 1, kBetween_ms) > 0) return true;
+    return !process && !posix::process_stat(pid_);
+  }
+
   Given<int> pid_;
+  bool follow_ = false;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The flight board of a running job from outside: SIGUSR1 to tsprun prints to its log what `tsprun status PID` prints.
 #include "tests/support/process.h"
+#include "tests/support/terminal.h"
 
 #include <gtest/gtest.h>
 
@@ -49,6 +50,34 @@ TEST(Board, SignalUserOnePrintsWhatStatusPrints) {
   }
   EXPECT_NE(job.err().find("last sign"), std::string::npos);
   job.signal(SIGTERM);
+  EXPECT_EQ(job.wait().code, 128 + SIGTERM) << job.err();
+}
+
+std::size_t times_in(const std::string& text, const std::string& part) {
+  std::size_t times = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++times;
+  return times;
+}
+
+TEST(Board, StatusFollowsAJobUntilItEnds) {
+  Process job(tsprun_actor({"-n", "3"}, {"loop"}));
+  ASSERT_TRUE(job.wait_for_output("ready", 3)) << job.err();
+  const std::string pid = std::to_string(job.pid());
+  Process into_pipe({tsprun_path(), "status", "--follow", pid});
+  std::thread end([&] {
+    EXPECT_TRUE(into_pipe.wait_for_output("running at", 3)) << into_pipe.out();
+    job.signal(SIGTERM);
+  });
+  const Shown shown = on_terminal(80, "xterm", {"status", "--follow", pid});
+  end.join();
+  EXPECT_EQ(shown.code, 0) << shown.text;
+  // Each board takes the place of the one before: a head, a line for each rank, and what is over them.
+  EXPECT_GE(times_in(shown.text, "\033[5F\033[J3 ranks"), 1U) << shown.text;
+  EXPECT_EQ(times_in(shown.text, "ended at"), 1U) << shown.text;
+  EXPECT_EQ(into_pipe.wait().code, 0) << into_pipe.err();
+  EXPECT_GE(times_in(into_pipe.out(), "\n\n3 ranks"), 2U) << into_pipe.out();
+  EXPECT_EQ(times_in(into_pipe.out(), "ended at"), 1U) << into_pipe.out();
+  EXPECT_EQ(into_pipe.out().find('\033'), std::string::npos) << into_pipe.out();
   EXPECT_EQ(job.wait().code, 128 + SIGTERM) << job.err();
 }
 
