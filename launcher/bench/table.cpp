@@ -15,6 +15,10 @@ std::string print(const char* format, Values... values) {
   return text;
 }
 
+/// Columns of nccl-tests' tables, and those of narrow ones that have algbw.
+constexpr std::size_t kWholeColumns = 122;
+constexpr std::size_t kMiddleColumns = 52;
+
 std::string wrong_text(std::uint64_t wrong) { return wrong == kUnchecked ? "N/A" : std::to_string(wrong); }
 
 /// Returns nccl-tests' name of a type.
@@ -88,6 +92,30 @@ std::string table_row(const Case& which, const Measurements& outcomes) {
          half_row(which, outcomes.out_of_place) + half_row(which, outcomes.in_place);
 }
 
+std::vector<std::string> narrow_head(const Case& which, std::size_t columns) {
+  const std::string of = "# " + std::string(name(which.kind)) + ", " + type_name(which.dtype) + ", " + reduction_name(which);
+  if (columns < kMiddleColumns)
+    return {of, print("# %7s %3s %10s %8s %6s", "size", "", "time", "busbw", "#wrong"),
+            print("# %7s %3s %10s %8s", "(B)", "", "(us)", "(GB/s)")};
+  return {of, print("# %8s %5s %10s %8s %8s %6s", "size", "", "time", "algbw", "busbw", "#wrong"),
+          print("# %8s %5s %10s %8s %8s", "(B)", "", "(us)", "(GB/s)", "(GB/s)")};
+}
+
+std::vector<std::string> narrow_rows(const Case& which, const Measurements& outcomes, std::size_t columns) {
+  std::vector<std::string> lines;
+  for (const auto& [place, outcome] : {std::pair("out", &outcomes.out_of_place), std::pair("in", &outcomes.in_place)}) {
+    if (!*outcome) continue;
+    const Timing& timing = (*outcome)->timing;
+    const auto bytes = static_cast<unsigned long long>(which.bytes);
+    const std::string wrong = wrong_text((*outcome)->wrong);
+    lines.push_back(columns < kMiddleColumns ? print("%9llu %3s %10.2f %8.2f %6s", bytes, place, timing.seconds_p50 * 1e6,
+                                                     timing.busbw(which), wrong.c_str())
+                                             : print("%10llu %5s %10.2f %8.2f %8.2f %6s", bytes, place, timing.seconds_p50 * 1e6,
+                                                     timing.algbw(which), timing.busbw(which), wrong.c_str()));
+  }
+  return lines;
+}
+
 std::vector<std::string> table_foot(std::span<const Case> cases, std::span<const Measurements> outcomes) {
   std::uint64_t wrong = 0;
   bool checked = true;
@@ -142,11 +170,13 @@ nlohmann::ordered_json json_row(const Case& which, const Measurements& outcomes,
 void ResultTable::add(const Case& which, const Measurements& outcomes, std::string_view transport) {
   if (cases_.empty() || cases_.front().kind != which.kind) {
     finish();
-    for (const std::string& line : table_head(which.kind)) print_(line);
+    for (const std::string& line : columns_ < kWholeColumns ? narrow_head(which, columns_) : table_head(which.kind)) print_(line);
   }
   cases_.push_back(which);
   outcomes_.push_back(outcomes);
-  print_(table_row(which, outcomes));
+  if (columns_ >= kWholeColumns) print_(table_row(which, outcomes));
+  else
+    for (const std::string& line : narrow_rows(which, outcomes, columns_)) print_(line);
   rows_.push_back(json_row(which, outcomes, transport));
 }
 

@@ -1,4 +1,5 @@
-// Output of a benchmark: nccl-tests' columns for people, rows of the JSON report for scripts.
+// Output of a benchmark: nccl-tests' columns for people, rows of the JSON report for scripts. A terminal that is too narrow for
+// these columns gets a line for each form of a row.
 #pragma once
 
 #include "launcher/bench/measure.h"
@@ -39,6 +40,11 @@ std::string table_row(const Case& which, const Measurements& outcomes);
 /// rows in both forms; then the 99th percentiles as comments, since parsers count columns from both ends.
 std::vector<std::string> table_foot(std::span<const Case> cases, std::span<const Measurements> outcomes);
 
+/// Returns the comment lines above a table of `columns` columns that has no room for nccl-tests'.
+std::vector<std::string> narrow_head(const Case& which, std::size_t columns);
+/// Returns a row of such a table: a line for each form, with size and place, time, algbw (where there is room), busbw and #wrong.
+std::vector<std::string> narrow_rows(const Case& which, const Measurements& outcomes, std::size_t columns);
+
 /// Returns one element of the report's "bench": the figures of the usual form (see Placement), and those of each form under its
 /// name, null if there is none. `wrong` is null if nothing was checked. Bandwidths are in GB/s.
 nlohmann::ordered_json json_row(const Case& which, const Measurements& outcomes, std::string_view transport);
@@ -47,7 +53,9 @@ nlohmann::ordered_json json_row(const Case& which, const Measurements& outcomes,
 class ResultTable {
  public:
   using Print = std::function<void(const std::string& line)>;
-  explicit ResultTable(Print print) : print_(std::move(print)) {}
+  /// `columns`: those of the terminal, into which tables fit.
+  explicit ResultTable(Print print, std::size_t columns = static_cast<std::size_t>(-1))
+      : print_(std::move(print)), columns_(columns) {}
 
   /// Adds one row with its forms.
   void add(const Case& which, const Measurements& outcomes, std::string_view transport);
@@ -59,6 +67,7 @@ class ResultTable {
 
  private:
   Print print_;
+  std::size_t columns_;
   std::vector<Case> cases_;  ///< cases of the kind that is being printed
   std::vector<Measurements> outcomes_;
   nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();

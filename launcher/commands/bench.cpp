@@ -6,6 +6,7 @@
 #include "launcher/bench/table.h"
 #include "launcher/commands/command.h"
 #include "launcher/refuse.h"
+#include "launcher/table.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 #include "transport/shm/node_memory.h"
@@ -137,6 +138,7 @@ class BenchCommand final : public Command {
  private:
   void refuse_ignored(std::span<const bench::Kind> kinds) const;
   std::vector<std::uint64_t> sizes() const;
+  void say(ReportSink& sink, const std::string& line) const;
   void print_head(Context& context, ReportSink& sink, int cores, bool several_machines, const std::string& transports) const;
   void measure(Context& context, ReportSink& sink, int cores, bool several_machines) const;
 
@@ -145,6 +147,7 @@ class BenchCommand final : public Command {
   std::vector<bench::Case> cases_;
   bench::Pace pace_;
   std::vector<std::string> notes_;  // comment lines that say which rows were left out, and why
+  std::size_t columns_ = 0;
 };
 
 void BenchCommand::declare(OptionTable& table) {
@@ -220,6 +223,7 @@ void BenchCommand::refuse_ignored(std::span<const Kind> kinds) const {
 }
 
 void BenchCommand::validate(const GlobalOptions& global) {
+  columns_ = global.columns;
   std::vector<Kind> kinds = parse_operations(options_.ops);
   refuse_ignored(kinds);
   const std::vector<std::uint64_t> sizes = this->sizes();
@@ -258,18 +262,23 @@ void BenchCommand::validate(const GlobalOptions& global) {
   }
 }
 
+/// Prints a line of rank 0; a comment that is longer than the terminal's lines goes on below.
+void BenchCommand::say(ReportSink& sink, const std::string& line) const {
+  for (const std::string& part : wrapped(line, columns_, "#   ")) sink.line(part);
+}
+
 /// Prints the lines above the tables. `cores`: those that this machine's ranks may use together; one rank may be bound to fewer.
 void BenchCommand::print_head(Context& context, ReportSink& sink, int cores, bool several_machines,
                               const std::string& transports) const {
   const std::string title =
       fmt::format("tsprun bench: {} rank{} on {} core{}{}, transport {}", context.size(), context.size() == 1 ? "" : "s", cores,
                   cores == 1 ? "" : "s", several_machines ? " of node 0's machine and those of others" : "", transports);
-  sink.line(bench::title_line(title));
+  say(sink, bench::title_line(title));
   if (job_of(context).nodes > 1) {
     const std::string why = context.world().why_not_hierarchical(Op::all_gather);
-    if (!why.empty()) sink.line(fmt::format("# no hierarchical algorithms: {}", why));
+    if (!why.empty()) say(sink, fmt::format("# no hierarchical algorithms: {}", why));
   }
-  for (const std::string& note : notes_) sink.line(note);
+  for (const std::string& note : notes_) say(sink, note);
 }
 
 /// Measures all cases on every rank, prints the tables, and sets "bench" in the report after each row. Throws what operations
@@ -287,7 +296,7 @@ void BenchCommand::measure(Context& context, ReportSink& sink, int cores, bool s
     seed += bench::kCheckIterations;
     return bench::Measurement{bench::measure(subject, *form, pace_), wrong};
   };
-  bench::ResultTable table([&](const std::string& line) { sink.line(line); });
+  bench::ResultTable table([&](const std::string& line) { say(sink, line); }, columns_);
   std::string wrong_rows;
   for (const Case& which : cases_) {
     bench::Measurements outcomes;

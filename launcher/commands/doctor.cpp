@@ -2,6 +2,7 @@
 #include "core/collectives/choice.h"
 #include "core/kernels/gemm_library.h"
 #include "core/kernels/level.h"
+#include "launcher/columns.h"
 #include "launcher/commands/command.h"
 #include "launcher/gemm_trial.h"
 #include "launcher/standard_output.h"
@@ -36,6 +37,14 @@ std::string text_in_mebibytes(std::uint64_t bytes) { return fmt::format("{} MiB"
 std::string limit_text(std::uint64_t limit) { return limit == UINT64_MAX ? "unlimited" : std::to_string(limit); }
 ordered_json limit_json(std::uint64_t limit) { return limit == UINT64_MAX ? ordered_json(nullptr) : ordered_json(limit); }
 
+/// Prints a line. What is too long for the terminal goes on below, under column `under`, or on a narrow one not as far right.
+void print_fitted(const std::string& line, std::size_t under) {
+  constexpr std::size_t kNarrow = 60;
+  constexpr std::size_t kLittle = 4;
+  const std::size_t columns = table_columns();
+  print_lines(wrapped(line, columns, std::string(columns < kNarrow ? kLittle : under, ' ')));
+}
+
 /// Returns the table of choices, a line for each row.
 std::vector<std::string> choice_lines(const ChoiceTable& choices) {
   Table table({{"operation", Align::left}, "bytes up to", "ranks up to", "views", {"algorithm", Align::left}});
@@ -45,7 +54,7 @@ std::vector<std::string> choice_lines(const ChoiceTable& choices) {
   for (const ChoiceRow& row : choices.rows()) {
     table.row({name(row.op), bound(row.max_bytes), bound(row.max_ranks), row.needs_views ? "yes" : "any", name(row.algorithm)});
   }
-  return table.lines();
+  return table.lines(table_columns());
 }
 
 /// Findings about RDMA on this machine.
@@ -247,7 +256,9 @@ class Doctor : public Command {
     const Trial openblas = try_openblas(global);
     const std::vector<OptionalLibrary> libraries = find_libraries(openblas);
 
-    const auto row = [](std::string_view key, const std::string& value) { print("{:<22}{}\n", key, value); };
+    const auto row = [](std::string_view key, const std::string& value) {
+      print_fitted(fmt::format("{:<22}{}", key, value), 22);
+    };
     row("cores", fmt::format("{} usable: {} by affinity, quota {}", cores, machine::allowed_cores(),
                              quota > 0 ? fmt::format("{:.2f}", quota) : "none"));
     row("vector level", level);
@@ -268,19 +279,23 @@ class Doctor : public Command {
         fmt::format("at most {}; up to {} with a core of their own, more share cores by yielding and sleeping",
                     shm::kMaxLocalRanks, cores));
     print("\nRDMA ports\n");
-    for (const std::string& line : rdma.lines) print("{}\n", line);
+    for (const std::string& line : rdma.lines) print_fitted(line, line.find_first_not_of(' ') + 2);
     print("\ntransports\n");
     for (std::size_t i = 0; i < trials.size(); ++i)
-      print("  {:<6}{}: {}\n", kFactories[i]->name, trials[i].possible ? "yes" : "no", trials[i].why);
+      print_fitted(fmt::format("  {:<6}{}: {}", kFactories[i]->name, trials[i].possible ? "yes" : "no", trials[i].why), 8);
     print("\nwhy this transport\n");
-    for (const WayRow& way : ways) print("  {:<12} {:<6}{}\n", way.between, way.kind, way.why);
+    for (const WayRow& way : ways) print_fitted(fmt::format("  {:<12} {:<6}{}", way.between, way.kind, way.why), 21);
     print("\nlibraries that are loaded when needed\n");
     for (const auto& [name, purpose, trouble] : libraries)
-      print("  {:<12} {}: {}\n", name, purpose, trouble.empty() ? "here" : trouble);
-    print("\nalgorithms (first line that fits; TSP_ALGORITHMS overrides{})\n", overrides.empty() ? "" : ": " + overrides);
+      print_fitted(fmt::format("  {:<12} {}: {}", name, purpose, trouble.empty() ? "here" : trouble), 15);
+    print("\n");
+    print_fitted(
+        fmt::format("algorithms (first line that fits; TSP_ALGORITHMS overrides{})", overrides.empty() ? "" : ": " + overrides),
+        2);
     print_lines(choice_lines(choices));
     print("\nalgorithms that there are\n");
-    for (int i = 0; i < kOps; ++i) print("{:<15} {}\n", name(static_cast<Op>(i)), algorithm_names(static_cast<Op>(i)));
+    for (int i = 0; i < kOps; ++i)
+      print_fitted(fmt::format("{:<15} {}", name(static_cast<Op>(i)), algorithm_names(static_cast<Op>(i))), 16);
 
     ordered_json& facts = report.root()["doctor"];
     facts["cores"] = {{"usable", cores},

@@ -335,6 +335,32 @@ TEST(BenchTable, IsWhatReadersOfNcclTestsExpect) {
   EXPECT_EQ(last_with("Out of bounds values"), 6U);
 }
 
+TEST(BenchTable, OnANarrowTerminalHasALineForEachForm) {
+  for (const auto& [columns, row] :
+       {std::pair(std::size_t{121}, std::vector<std::string>{"1048576", "in", "500.00", "2.10", "3.15", "2"}),
+        {52, {"1048576", "in", "500.00", "2.10", "3.15", "2"}},
+        {51, {"1048576", "in", "500.00", "3.15", "2"}},
+        {40, {"1048576", "in", "500.00", "3.15", "2"}}}) {
+    std::vector<std::string> lines;
+    ResultTable table([&](const std::string& line) { lines.push_back(line); }, columns);
+    table.add({Kind::all_reduce, DType::f32, 4, 1 << 20}, {.out_of_place = outcome_of(1e-3, 0), .in_place = outcome_of(5e-4, 2)},
+              "shm");
+    ASSERT_EQ(lines.size(), 5U);
+    EXPECT_EQ(lines[0], "# all_reduce, float, sum");
+    EXPECT_EQ(words_of(lines[3])[1], "out");
+    EXPECT_EQ(words_of(lines[4]), row);
+    for (const std::string& line : lines) EXPECT_LE(line.size(), columns) << line;
+    EXPECT_EQ(lines[1].size(), lines[4].size()) << "heads stand over their figures";
+  }
+  std::vector<std::string> lines;
+  ResultTable table([&](const std::string& line) { lines.push_back(line); }, 122);
+  table.add({Kind::all_reduce, DType::f32, 4, 1 << 20}, {.out_of_place = outcome_of(1e-3, 0), .in_place = outcome_of(5e-4, 2)},
+            "shm");
+  EXPECT_EQ(lines.size(), 5U);
+  EXPECT_EQ(words_of(lines[4]).size(), 13U);
+  for (const std::string& line : lines) EXPECT_LE(line.size(), 122U) << line;
+}
+
 TEST(BenchTable, EachOperationHasATableOfItsOwn) {
   std::vector<std::string> lines;
   ResultTable table([&](const std::string& line) { lines.push_back(line); });

@@ -65,6 +65,22 @@ TEST_F(Columns, FitTheTablesOfPlanAndSimulate) {
   }
 }
 
+TEST_F(Columns, FitWhatDoctorSays) {
+  const auto said = [] { return test::answer_of("doctor", {}).out; };
+  const std::string whole = said();
+  for (const std::size_t columns : {std::size_t{80}, std::size_t{40}}) {
+    are(std::to_string(columns).c_str());
+    std::istringstream lines(said());
+    std::string joined;
+    for (std::string line; std::getline(lines, line); joined += line + ' ')
+      EXPECT_TRUE(text_columns(line) <= columns || line.find(' ', line.find_first_not_of(' ')) == std::string::npos) << line;
+    for (const char* part : {"address space", "why this transport", "libpmix", "algorithms that there are"})
+      EXPECT_NE(joined.find(part), std::string::npos) << part;
+    ::unsetenv("COLUMNS");
+  }
+  EXPECT_NE(whole.find(" MiB of address space a rank; only what is touched costs memory\n"), std::string::npos) << whole;
+}
+
 TEST(ShellLines, AreBrokenBetweenWordsAndNotWithinQuotes) {
   using Lines = std::vector<std::string>;
   EXPECT_EQ(shell_lines("  tsprun a b", 12), Lines{"  tsprun a b"});
