@@ -80,6 +80,22 @@ std::string commands_with(const CLI::App& app, const std::string& option) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+/// Returns a hint for an unknown option that is near to none of the chosen command's: other commands' options, and other
+/// programs'. Empty: it is near to none of these either.
+std::string hint_from_afar(const CLI::App& app, const std::string& option) {
+  std::vector<std::string> known;
+  for (const CLI::App* each : app.get_subcommands([](const CLI::App*) { return true; })) {
+    const std::vector<std::string> more = long_options(*each);
+    known.insert(known.end(), more.begin(), more.end());
+  }
+  if (const std::string meant = nearest_word(option, known); !meant.empty())
+    return fmt::format(" (did you mean {}? It is one of {})", meant, commands_with(app, meant));
+  known.clear();
+  for (const auto& [elsewhere, here] : spellings_elsewhere()) known.push_back(fmt::format("--{}", elsewhere));
+  const std::string meant = nearest_word(option, known);
+  return meant.empty() ? std::string() : fmt::format(": for {} tsprun takes {}", meant, spelling_here(meant));
+}
+
 std::string unknown_option(const CLI::App& app, const std::string& option) {
   const auto chosen = app.get_subcommands();
   const std::string others = commands_with(app, option);
@@ -102,7 +118,8 @@ std::string unknown_option(const CLI::App& app, const std::string& option) {
     const std::vector<std::string> more = long_options(*command);
     known.insert(known.end(), more.begin(), more.end());
   }
-  const std::string meant = did_you_mean(option, known);
+  std::string meant = did_you_mean(option, known);
+  if (meant.empty()) meant = hint_from_afar(app, option);
   return meant.empty() ? fmt::format("unknown option {}; `{}` lists those that there are", option, manual_of(app))
                        : fmt::format("unknown option {}{}", option, meant);
 }

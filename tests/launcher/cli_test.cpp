@@ -88,6 +88,9 @@ TEST(CommandLine, WhatIsNearlyKnownIsProposed) {
   expect_refused({"bench", "all", "--steps", "4"}, "unknown option --steps for bench: it is one of train, compare");
   expect_refused({"--layout", "tps=4", "doctor"}, "did you mean tsp?");
   expect_refused({"bench", "allreduce"}, "there is no operation \"allreduce\" (did you mean all_reduce?)");
+  expect_refused({"bench", "all", "--stpes", "4"}, "unknown option --stpes (did you mean --steps? It is one of train, compare");
+  expect_refused({"--dtpye", "f64"}, "unknown option --dtpye (did you mean --dtype? It is one of train, eval");
+  expect_refused({"train", "--lerning-rate", "4"}, "unknown option --lerning-rate: for --learning-rate tsprun takes --lr RATE");
   expect_refused({"help"}, "tsprun --help");
 }
 
