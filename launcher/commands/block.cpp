@@ -155,7 +155,7 @@ void BlockCommand::validate(const GlobalOptions& global) {
   if (!model_.shape.has_gains_only()) {
     std::vector<std::string> names;
     for (const ModelType& type : model_types()) {
-      if (type.layers.has_gains_only()) names.push_back(fmt::format("\"{}\"", type.name));
+      if (type.model.has_gains_only()) names.push_back(fmt::format("\"{}\"", type.name));
     }
     refuse(fmt::format("--config {}: block computes blocks of Llama's kind; give a config.json of model_type {}", model_.config,
                        fmt::join(names, " or ")));

@@ -114,7 +114,7 @@ void find_sequence(ModelCommandOptions& options, const ModelOptionUse& use) {
   const std::size_t positions = options.shape.max_positions;
   options.sequence = std::min(kUsualSequence, positions);
   if (!options.sequence.given()) return;
-  const std::size_t most = use.beyond && options.shape.rotary_positions() ? std::max(positions, kMostTokens) : positions;
+  const std::size_t most = use.beyond && !options.shape.learned_positions ? std::max(positions, kMostTokens) : positions;
   const std::string& text = options.sequence.text;
   std::uint64_t wanted = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), wanted);

@@ -41,7 +41,8 @@ BlockBytes mean(const theory::Traffic& traffic, int ranks) {
 /// Returns the bytes of saved activations of all blocks over all tokens.
 double saved(Setting setting, Recompute recompute) {
   setting.recompute = recompute;
-  return real(setting.tokens() * setting.model.layers * theory::saved_bytes_per_token(setting));
+  const auto of_layer = [&](const LayerSpec& layer) { return theory::saved_bytes_per_token(setting, layer); };
+  return real(setting.tokens() * setting.model.specs.sum(setting.model.layers, of_layer));
 }
 
 /// Forward FLOPs of one layer on one rank, causal pairs only.

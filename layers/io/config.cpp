@@ -200,7 +200,7 @@ void check_config(const ModelConfig& config, const std::string& where) {
                                  2 * product(config.hidden, config.kv_heads, config.head_dim) +
                                  3 * product(config.hidden, config.intermediate) + 2 * product(config.hidden, 1)) +
                        2 * product(config.hidden, config.vocabulary) +
-                       (config.rotary_positions() ? 0 : product(config.hidden, config.max_positions));
+                       (config.learned_positions ? product(config.hidden, config.max_positions) : 0);
   if (total > kMaxElements) {
     refuse(names.hidden, fmt::format("the model would have {:.3g} parameters; expected at most 2^48 (see also {}, {}, {} and the "
                                      "heads)",

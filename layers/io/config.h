@@ -14,7 +14,7 @@ namespace tsprun::detail {
 
 /// Sizes and features of a model; the letters are the paper's. A default-constructed one isn't a model: take a built-in one or
 /// read a file.
-struct ModelConfig : LayerSpec {
+struct ModelConfig : ModelSpec {
   std::string name;              ///< the built-in's name, or the file it was read from
   std::size_t hidden = 0;        ///< h
   std::size_t layers = 0;        ///< L
@@ -34,28 +34,29 @@ struct ModelConfig : LayerSpec {
   /// Takes the layers of a family and the form of its files; sizes and defaults stay.
   void become(const ModelType& of) {
     type = &of;
-    static_cast<LayerSpec&>(*this) = of.layers;
+    static_cast<ModelSpec&>(*this) = of.model;
   }
 
-  /// Returns what a layer computes.
-  const LayerSpec& layer(std::size_t /*number*/) const { return *this; }
   /// Returns the angles by which a position turns the pairs of a head. Precondition: rotary positions.
   std::vector<double> rope_frequencies() const { return detail::rope_frequencies(rope_theta, rope_scaling, head_dim); }
 
   bool layer_norms() const { return norm == Norm::layer; }
-  bool rotary_positions() const { return positions == PositionEncoding::rotary; }
   bool gated_mlp() const { return mlp == Mlp::swiglu; }
   bool drops() const { return residual_dropout > 0 || embedding_dropout > 0 || attention_dropout > 0; }
   /// Elements of the biases of W_Q, W_K, W_V and W_1, and of the gains of heads, in all layers.
   std::size_t projection_vectors() const {
-    return layers * ((biases.query ? query_width() : 0) + (biases.key ? kv_width() : 0) + (biases.value ? kv_width() : 0) +
-                     (biases.up ? intermediate : 0) + (query_key_norm ? 2 * head_dim : 0));
+    return specs.sum(layers, [this](const LayerSpec& layer) {
+      const Biases& biases = layer.biases;
+      return (biases.query ? query_width() : 0) + (biases.key ? kv_width() : 0) + (biases.value ? kv_width() : 0) +
+             (biases.up ? intermediate : 0) + (layer.query_key_norm ? 2 * head_dim : 0);
+    });
   }
   /// Elements that every rank has: norm parameters, all biases, learned positions.
   std::size_t replicated_parameters() const {
-    const std::size_t last_biases = (biases.output ? layers : 0) + (biases.down ? layers : 0);
+    const std::size_t last_biases =
+        specs.sum(layers, [](const LayerSpec& layer) { return (layer.biases.output ? 1U : 0U) + (layer.biases.down ? 1U : 0U); });
     const std::size_t norms = (layer_norms() ? 2 : 1) * (2 * layers + 1);
-    return (norms + last_biases + (rotary_positions() ? 0 : max_positions)) * hidden + projection_vectors();
+    return (norms + last_biases + (learned_positions ? max_positions : 0)) * hidden + projection_vectors();
   }
   /// Numbers of matrices of f·h elements in an MLP, and of its pre-activations.
   std::size_t mlp_matrices() const { return gated_mlp() ? 3 : 2; }

@@ -4,22 +4,20 @@
 
 #include "layers/io/rope_scaling.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace tsprun::detail {
 
 enum class Norm : std::uint8_t {
   rms,   ///< RMSNorm: a gain
   layer  ///< LayerNorm: a gain and a bias
-};
-
-enum class PositionEncoding : std::uint8_t {
-  rotary,  ///< RoPE on queries and keys
-  learned  ///< one vector [h] for each of max_positions positions, added to the embedding
 };
 
 enum class Mlp : std::uint8_t {
@@ -43,20 +41,70 @@ struct Biases {
   bool operator==(const Biases&) const = default;
 };
 
-/// Describes what a layer computes; its sizes stand in ModelConfig. All layers of a model are alike so far.
+/// Describes what a layer computes that other layers of its model may not.
 struct LayerSpec {
-  Norm norm = Norm::rms;
-  PositionEncoding positions = PositionEncoding::rotary;
-  double rope_theta = 10000.0;  ///< base of rotary positions
-  RopeScaling rope_scaling = {};
-  Mlp mlp = Mlp::swiglu;
+  bool rotary_positions = true;  ///< q and k are rotated by position
   Biases biases = {};
   bool query_key_norm = false;  ///< RMSNorm of each head of q and of k before rotation, one gain [d] for all heads of each
 
-  /// Returns true if the layer's only vectors are the gains of its two norms.
-  bool has_gains_only() const { return norm == Norm::rms && biases == Biases{} && !query_key_norm; }
-
   bool operator==(const LayerSpec&) const = default;
+};
+
+/// The layers of a model: what all of them compute, or each of them.
+class LayerSpecs {
+ public:
+  /// Describes any number of layers that are alike.
+  LayerSpecs(const LayerSpec& each = {}) : each_(each) {}
+  /// Describes the layers from the first to the last, at least one.
+  explicit LayerSpecs(std::vector<LayerSpec> layers) : each_(layers.front()), unlike_(std::move(layers)) {
+    if (std::ranges::all_of(unlike_, [&](const LayerSpec& layer) { return layer == each_; })) unlike_.clear();
+  }
+
+  bool alike() const { return unlike_.empty(); }
+  /// Returns what a layer computes. Throws std::out_of_range if it isn't described.
+  const LayerSpec& operator[](std::size_t layer) const { return alike() ? each_ : unlike_.at(layer); }
+  /// Returns whether a condition holds for a layer.
+  template <class Condition>
+  bool any(Condition&& holds) const {
+    return alike() ? holds(each_) : std::ranges::any_of(unlike_, holds);
+  }
+  /// Returns the sum of count(layer) over the first `layers` layers. Alike ones are counted once.
+  template <class Count>
+  std::uint64_t sum(std::size_t layers, Count&& count) const {
+    if (alike()) return layers * count(each_);
+    std::uint64_t all = 0;
+    for (std::size_t layer = 0; layer < layers; ++layer) all += count((*this)[layer]);
+    return all;
+  }
+
+  bool operator==(const LayerSpecs&) const = default;
+
+ private:
+  LayerSpec each_;                 // the first, and all unless there are others in `unlike_`
+  std::vector<LayerSpec> unlike_;  // empty, or one for each layer
+};
+
+/// Describes what a model computes outside of its layers, and what all of them have in common. Sizes stand in ModelConfig.
+struct ModelSpec {
+  Norm norm = Norm::rms;
+  bool learned_positions = false;  ///< one vector [h] for each of max_positions positions, added to the embedding
+  double rope_theta = 10000.0;     ///< base of rotary positions
+  RopeScaling rope_scaling = {};
+  Mlp mlp = Mlp::swiglu;
+  LayerSpecs specs = {};  ///< what each layer computes
+
+  const LayerSpec& layer(std::size_t number) const { return specs[number]; }
+  /// Returns whether layers rotate q and k.
+  bool rotary_positions() const {
+    return specs.any([](const LayerSpec& layer) { return layer.rotary_positions; });
+  }
+  /// Returns true if the only vectors of layers are the gains of their two norms.
+  bool has_gains_only() const {
+    return norm == Norm::rms &&
+           !specs.any([](const LayerSpec& layer) { return layer.biases != Biases{} || layer.query_key_norm; });
+  }
+
+  bool operator==(const ModelSpec&) const = default;
 };
 
 /// Role of a parameter in the model, in the order in which a model lists them: those of blocks from attention_norm to down_bias.
@@ -130,7 +178,7 @@ struct BuiltInModel {
 struct ModelType {
   std::string_view name;                          ///< model_type
   std::array<std::string_view, 2> architectures;  ///< of causal language models; the first is written
-  LayerSpec layers{};                             ///< what the file doesn't say otherwise
+  ModelSpec model{};                              ///< what the file doesn't say otherwise
 
   ConfigNames fields;
   std::span<const ActivationName> activations;   ///< the first is the default

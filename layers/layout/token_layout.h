@@ -32,7 +32,7 @@ struct LocalChunk {
 class TokenLayout {
  public:
   /// Describes rank `part` of the `parts` ranks that share each sequence, and slice `slice` of the `slices` that share its rows.
-  /// Allocates the table of rotations if the model has rotary positions.
+  /// Allocates the table of rotations if layers of the model have rotary positions.
   TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence, int part, int parts,
               int slice = 0, int slices = 1);
   /// Describes a rank of a mesh, in the same way.
@@ -53,8 +53,7 @@ class TokenLayout {
   /// Returns the two chunks of each sequence that this rank, or another, has; either may be empty.
   std::array<LocalChunk, kHalves> chunks() const { return chunks_of(part_); }
   std::array<LocalChunk, kHalves> chunks_of(int part) const;
-  /// Returns the rotations of this rank's tokens [S_p, d], by their positions in the whole sequence; no dims if positions are
-  /// learned.
+  /// Returns the rotations of this rank's tokens [S_p, d], by their positions in the whole sequence; no dims if no layer rotates.
   ConstTensor rotations() const { return rope_.exists() ? ConstTensor(rope_.view()) : ConstTensor(); }
 
   /// Returns the number of ranks that have different tokens.

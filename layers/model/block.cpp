@@ -55,7 +55,7 @@ OwnedTensor Block::residual(const Tensor& x, const Tensor& y, Category category,
 }
 
 /// Allocates the tensors of `saved` that are kept.
-void Block::make_room(const TokenLayout& tokens, Keep keep, BlockSaved& saved) const {
+void Block::make_room(const TokenLayout& tokens, std::size_t layer, Keep keep, BlockSaved& saved) const {
   const SavedSizes sizes = strategy_.saved_sizes(config_, tokens);
   const auto room = [&](std::span<const std::size_t> of, std::string_view what) {
     return rank_.tensor(Category::activations, dtype_, of, what);
@@ -71,7 +71,7 @@ void Block::make_room(const TokenLayout& tokens, Keep keep, BlockSaved& saved) c
   if (recompute_ == Recompute::selective) return;
   saved.attention.q = room(sizes.q, "saved queries");
   room_for_kv();
-  if (config_.query_key_norm) {
+  if (config_.layer(layer).query_key_norm) {
     saved.attention.query_product = room(sizes.query_product, "saved queries before their norm");
     saved.attention.key_product = room(sizes.key_product, "saved keys before their norm");
   }
@@ -88,7 +88,7 @@ OwnedTensor Block::forward(const BlockPass& pass, std::size_t layer, OwnedTensor
                            BlockSaved& saved) const {
   const DType sums = kernels::summed_in(dtype_);
   const Category kept = keep == Keep::backward ? Category::activations : Category::workspace;
-  make_room(pass.tokens, keep, saved);
+  make_room(pass.tokens, layer, keep, saved);
   saved.x1 = std::move(x);
   rank_.enter_stage(PassPart::attention, false, [&] { return stage(layer, "attention", "forward"); });
   rank_.look(Watched::input, saved.x1.view());

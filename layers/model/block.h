@@ -76,7 +76,7 @@ class Block {
   OwnedTensor like(const Tensor& x, DType dtype, Category category, std::string_view what) const;
   OwnedTensor normed(const Tensor& x, const NormWeights& norm) const;
   OwnedTensor residual(const Tensor& x, const Tensor& y, Category category, std::string_view what) const;
-  void make_room(const TokenLayout& tokens, Keep keep, BlockSaved& saved) const;
+  void make_room(const TokenLayout& tokens, std::size_t layer, Keep keep, BlockSaved& saved) const;
 
   Rank& rank_;
   const Strategy& strategy_;

@@ -83,10 +83,9 @@ Decoder::Decoder(Rank& rank, Model& model, std::vector<std::size_t> positions)
   if (config_.rotary_positions()) {
     rope_ = rank.tensor(Category::workspace, sums_, {texts(), config_.head_dim}, "RoPE table");
     rope_frequencies_ = config_.rope_frequencies();
-    return;
   }
   for (const std::size_t room : positions_) {
-    if (room <= config_.max_positions) continue;
+    if (!config_.learned_positions || room <= config_.max_positions) continue;
     throw Error(Cause::refused,
                 fmt::format("{} tokens in all; {} has {} learned positions", room, config_.name, config_.max_positions));
   }
@@ -184,7 +183,7 @@ OwnedTensor Decoder::embed(std::span<const Token> tokens) {
                                          {.stream = Stream::kv, .purpose = Purpose::embedding}));
     rank_.compute().gather_rows(x, in.view(), where);
   }
-  if (!config_.rotary_positions()) add_positions(x);
+  if (config_.learned_positions) add_positions(x);
   return x;
 }
 

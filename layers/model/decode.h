@@ -115,7 +115,7 @@ class Decoder {
   std::vector<std::size_t> lengths_;    // so far, by text
   KvCache cache_;
   std::vector<double> rope_frequencies_;
-  OwnedTensor rope_;    // [texts, d], rotations of the current positions; none with learned positions
+  OwnedTensor rope_;    // [texts, d], rotations of the current positions; none if no layer rotates
   OwnedTensor logits_;  // [texts, V]
 };
 

@@ -39,7 +39,7 @@ void Model::check_tokens(const TokenBatch& tokens) const {
 }
 
 void Model::check_positions(std::size_t sequence) const {
-  if (options_.config.rotary_positions() || sequence <= options_.config.max_positions) return;
+  if (!options_.config.learned_positions || sequence <= options_.config.max_positions) return;
   throw Error(Cause::refused, fmt::format("sequences of {} tokens; {} has {} learned positions", sequence, options_.config.name,
                                           options_.config.max_positions));
 }
@@ -50,7 +50,7 @@ void Model::set_layout(std::size_t batch, std::size_t sequence) {
   layout_.reset();
   layout_ = std::make_unique<TokenLayout>(rank_, mesh_, options_.config, options_.dtype, batch, sequence);
   positions_of_rows_.clear();
-  if (!options_.config.rotary_positions()) {
+  if (options_.config.learned_positions) {
     std::vector<std::uint32_t> natural(batch * sequence);
     for (std::size_t i = 0; i < natural.size(); ++i) natural[i] = static_cast<std::uint32_t>(i % sequence);
     positions_of_rows_ = layout_->take(layout_->holder(), std::span<const std::uint32_t>(natural));
@@ -103,7 +103,7 @@ void Model::sum_over_world(std::span<double> values) {
 
 /// Adds learned positions, if the model has them, to the embedded tokens x [rows, h].
 void Model::add_positions(const Tensor& x) {
-  if (options_.config.rotary_positions()) return;
+  if (!options_.config.learned_positions) return;
   const OwnedTensor rows = rank_.tensor(Category::workspace, options_.dtype, {x.size(0), x.size(1)}, "learned positions");
   rank_.compute().gather_rows(rows, positions(), positions_of_rows_);
   rank_.compute().add(x, x, rows.view());
@@ -241,7 +241,7 @@ void Model::embed_backward(Pass& pass) {
   drop_embedding(pass, pass.d->merged(0));
   pass.vocabulary->embed_backward(pass.d->merged(0));
   if (pass.of.last()) sums_.post(embedding_pack(), Purpose::embedding);
-  if (!options_.config.rotary_positions()) {
+  if (options_.config.learned_positions) {
     const Tensor gradient = replicated(ParameterRole::positions, 0).second;
     rank_.compute().scatter_add_rows(gradient, pass.d->merged(0), positions_of_rows_);
   }

@@ -11,8 +11,8 @@ namespace tsprun::detail {
 
 namespace {
 
-/// Returns a parameter's shape as files store it; an empty one if the model doesn't have it.
-std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role) {
+/// Returns a parameter's shape as files store it; an empty one if the model, or such a layer, doesn't have it.
+std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role, const LayerSpec& layer) {
   using Shape = std::vector<std::size_t>;
   const std::size_t h = config.hidden;
   const std::size_t a = config.query_width();
@@ -25,24 +25,24 @@ std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role)
   switch (role) {
     case ParameterRole::embedding: return {config.vocabulary, h};
     case ParameterRole::head: return only_if(!config.tied_embeddings, {config.vocabulary, h});
-    case ParameterRole::positions: return only_if(!config.rotary_positions(), {config.max_positions, h});
+    case ParameterRole::positions: return only_if(config.learned_positions, {config.max_positions, h});
     case ParameterRole::query: return matrix(a, h);
     case ParameterRole::key:
     case ParameterRole::value: return matrix(k, h);
     case ParameterRole::query_key_value: return matrix(a + 2 * k, h);
-    case ParameterRole::query_bias: return only_if(config.biases.query, {a});
-    case ParameterRole::key_bias: return only_if(config.biases.key, {k});
-    case ParameterRole::value_bias: return only_if(config.biases.value, {k});
+    case ParameterRole::query_bias: return only_if(layer.biases.query, {a});
+    case ParameterRole::key_bias: return only_if(layer.biases.key, {k});
+    case ParameterRole::value_bias: return only_if(layer.biases.value, {k});
     case ParameterRole::query_norm:
-    case ParameterRole::key_norm: return only_if(config.query_key_norm, {config.head_dim});
-    case ParameterRole::query_key_value_bias: return only_if(config.biases.projections() == 3, {a + 2 * k});
+    case ParameterRole::key_norm: return only_if(layer.query_key_norm, {config.head_dim});
+    case ParameterRole::query_key_value_bias: return only_if(layer.biases.projections() == 3, {a + 2 * k});
     case ParameterRole::output: return matrix(h, a);
-    case ParameterRole::output_bias: return only_if(config.biases.output, {h});
+    case ParameterRole::output_bias: return only_if(layer.biases.output, {h});
     case ParameterRole::gate: return only_if(config.gated_mlp(), matrix(f, h));
     case ParameterRole::up: return matrix(f, h);
-    case ParameterRole::up_bias: return only_if(config.biases.up, {f});
+    case ParameterRole::up_bias: return only_if(layer.biases.up, {f});
     case ParameterRole::down: return matrix(h, f);
-    case ParameterRole::down_bias: return only_if(config.biases.down, {h});
+    case ParameterRole::down_bias: return only_if(layer.biases.down, {h});
     case ParameterRole::attention_norm_bias:
     case ParameterRole::mlp_norm_bias:
     case ParameterRole::final_norm_bias: return only_if(config.layer_norms(), {h});
@@ -57,7 +57,7 @@ std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role)
 void append(std::vector<Parameter>& all, const ModelConfig& config, ParameterRole first, ParameterRole last, std::size_t layer) {
   for (const auto& [role, name] : config.type->weights) {
     if (role < first || role > last) continue;
-    std::vector<std::size_t> shape = shape_of(config, role);
+    std::vector<std::size_t> shape = shape_of(config, role, config.layer(layer));
     if (!shape.empty()) all.push_back({fmt::format(fmt::runtime(name), layer), role, layer, std::move(shape)});
   }
 }
@@ -65,8 +65,10 @@ void append(std::vector<Parameter>& all, const ModelConfig& config, ParameterRol
 }  // namespace
 
 std::size_t elements_of(const ModelConfig& config, ParameterRole role) {
-  const std::vector<std::size_t> shape = shape_of(config, role);
-  return shape.empty() ? 0 : std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies());
+  return config.specs.sum(is_of_block(role) ? config.layers : 1, [&](const LayerSpec& layer) {
+    const std::vector<std::size_t> shape = shape_of(config, role, layer);
+    return shape.empty() ? 0 : std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies());
+  });
 }
 
 std::string exported_name(const ModelConfig& config, const Parameter& parameter) {

@@ -28,7 +28,7 @@ struct Parameter {
 constexpr bool is_of_block(ParameterRole role) {
   return role >= ParameterRole::attention_norm && role <= ParameterRole::down_bias;
 }
-/// Returns the elements of a parameter of this role; 0 if the model has none.
+/// Returns the elements of all parameters of this role, those of all layers or the model's one; 0 if it has none.
 std::size_t elements_of(const ModelConfig& config, ParameterRole role);
 
 /// Returns the parameter's name in a model folder that tsprun writes: the name in transformers' state dict, which may have a

@@ -236,7 +236,7 @@ std::uint64_t Placement::elements(PackKind pack) const {
     return sum * config_.hidden;
   }
   for (const auto& [role, name] : config_.type->weights) {
-    if (traits_of(role).pack == pack) sum += elements_of(config_, role) * (is_of_block(role) ? config_.layers : 1);
+    if (traits_of(role).pack == pack) sum += elements_of(config_, role);
   }
   return sum;
 }

@@ -4,7 +4,7 @@
 // Every rank has all of these vectors, whichever part of the matrices it has; docs/algorithms.md counts them, like norm gains, as
 // `other`. A rank adds to the gradients of the heads and rows that it computes, for its own tokens; the model then sums the
 // gradients over all ranks that share a sequence or slice heads and rows. They are the store's last pack, of width 1: for each
-// layer those of W_Q, W_K and W_V, as parts of their own or as one, the gains of q and of k, and that of W_1.
+// layer, as it has them, those of W_Q, W_K and W_V, as parts of their own or as one, the gains of q and of k, and that of W_1.
 #pragma once
 
 #include "core/rank/compute_stream.h"
@@ -41,7 +41,7 @@ struct Bias {
   }
 };
 
-/// Biases of one layer, with all heads and rows of the model; without dims where the model has none.
+/// Biases of one layer, with all heads and rows of the model; without dims where the layer has none.
 struct BlockBiases {
   Bias query;
   Bias key;
@@ -53,9 +53,14 @@ struct BlockBiases {
   BlockBiases(const ParameterStore& store, const ModelConfig& config, std::size_t layer) {
     const Biases& biases = config.layer(layer).biases;
     const bool in_one = !config.type->weight(ParameterRole::query_key_value_bias).empty();
-    const std::size_t of_projections = in_one && biases.projections() > 0 ? 1 : biases.projections();
-    const std::size_t norms = config.layer(layer).query_key_norm ? 2 : 0;
-    const std::size_t first = (of_projections + norms + (biases.up ? 1U : 0U)) * layer;
+    const auto projections_of = [&](const LayerSpec& of) -> std::size_t {
+      return in_one && of.biases.projections() > 0 ? 1 : of.biases.projections();
+    };
+    const auto norms_of = [](const LayerSpec& of) -> std::size_t { return of.query_key_norm ? 2 : 0; };
+    const std::size_t of_projections = projections_of(config.layer(layer));
+    const std::size_t norms = norms_of(config.layer(layer));
+    const std::size_t first = config.specs.sum(
+        layer, [&](const LayerSpec& of) { return projections_of(of) + norms_of(of) + (of.biases.up ? 1U : 0U); });
     const auto parts = [&](std::size_t from, std::size_t count) {
       const std::size_t pack = bias_pack_number(store);
       const auto vector = [](const Tensor& column) { return column.reshaped({column.size(0)}); };

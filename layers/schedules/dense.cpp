@@ -213,7 +213,7 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
   AttentionHeads heads = this->heads(saved);
   heads.lse.will_be_read();
   if (!saved.q.exists()) {  // else begin_attention() has begun to move K and V
-    if (config_.query_key_norm) heads.keep_products(rank_, dtype_, dense_.saved_sizes(config_, tokens()));
+    if (config_.layer(layer).query_key_norm) heads.keep_products(rank_, dtype_, dense_.saved_sizes(config_, tokens()));
     project(heads, X, rows, layer);
   }
 

@@ -1,8 +1,8 @@
 // What turns the products x·W_Qᵀ, x·W_Kᵀ and x·W_Vᵀ into q, k and v, and back: the one place that says in which order bias, norm
 // and rotation follow, for all strategies and for decoding. Products are the callers', who know where weights lie and when.
 //
-//   q = R(N(x·W_Qᵀ + b_Q)), k = R(N(x·W_Kᵀ + b_K)), v = x·W_Vᵀ + b_V; N normalises each head in models that do so, R rotates by
-//   position if the model's positions are rotary
+//   q = R(N(x·W_Qᵀ + b_Q)), k = R(N(x·W_Kᵀ + b_K)), v = x·W_Vᵀ + b_V; N normalises each head and R rotates by
+//   position in layers that do so
 #pragma once
 
 #include "layers/layout/heads.h"
@@ -52,10 +52,13 @@ class HeadProjection {
 /// Projections of a layer's heads, which are numbered within the model.
 class HeadProjections {
  public:
-  /// `rotations` as in HeadProjection, for q and k. Borrows all.
+  /// `rotations` as in HeadProjection, for q and k of layers that rotate. Borrows all.
   HeadProjections(ComputeStream& compute, const ParameterStore& store, const ModelConfig& config, std::size_t layer,
                   const ConstTensor& rotations)
-      : compute_(compute), biases_(store, config, layer), config_(config), rotations_(rotations) {}
+      : compute_(compute),
+        biases_(store, config, layer),
+        config_(config),
+        rotations_(config.layer(layer).rotary_positions ? rotations : ConstTensor()) {}
 
   HeadProjection query(const HeadRange& heads) const { return of(biases_.query, biases_.query_norm, heads, rotations_); }
   HeadProjection key(const HeadRange& heads) const { return of(biases_.key, biases_.key_norm, heads, rotations_); }

@@ -54,11 +54,11 @@ std::uint64_t held_tokens(const MeshSetting& of, MeshPlace place) {
   return of.layout.slices_tokens() ? Chunks::balanced(of.layout.tensor(), rows).count(place.tensor) : rows;
 }
 
-std::uint64_t saved_bytes_per_token(const Setting& setting) {
+std::uint64_t saved_bytes_per_token(const Setting& setting, const LayerSpec& layer) {
   const auto& [element, accumulated, lse] = setting.bytes;
   const ModelConfig& model = setting.model;
   const std::uint64_t inputs = 2 * model.hidden;
-  const std::uint64_t products = model.query_key_norm ? model.query_width() + model.kv_width() : 0;
+  const std::uint64_t products = layer.query_key_norm ? model.query_width() + model.kv_width() : 0;
   switch (setting.recompute) {
     case Recompute::none:
       return element *
@@ -70,14 +70,14 @@ std::uint64_t saved_bytes_per_token(const Setting& setting) {
   return 0;
 }
 
-std::uint64_t saved_bytes(const MeshSetting& of, MeshPlace place) {
+std::uint64_t saved_bytes(const MeshSetting& of, const LayerSpec& layer, MeshPlace place) {
   const Setting replica = of.micro_batch();
   const ModelConfig& model = replica.model;
   const BlockSlice slice = BlockSlice::of(model, place.tensor, of.layout.tensor());
   Setting part = replica;
   part.model = slice.apply(model);
   const std::uint64_t inputs = 2 * model.hidden * replica.bytes.element;
-  const std::uint64_t inside = saved_bytes_per_token(part) - inputs;
+  const std::uint64_t inside = saved_bytes_per_token(part, layer) - inputs;
   const std::uint64_t inputs_all = held_tokens(of, place) * inputs;
   const std::uint64_t rows = replica.batch * Zigzag(replica.sequence, of.layout.sequence()).tokens(place.sequence);
   if (!of.layout.exchanges_heads() || replica.recompute == Recompute::full) return inputs_all + rows * inside;
@@ -90,14 +90,15 @@ std::uint64_t saved_bytes(const MeshSetting& of, MeshPlace place) {
   if (replica.recompute == Recompute::none) {
     bytes += replica.tokens() * (own.count + 2 * kv) * d * replica.bytes.element +
              rows * model.mlp_inputs() * slice.rows * replica.bytes.element;
-    if (model.query_key_norm) bytes += rows * (slice.queries.count + slice.kv.count) * d * replica.bytes.element;
+    if (layer.query_key_norm) bytes += rows * (slice.queries.count + slice.kv.count) * d * replica.bytes.element;
   }
   return bytes;
 }
 
 std::uint64_t activation_bytes(const MeshSetting& of, MeshPlace place, std::uint64_t id_bytes) {
   const Setting& setting = of.setting;
-  return setting.model.layers * saved_bytes(of, place) +
+  const auto of_layer = [&](const LayerSpec& layer) { return saved_bytes(of, layer, place); };
+  return setting.model.specs.sum(setting.model.layers, of_layer) +
          held_tokens(of, place) * (setting.model.hidden * setting.bytes.element + setting.bytes.lse + id_bytes);
 }
 

@@ -53,10 +53,11 @@ std::size_t kv_heads_read(const ModelConfig& model, const BlockSlice& slice, int
 /// Returns the number of tokens in the rank's residual stream, of a micro-batch.
 std::uint64_t held_tokens(const MeshSetting& of, MeshPlace place);
 /// Returns the bytes that a layer saves for each local token, by recomputation mode: none β(2h + 2a + 2k + 2f) + β_l·n_h (f
-/// instead of 2f if the MLP has no gate), selective β(2h + a) + β_l·n_h, full 2βh. Symbols as in docs/algorithms.md.
-std::uint64_t saved_bytes_per_token(const Setting& setting);
-/// Returns the bytes that a rank saves in one layer for the backward pass of a micro-batch.
-std::uint64_t saved_bytes(const MeshSetting& of, MeshPlace place);
+/// instead of 2f if the MLP has no gate; a + k more with norms of heads), selective β(2h + a) + β_l·n_h, full 2βh. Symbols as in
+/// docs/algorithms.md.
+std::uint64_t saved_bytes_per_token(const Setting& setting, const LayerSpec& layer);
+/// Returns the bytes that a rank saves in a layer for the backward pass of a micro-batch.
+std::uint64_t saved_bytes(const MeshSetting& of, const LayerSpec& layer, MeshPlace place);
 /// Returns the bytes of activations that a rank saves in a whole step: those of one micro-batch. `id_bytes`: bytes of ids and
 /// labels per token.
 std::uint64_t activation_bytes(const MeshSetting& of, MeshPlace place, std::uint64_t id_bytes);

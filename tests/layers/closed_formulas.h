@@ -356,14 +356,17 @@ inline Count replicated_elements(const Setting& of) {
   const Symbols s(of);
   const ModelConfig& model = of.model;
   Count elements = (model.norm == Norm::layer ? 2 : 1) * (2 * s.L + 1) * s.h;
-  if (model.biases.query) elements += s.L * s.a;
-  if (model.biases.key) elements += s.L * s.k;
-  if (model.biases.value) elements += s.L * s.k;
-  if (model.biases.output) elements += s.L * s.h;
-  if (model.query_key_norm) elements += s.L * 2 * model.head_dim;
-  if (model.biases.up) elements += s.L * s.f;
-  if (model.biases.down) elements += s.L * s.h;
-  if (model.positions == PositionEncoding::learned) elements += model.max_positions * s.h;
+  for (std::size_t number = 0; number < model.layers; ++number) {
+    const LayerSpec& layer = model.layer(number);
+    if (layer.biases.query) elements += s.a;
+    if (layer.biases.key) elements += s.k;
+    if (layer.biases.value) elements += s.k;
+    if (layer.biases.output) elements += s.h;
+    if (layer.query_key_norm) elements += 2 * s.d;
+    if (layer.biases.up) elements += s.f;
+    if (layer.biases.down) elements += s.h;
+  }
+  if (model.learned_positions) elements += model.max_positions * s.h;
   return elements;
 }
 

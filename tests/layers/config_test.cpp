@@ -373,7 +373,7 @@ std::size_t elements_of(const ModelConfig& config) {
 TEST(Qwen2Config, IsReadAsHuggingFaceWritesIt) {
   const LoadedConfig loaded = parse(qwen2());
   EXPECT_TRUE(loaded.warnings.empty());
-  EXPECT_EQ(loaded.config.biases, (Biases{.query = true, .key = true, .value = true}));
+  EXPECT_EQ(loaded.config.layer(0).biases, (Biases{.query = true, .key = true, .value = true}));
   EXPECT_EQ(elements_of(loaded.config), 494'032'768U);  // as Hugging Face counts them
   EXPECT_EQ(loaded.config.projection_vectors(), 24U * (896 + 2 * 128));
   json object = qwen2();
@@ -406,8 +406,8 @@ json qwen3() {
 TEST(Qwen3Config, IsReadAsHuggingFaceWritesIt) {
   const LoadedConfig loaded = parse(qwen3());
   EXPECT_TRUE(loaded.warnings.empty());
-  EXPECT_TRUE(loaded.config.query_key_norm);
-  EXPECT_EQ(loaded.config.biases, Biases{});
+  EXPECT_TRUE(loaded.config.layer(0).query_key_norm);
+  EXPECT_EQ(loaded.config.layer(0).biases, Biases{});
   EXPECT_EQ(elements_of(loaded.config), 596'049'920U);  // as Hugging Face counts them
   json object = qwen3();
   object.erase("head_dim");

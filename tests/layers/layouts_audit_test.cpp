@@ -69,6 +69,7 @@ std::vector<ModelCase> cases() {
     all.push_back(
         {.config = as_family("qwen3", small_config(16, 2, 8, 1, 4, 13, 17)), .batch = 3, .sequence = 5, .recompute = recompute});
     all.push_back({.config = small_gpt2_config(2, 8, 3, 21, 40), .batch = 2, .sequence = 29, .recompute = recompute});
+    all.push_back({.config = small_unlike_config(2), .batch = 1, .sequence = 13, .recompute = recompute});
   }
   return all;
 }

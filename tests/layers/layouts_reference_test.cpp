@@ -177,10 +177,16 @@ TEST(FeaturesAgainstReference, EachIsDecidedByItself) {
       of.config.head_dim *= 2;  // for rotary positions
       of.config.hidden *= 2;
       of.config.norm = either() ? Norm::rms : Norm::layer;
-      of.config.positions = either() ? PositionEncoding::rotary : PositionEncoding::learned;
+      const bool rotary = either();
+      of.config.learned_positions = !rotary;
       const bool projections = either();  // such files have all three in one vector
-      of.config.biases = {
-          .query = projections, .key = projections, .value = projections, .output = either(), .up = either(), .down = either()};
+      of.config.specs = LayerSpec{.rotary_positions = rotary,
+                                  .biases = {.query = projections,
+                                             .key = projections,
+                                             .value = projections,
+                                             .output = either(),
+                                             .up = either(),
+                                             .down = either()}};
       expect_reference(of, on, 1e-11);
     }
   }

@@ -65,19 +65,19 @@ TEST(TspParameters, AreExactlyOneDthWhereEverythingDivides) {
 }
 
 TEST(SavedActivations, AreThoseOfAppendixC) {
-  EXPECT_EQ(saved_bytes_per_token(appendix_c(Recompute::none)), 114'816U);
-  EXPECT_EQ(saved_bytes_per_token(appendix_c(Recompute::selective)), 24'704U);
-  EXPECT_EQ(saved_bytes_per_token(appendix_c(Recompute::full)), 16'384U);
+  EXPECT_EQ(saved_bytes_per_token(appendix_c(Recompute::none), {}), 114'816U);
+  EXPECT_EQ(saved_bytes_per_token(appendix_c(Recompute::selective), {}), 24'704U);
+  EXPECT_EQ(saved_bytes_per_token(appendix_c(Recompute::full), {}), 16'384U);
 }
 
 TEST(SavedActivations, AreThoseOfTheFormula) {
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
     Setting s = appendix_c(recompute);
-    EXPECT_EQ(saved_bytes_per_token(s), formulas::saved_bytes_per_token(s));
-    s.model.query_key_norm = true;
-    EXPECT_EQ(saved_bytes_per_token(s), formulas::saved_bytes_per_token(s));
+    EXPECT_EQ(saved_bytes_per_token(s, s.model.layer(0)), formulas::saved_bytes_per_token(s, s.model.layer(0)));
+    s.model.specs = LayerSpec{.query_key_norm = true};
+    EXPECT_EQ(saved_bytes_per_token(s, s.model.layer(0)), formulas::saved_bytes_per_token(s, s.model.layer(0)));
     s.model = find_config("nano-gpt2").config;
-    EXPECT_EQ(saved_bytes_per_token(s), formulas::saved_bytes_per_token(s));
+    EXPECT_EQ(saved_bytes_per_token(s, s.model.layer(0)), formulas::saved_bytes_per_token(s, s.model.layer(0)));
   }
 }
 

@@ -5,6 +5,7 @@
 #include "layers/model/model.h"
 #include "layers/parameters/init.h"
 #include "layers/theory/peaks.h"
+#include "tests/layers/unlike_layers.h"
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
@@ -74,6 +75,13 @@ inline ModelConfig small_config(std::size_t hidden, std::size_t layers, std::siz
 /// Returns a model of these sizes of another family.
 inline ModelConfig as_family(std::string_view name, ModelConfig config) {
   config.become(model_type(name));
+  return config;
+}
+
+/// Returns a small configuration of three unlike layers.
+inline ModelConfig small_unlike_config(std::size_t kv_heads, bool tied = false) {
+  ModelConfig config = small_config(16, 3, 8, kv_heads, 4, 13, 17, tied);
+  config.specs = unlike_layers();
   return config;
 }
 

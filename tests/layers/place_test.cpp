@@ -76,6 +76,8 @@ std::vector<ModelConfig> models() {
     all.push_back(small_config(10, 2, 12, 4, 2, 5, 7));
     all.back().become(model_type(type));
   }
+  all.push_back(small_config(10, 3, 12, 4, 2, 5, 7));
+  all.back().specs = unlike_layers();
   return all;
 }
 

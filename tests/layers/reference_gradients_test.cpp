@@ -1,6 +1,7 @@
 // The reference's gradients against central differences of its own forward pass in f64: every tensor along a random direction and
 // in single elements. Its forward pass has an outside witness, PyTorch.
 #include "tests/layers/reference_support.h"
+#include "tests/layers/unlike_layers.h"
 
 #include <gtest/gtest.h>
 
@@ -93,6 +94,12 @@ TEST(ReferenceBlock, GradientsAreFiniteDifferences) {
 
 TEST(ReferenceModel, GradientsAreFiniteDifferences) {
   for (const ReferenceCase& c : reference_cases()) expect_model_gradients(c, {});
+}
+
+TEST(ReferenceModel, GradientsOfUnlikeLayersAreFiniteDifferences) {
+  ReferenceCase c{test::reference_config(16, 3, 4, 2, 4), 2, 5, 7};
+  c.config.specs = test::unlike_layers();
+  expect_model_gradients(c, {});
 }
 
 TEST(ReferenceGpt2, GradientsAreFiniteDifferencesWithAndWithoutDropout) {

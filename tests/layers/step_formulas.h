@@ -158,10 +158,10 @@ inline Count held_elements(const Setting& of, const Layout& layout, int t, int p
 }
 
 /// Returns the bytes that a layer saves for each local token: the table "Saved bytes per local token and layer".
-inline Count saved_bytes_per_token(const Setting& of) {
+inline Count saved_bytes_per_token(const Setting& of, const LayerSpec& layer) {
   const Symbols s(of);
   const Count pre_activations = (s.matrices - 1) * s.f;
-  const Count products = of.model.query_key_norm ? s.a + s.k : 0;  // what goes into the norms of heads
+  const Count products = layer.query_key_norm ? s.a + s.k : 0;  // what goes into the norms of heads
   switch (s.recompute) {
     case Recompute::none: return s.beta * (2 * s.h + 2 * s.a + 2 * s.k + products + pre_activations) + s.beta_l * s.n_h;
     case Recompute::selective: return s.beta * (2 * s.h + s.a) + s.beta_l * s.n_h;
@@ -174,7 +174,9 @@ inline Count saved_bytes_per_token(const Setting& of) {
 /// residual + β_l for the head's log-sum-exp) + ids. `id_bytes`: bytes of ids and labels per token.
 inline Count activation_bytes(const Setting& of, Count local_tokens, Count id_bytes) {
   const Symbols s(of);
-  return s.B * local_tokens * (s.L * saved_bytes_per_token(of) + s.h * s.beta + s.beta_l + id_bytes);
+  Count saved = 0;
+  for (std::size_t layer = 0; layer < of.model.layers; ++layer) saved += saved_bytes_per_token(of, of.model.layer(layer));
+  return s.B * local_tokens * (saved + s.h * s.beta + s.beta_l + id_bytes);
 }
 
 /// Returns the same for any rank of a layout: x1, x2, the final residual, log-sum-exp and ids of the tokens between sublayers,
@@ -187,17 +189,20 @@ inline Count activation_bytes(const Setting& of, const Layout& layout, int t, in
   const Count rows = s.B * tokens_of(s.S, n.D, p);
   const Count between = n.sequence ? part_of(rows, n.T, t) : rows;
   const Count pre_activations = (s.matrices - 1) * part_of(s.f, n.T, t);
-  Count inside = 0;  // of one layer
+  Count inside = 0;    // of one layer without norms of heads
+  Count products = 0;  // of what goes into norms of heads, of all layers
   const bool by_heads = n.D > 1 && !n.shares_weights() && n.exchange == SequenceExchange::ulysses;
   const Heads computed =
       by_heads ? Heads{queries.first + begin_of(queries.count, n.D, p), part_of(queries.count, n.D, p)} : queries;
   const Count seen = by_heads ? s.B * s.S : rows;
   if (s.recompute != Recompute::full) inside += rows * queries.count * s.d * s.beta + seen * computed.count * s.beta_l;
   if (s.recompute == Recompute::none) {
-    if (of.model.query_key_norm) inside += rows * (queries.count + read_by(s, queries).count) * s.d * s.beta;
     inside += seen * (computed.count + 2 * read_by(s, computed).count) * s.d * s.beta + rows * pre_activations * s.beta;
   }
-  return s.L * (inside + between * 2 * s.h * s.beta) + between * (s.h * s.beta + s.beta_l + id_bytes);
+  for (std::size_t layer = 0; layer < of.model.layers && s.recompute == Recompute::none; ++layer) {
+    if (of.model.layer(layer).query_key_norm) products += rows * (queries.count + read_by(s, queries).count) * s.d * s.beta;
+  }
+  return products + s.L * (inside + between * 2 * s.h * s.beta) + between * (s.h * s.beta + s.beta_l + id_bytes);
 }
 
 }  // namespace tsprun::detail::formulas

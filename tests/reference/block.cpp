@@ -74,13 +74,13 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
   s.q = of.linear(s.norm1, ParameterRole::query);
   s.k = of.linear(s.norm1, ParameterRole::key);
   s.v = of.linear(s.norm1, ParameterRole::value);
-  if (config.query_key_norm) {
+  if (config.layer(layer).query_key_norm) {
     s.q_product = s.q;
     s.k_product = s.k;
     s.q = rms_norm(s.q_product, of.weight(ParameterRole::query_norm), config.norm_epsilon);
     s.k = rms_norm(s.k_product, of.weight(ParameterRole::key_norm), config.norm_epsilon);
   }
-  if (config.positions == PositionEncoding::rotary) {
+  if (config.layer(layer).rotary_positions) {
     s.q = rope(s.q, sequence, config.query_heads, config.head_dim, config.rope_theta, config.rope_scaling);
     s.k = rope(s.k, sequence, config.kv_heads, config.head_dim, config.rope_theta, config.rope_scaling);
   }
@@ -139,7 +139,7 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
   attention_backward(
       dq, dk, dv, doutput, s.attention.probabilities, s.q, s.k, s.v, attention_sizes(config, s.batch, s.sequence),
       attention_dropout_factors<T>(s.draw, config.attention_dropout, layer, s.batch, config.query_heads, s.sequence));
-  if (config.positions == PositionEncoding::rotary) {
+  if (config.layer(layer).rotary_positions) {
     std::vector<T> dq_turned = like(dq);
     std::vector<T> dk_turned = like(dk);
     dq.swap(dq_turned);
@@ -147,7 +147,7 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
     rope_backward(dq, dq_turned, s.sequence, config.query_heads, config.head_dim, config.rope_theta, config.rope_scaling);
     rope_backward(dk, dk_turned, s.sequence, config.kv_heads, config.head_dim, config.rope_theta, config.rope_scaling);
   }
-  if (config.query_key_norm) {
+  if (config.layer(layer).query_key_norm) {
     const auto through_norm = [&](std::vector<T>& d, const std::vector<T>& product, ParameterRole gain) {
       std::vector<T> dx_of_norm = like(d);
       rms_norm_backward(dx_of_norm, of.gradient(gain), d, product, of.weight(gain), config.norm_epsilon);

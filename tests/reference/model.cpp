@@ -26,7 +26,7 @@ void check_tokens(const char* what, std::span<const Integer> tokens, std::size_t
 }
 
 void check_positions(const ModelConfig& config, std::size_t sequence) {
-  if (config.rotary_positions() || sequence <= config.max_positions) return;
+  if (!config.learned_positions || sequence <= config.max_positions) return;
   throw Error(Cause::refused,
               fmt::format("reference: sequences of {} tokens; the model has {} positions", sequence, config.max_positions));
 }
@@ -61,7 +61,7 @@ Activations<T> forward(const ModelConfig& config, std::size_t batch, std::size_t
   const Layer<T> of(config, model_parameters(config), weights);
   Activations<T> s;
   s.last = embedding(of.weight(ParameterRole::embedding), ids, config.hidden);
-  if (config.positions == PositionEncoding::learned) {
+  if (config.learned_positions) {
     add_positions(s.last, of.weight(ParameterRole::positions), sequence, config.hidden);
   }
   const std::vector<T> factors = embedding_factors<T>(config, ids.size(), draw);
@@ -93,7 +93,7 @@ Tensors<T> backward(const ModelConfig& config, const Tensors<T>& weights, std::s
   }
   const std::vector<T> factors = embedding_factors<T>(config, ids.size(), draw);
   for (std::size_t i = 0; i < dx.size(); ++i) dx[i] *= factors[i];
-  if (config.positions == PositionEncoding::learned) {
+  if (config.learned_positions) {
     positions_backward(of.gradient(ParameterRole::positions), dx, sequence, config.hidden);
   }
   embedding_backward(of.gradient(ParameterRole::embedding), dx, ids, config.hidden);

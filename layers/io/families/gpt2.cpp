@@ -65,26 +65,29 @@ constexpr BuiltInModel kGpt2BuiltIn[] = {{"nano-gpt2", {64, 2, 8, 8, 8, 256, 256
 }  // namespace
 
 ModelType gpt2() {
-  return {.name = "gpt2",
-          .architectures = {"GPT2LMHeadModel", "GPT2Model"},
-          .layers = {.norm = Norm::layer,
-                     .positions = PositionEncoding::learned,
-                     .mlp = Mlp::gelu_tanh,
-                     .biases = {.query = true, .key = true, .value = true, .output = true, .up = true, .down = true}},
-          .fields = kGpt2Fields,
-          .activations = kGpt2Activations,
-          .restricted = kGpt2Restricted,
-          .ignored = kGpt2Ignored,
-          .intermediate_per_hidden = 4,
-          .max_positions = 1024,
-          .norm_epsilon = 1e-5,
-          .tied_embeddings = true,
-          .dropout = 0.1,
-          .weights = kGpt2Weights,
-          .harmless_weights = kGpt2HarmlessWeights,
-          .inputs_first = true,
-          .exported_prefix = "transformer.",
-          .built_in = kGpt2BuiltIn};
+  return {
+      .name = "gpt2",
+      .architectures = {"GPT2LMHeadModel", "GPT2Model"},
+      .model = {.norm = Norm::layer,
+                .learned_positions = true,
+                .mlp = Mlp::gelu_tanh,
+                .specs =
+                    LayerSpec{.rotary_positions = false,
+                              .biases = {.query = true, .key = true, .value = true, .output = true, .up = true, .down = true}}},
+      .fields = kGpt2Fields,
+      .activations = kGpt2Activations,
+      .restricted = kGpt2Restricted,
+      .ignored = kGpt2Ignored,
+      .intermediate_per_hidden = 4,
+      .max_positions = 1024,
+      .norm_epsilon = 1e-5,
+      .tied_embeddings = true,
+      .dropout = 0.1,
+      .weights = kGpt2Weights,
+      .harmless_weights = kGpt2HarmlessWeights,
+      .inputs_first = true,
+      .exported_prefix = "transformer.",
+      .built_in = kGpt2BuiltIn};
 }
 
 }  // namespace tsprun::detail::families

@@ -11,7 +11,7 @@ ModelType qwen2() {
   ModelType type = llama();
   type.name = "qwen2";
   type.architectures = {"Qwen2ForCausalLM", "Qwen2Model"};
-  type.layers.biases = {.query = true, .key = true, .value = true};
+  type.model.specs = LayerSpec{.biases = {.query = true, .key = true, .value = true}};
   type.window = WindowField::only_if_used;
   type.kv_heads = 32;
   type.max_positions = 32768;

@@ -134,7 +134,7 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
       if (!saved.q.exists()) {
         axis_.rank.wait(W_[index(r)].first.work);
         axis_.rank.wait(W_[index(r)].second.work);
-        if (axis_.whole.query_key_norm) turn.keep_products(axis_.rank, axis_.dtype, sizes_of_turn(r));
+        if (axis_.whole.layer(layer).query_key_norm) turn.keep_products(axis_.rank, axis_.dtype, sizes_of_turn(r));
         project(layer, r, X, W_[index(r)].second.rows.slice(0, 0, part_rows(r, kPartQ)), W_[index(r)].first.rows, turn);
       }
       gradients[index(r)].k_product = turn.k_product;

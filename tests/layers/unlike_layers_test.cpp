@@ -1,0 +1,128 @@
+// A model whose layers are unlike: two steps under layouts of every kind against the reference, which shares no code with any,
+// and a training that goes on under another layout. What its ranks receive and hold is in layouts_audit_test.cpp.
+#include "layers/checkpoints/checkpoint.h"
+#include "tests/layers/model_run.h"
+#include "tests/layers/temporary_folder.h"
+#include "tests/reference/model.h"
+#include "tests/support/each_axis.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tsprun::detail::test::unlike_layers_test {
+namespace {
+
+constexpr std::uint64_t kSteps = 2;
+
+/// What two steps make of a model: each step's loss and norm, the first gradients, the weights before and after.
+struct Steps {
+  std::vector<double> losses, norms;
+  Tensors before, gradients, after;
+};
+
+ModelCase unlike_case(std::size_t kv_heads, Recompute recompute) {
+  return {.config = small_unlike_config(kv_heads), .batch = 4, .sequence = 13, .recompute = recompute};
+}
+
+/// Runs the steps from the first, or those after `from`. `save_to` gets the first step.
+Steps train(const ModelCase& of, const Layout& layout, const std::optional<FoundCheckpoint>& from = {},
+            const std::optional<std::filesystem::path>& save_to = {}) {
+  Steps found;
+  const BatchData data(of);
+  std::mutex mutex;
+  run_ranks(layout.ranks(), [&](Context& context) {
+    Rank rank(context);
+    Mesh mesh(context.world(), layout);
+    Model model(rank, mesh, {.config = of.config, .dtype = of.dtype, .recompute = of.recompute, .training = true});
+    const auto take = [&](Tensor ParameterPart::*member, Tensors& whole) {
+      for (const ParameterPart& part : model.parameters().parts()) collect(rank, part.plan, part.*member, whole, mutex);
+    };
+    if (from) {
+      load_checkpoint(rank, context.world(), model.parameters(), *from);
+    } else {
+      model.parameters().fill_fresh(of.config.layers, of.seed);
+      disturb(model.parameters());
+    }
+    take(&ParameterPart::value, found.before);
+    for (std::uint64_t step = from ? from->state.step + 1 : 1; step <= kSteps; ++step) {
+      const Loss loss = model.forward_backward(data.view(of));
+      const double norm = model.gradient_norm();
+      if (step == 1) take(&ParameterPart::gradient, found.gradients);
+      model.update({.learning_rate = 1e-2, .step = step}, norm);
+      if (rank.rank() == 0) {
+        found.losses.push_back(loss.mean);
+        found.norms.push_back(norm);
+      }
+      if (!save_to || step != 1) continue;
+      CheckpointState state;
+      state.step = step;
+      state.dtype = of.dtype;
+      state.layout = layout;
+      save_checkpoint(rank, context.world(), model.parameters(), of.config, state, *save_to);
+    }
+    take(&ParameterPart::value, found.after);
+  });
+  return found;
+}
+
+/// The same steps of the reference, from these weights.
+Steps reference_steps(const ModelCase& of, const Tensors& weights) {
+  Steps expected{.losses = {}, .norms = {}, .before = weights, .gradients = {}, .after = weights};
+  const BatchData data(of);
+  reference::AdamWState<double> state;
+  for (std::uint64_t step = 1; step <= kSteps; ++step) {
+    const auto result = reference::model<double>(of.config, of.batch, of.sequence, expected.after, data.ids, data.labels, true,
+                                                 {.training = true, .seed = of.seed, .step = kTestStep});
+    expected.losses.push_back(result.loss);
+    if (step == 1) expected.gradients = result.gradients;
+    expected.norms.push_back(reference::adamw_step(of.config, {.learning_rate = 1e-2}, state, expected.after, result.gradients));
+  }
+  return expected;
+}
+
+void expect_near(const std::vector<double>& found, const std::vector<double>& expected, const std::string& where) {
+  ASSERT_EQ(found.size(), expected.size()) << where;
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-12 * std::abs(expected[i])) << where;
+}
+
+TEST(UnlikeLayers, TrainAsTheReferenceDoes) {
+  std::size_t number = 0;
+  for (const Layout& layout :
+       each_axis(4, {Layout::tsp(1), Layout::parse("tp=2").with(TensorExchange::sequence),
+                     Layout::parse("sp=2").with(SequenceExchange::ulysses), Layout::parse("zero3=3"), Layout::parse("tp=2,tsp=2"),
+                     Layout::parse("tp=2,sp=2").with(SequenceExchange::ring)})) {
+    const ModelCase of = unlike_case(number % 2 == 0 ? 2 : 4, static_cast<Recompute>(number % 3));
+    ++number;
+    const std::string where = layout.label();
+    const Steps found = train(of, layout);
+    const Steps expected = reference_steps(of, found.before);
+    expect_near(found.losses, expected.losses, where);
+    expect_near(found.norms, expected.norms, where);
+    expect_close(found.gradients, expected.gradients, 1e-12, where);
+    expect_close(found.after, expected.after, 1e-12, where);
+  }
+}
+
+TEST(UnlikeLayers, GoOnUnderAnotherLayout) {
+  const ModelCase of = unlike_case(4, Recompute::none);
+  const TemporaryFolder folder;
+  const Steps whole = train(of, Layout::tsp(4), std::nullopt, folder.path());
+  std::vector<std::string> skipped;
+  const FoundCheckpoint found = find_checkpoint(folder.path(), skipped);
+  for (const Layout& layout :
+       {Layout::tsp(4), Layout::parse("tp=2").with(TensorExchange::sequence), Layout::parse("zero3=3"), Layout::tsp(1)}) {
+    const Steps again = train(of, layout, found);
+    expect_near(again.losses, {whole.losses.back()}, layout.label());
+    expect_near(again.norms, {whole.norms.back()}, layout.label());
+    expect_close(again.after, whole.after, 1e-12, layout.label());
+  }
+}
+
+}  // namespace
+}  // namespace tsprun::detail::test::unlike_layers_test
