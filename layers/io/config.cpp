@@ -152,11 +152,12 @@ LoadedConfig parse_config(std::string_view text, const std::string& where) {
   config.vocabulary = fields.size(names.vocabulary);
   config.max_positions = fields.size(names.max_positions, type.max_positions);
   config.norm_epsilon = fields.positive(names.norm_epsilon, type.norm_epsilon);
-  if (config.rotary_positions()) {
-    const RopeFields rope = read_rope(fields);
+  if (type.model.rotary_positions()) {
+    const RopeFields rope = read_rope(fields, type.model.rope_theta);
     config.rope_theta = rope.theta;
     config.rope_scaling = rope.scaling;
   }
+  if (type.read_layers != nullptr) type.read_layers(fields, config);
   config.tied_embeddings = fields.flag("tie_word_embeddings", type.tied_embeddings);
   config.residual_dropout = fields.probability(names.residual_dropout, type.dropout);
   config.embedding_dropout = fields.probability(names.embedding_dropout, type.dropout);
@@ -233,7 +234,8 @@ std::string hugging_face_json(const ModelConfig& config, std::string_view torch_
   put(names.max_positions, config.max_positions);
   put(names.activation, std::ranges::find(type.activations, config.mlp, &ActivationName::mlp)->name);
   put(names.norm_epsilon, config.norm_epsilon);
-  if (config.rotary_positions()) write_rope(object, {.theta = config.rope_theta, .scaling = config.rope_scaling});
+  if (type.write_layers != nullptr) type.write_layers(config, object);
+  if (type.model.rotary_positions()) write_rope(object, {.theta = config.rope_theta, .scaling = config.rope_scaling});
   if (type.window == WindowField::unless_null) object.emplace("sliding_window", nullptr);
   put("tie_word_embeddings", config.tied_embeddings);
   put(names.residual_dropout, config.residual_dropout);

@@ -174,6 +174,9 @@ struct BuiltInModel {
   std::array<std::size_t, 8> sizes;
 };
 
+struct ModelConfig;
+class ConfigFields;
+
 /// A family of models.
 struct ModelType {
   std::string_view name;                          ///< model_type
@@ -184,6 +187,11 @@ struct ModelType {
   std::span<const ActivationName> activations;   ///< the first is the default
   std::span<const RestrictedFields> restricted;  ///< beside those of all families
   std::span<const std::string_view> ignored;     ///< fields that don't influence what is computed, beside those of all families
+
+  /// Reads what layers don't have in common, after their number, and writes it into a config.json that doesn't say it; null: the
+  /// family's layers are alike.
+  void (*read_layers)(ConfigFields& fields, ModelConfig& config) = nullptr;
+  void (*write_layers)(const ModelConfig& config, nlohmann::json& object) = nullptr;
 
   WindowField window = WindowField::null_unless_unused;
 

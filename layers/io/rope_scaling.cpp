@@ -22,7 +22,6 @@ using RopeKind = RopeScaling::Kind;
 /// Fields of config.json that hold an object of rope scaling.
 constexpr std::array<std::string_view, 2> kRopeObjects = {"rope_scaling", "rope_parameters"};
 constexpr std::array<std::string_view, 2> kRopeTypeNames = {"rope_type", "type"};
-constexpr double kDefaultRopeTheta = 10000.0;
 
 /// A kind of scaling: its name, and the fields that it must have.
 struct RopeKindRow {
@@ -103,8 +102,8 @@ std::vector<double> rope_frequencies(double theta, const RopeScaling& scaling, s
   return frequencies;
 }
 
-RopeFields read_rope(ConfigFields& fields) {
-  RopeFields rope{.theta = fields.positive("rope_theta", kDefaultRopeTheta), .scaling = {}};
+RopeFields read_rope(ConfigFields& fields, double usual_theta) {
+  RopeFields rope{.theta = fields.positive("rope_theta", usual_theta), .scaling = {}};
   std::string_view theta_said_by = fields.find("rope_theta") != nullptr ? "rope_theta" : "";  // in which field it was found
   std::string_view scaling_said_by;
   for (const std::string_view field : kRopeObjects) {

@@ -40,9 +40,10 @@ struct RopeFields {
 
 class ConfigFields;
 
-/// Reads them from a config.json: rope_theta and rope_scaling, or rope_parameters, as newer files have it. Throws Error(refused)
-/// for a scaling that isn't supported, for one of its fields that isn't known, and where two fields contradict each other.
-RopeFields read_rope(ConfigFields& fields);
+/// Reads them from a config.json: rope_theta and rope_scaling, or rope_parameters, as newer files have it. A file that doesn't
+/// say the base has `usual_theta`. Throws Error(refused) for a scaling that isn't supported, for one of its fields that isn't
+/// known, and where two fields contradict each other.
+RopeFields read_rope(ConfigFields& fields, double usual_theta);
 
 /// Writes them into a config.json, unless it says them already, in either form. A file without a scaling gets no such field.
 void write_rope(nlohmann::json& object, const RopeFields& rope);

@@ -443,6 +443,67 @@ TEST(MistralConfig, IsReadAsHuggingFaceWritesItUnlessThereIsAWindow) {
   EXPECT_EQ(parse(object).config.kv_heads, 8U);
 }
 
+/// SmolLM3 3B's config.json as the hub has it, but for the lists, which are 36 long there.
+json smollm3() {
+  json object = json::parse(R"({
+    "architectures": ["SmolLM3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
+    "eos_token_id": 128012, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+    "intermediate_size": 11008, "max_position_embeddings": 65536, "max_window_layers": 28, "mlp_bias": false,
+    "model_type": "smollm3", "no_rope_layer_interval": 4, "num_attention_heads": 16, "num_hidden_layers": 36,
+    "num_key_value_heads": 4, "pad_token_id": 128004, "pretraining_tp": 2, "rms_norm_eps": 1e-06, "rope_scaling": null,
+    "rope_theta": 5000000.0, "sliding_window": null, "torch_dtype": "bfloat16", "transformers_version": "4.54.0.dev0",
+    "use_cache": false, "use_sliding_window": false, "vocab_size": 128256})");
+  for (int layer = 0; layer < 36; ++layer) {
+    object["layer_types"].push_back("full_attention");
+    object["no_rope_layers"].push_back(layer % 4 == 3 ? 0 : 1);
+  }
+  return object;
+}
+
+/// The layers that rotate, from the first: "1110" for four.
+std::string rotating(const ModelConfig& config) {
+  std::string layers;
+  for (std::size_t layer = 0; layer < config.layers; ++layer) layers += config.layer(layer).rotary_positions ? '1' : '0';
+  return layers;
+}
+
+TEST(SmolLM3Config, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(smollm3());
+  EXPECT_TRUE(loaded.warnings.empty());
+  EXPECT_EQ(elements_of(loaded.config), 3'075'098'624U);  // as Hugging Face counts them
+  EXPECT_TRUE(loaded.config.tied_embeddings);
+  EXPECT_EQ(rotating(loaded.config).substr(0, 9), "111011101");
+  json object = smollm3();
+  object.erase("no_rope_layers");
+  EXPECT_TRUE(parse(object).config.same_model(loaded.config));
+  object.erase("no_rope_layer_interval");
+  EXPECT_TRUE(parse(object).config.same_model(loaded.config));
+  object["no_rope_layer_interval"] = 2;
+  object["num_hidden_layers"] = 5;
+  EXPECT_EQ(rotating(parse(object).config), "10101");
+  object["no_rope_layers"] = {0, 1, 1, 0, 1, 0};  // it may be longer
+  EXPECT_EQ(rotating(parse(object).config), "01101");
+  object.erase("rope_theta");
+  EXPECT_EQ(parse(object).config.rope_theta, 2e6);
+}
+
+TEST(SmolLM3Config, RefusesWhatChangesTheComputationByName) {
+  json object = smollm3();
+  object["no_rope_layers"][2] = 2;
+  EXPECT_REFUSED(parse(object), "\"no_rope_layers[2]\": expected 1 (rotary positions) or 0 (none)", "found 2");
+  object["no_rope_layers"] = {1, 1, 1};
+  EXPECT_REFUSED(parse(object), "\"no_rope_layers\"", "36");
+  const std::vector<std::pair<std::string, json>> bad = {{"no_rope_layers", 4},        {"no_rope_layer_interval", 0},
+                                                         {"attention_bias", true},     {"mlp_bias", true},
+                                                         {"use_sliding_window", true}, {"attention_dropout", 0.1}};
+  for (const auto& [field, value] : bad) {
+    object = smollm3();
+    object[field] = value;
+    EXPECT_REFUSED(parse(object), '"' + field);
+  }
+  EXPECT_REFUSED(parse(with("no_rope_layers", {1, 0})), "\"no_rope_layers\"");  // Llama's layers are alike
+}
+
 /// GPT-2's config.json as the hub has it.
 json gpt2() {
   return json::parse(R"({
@@ -529,6 +590,7 @@ TEST(HuggingFaceJson, IsReadBackAsTheSameModelWithoutWarnings) {
   configs.push_back(parse(qwen2()).config);
   configs.push_back(parse(qwen3()).config);
   configs.push_back(parse(mistral()).config);
+  configs.push_back(parse(smollm3()).config);
   configs.push_back(parse(gpt2()).config);
   configs.push_back(configs.back());
   configs.back().mlp = Mlp::gelu;

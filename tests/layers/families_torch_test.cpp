@@ -161,6 +161,7 @@ TEST(Families, LlamaWithScaledRotaryPositions) { expect_family("llama:plain,llam
 TEST(Families, Qwen2) { expect_family("qwen2:plain,qwen2:untied:5"); }
 TEST(Families, Qwen3) { expect_family("qwen3:plain,qwen3:plain:5:untied"); }
 TEST(Families, MistralWithoutAWindow) { expect_family("mistral:plain"); }
+TEST(Families, SmolLM3WhoseLayersAreUnlike) { expect_family("smollm3:plain,smollm3:list:5:untied"); }
 
 }  // namespace
 }  // namespace tsprun::detail::test::families_torch_test

@@ -11,5 +11,6 @@ ModelType gpt2();
 ModelType qwen2();
 ModelType qwen3();
 ModelType mistral();
+ModelType smollm3();
 
 }  // namespace tsprun::detail::families

@@ -28,14 +28,15 @@ constexpr std::string_view kLlamaFalse[] = {
     "lm_head_bias",   "rope_interleaved"};
 constexpr std::string_view kLlamaAbsent[] = {
     "attn_logit_softcapping", "final_logit_softcapping", "attention_multiplier", "query_pre_attn_scalar", "clip_qkv",
-    "no_rope_layers",         "attention_chunk_size"};
+    "attention_chunk_size"};
+constexpr std::string_view kLlamaUnlikeLayers[] = {"no_rope_layers"};
 constexpr std::string_view kLlamaZero[] = {
     "attention_dropout", "hidden_dropout",   "residual_dropout",    "num_local_experts",
     "num_experts",       "n_routed_experts", "hidden_dropout_prob", "attention_probs_dropout_prob"};
 constexpr std::string_view kLlamaOne[] = {"partial_rotary_factor", "logits_scaling",      "logit_scale",
                                           "embedding_multiplier",  "residual_multiplier", "rotary_pct"};
 constexpr RestrictedFields kLlamaRestricted[] = {
-    {"[false]", kLlamaFalse}, {"[]", kLlamaAbsent}, {"[0]", kLlamaZero}, {"[1]", kLlamaOne}};
+    {"[false]", kLlamaFalse}, {"[]", kLlamaAbsent}, {"[0]", kLlamaZero}, {"[1]", kLlamaOne}, {"[]", kLlamaUnlikeLayers}};
 
 constexpr std::string_view kLlamaIgnored[] = {"pretraining_tp", "max_window_layers", "is_llama_config"};
 

@@ -18,6 +18,7 @@ class SmolLM3(Decoder):
         attention_dropout=0.0, mlp_bias=False, tie_word_embeddings=True)
     EXPECTED = dict(head_dim=Ellipsis, max_window_layers=Ellipsis)
     TINY = {"plain": dict(num_hidden_layers=4),
+            "list": dict(no_rope_layers=[0, 1, 0], num_hidden_layers=3),
             "window": dict(no_rope_layers=[1, 0, 1], num_hidden_layers=3, use_sliding_window=True, sliding_window=3,
                            attention_bias=True, mlp_bias=True, tie_word_embeddings=False)}
 
