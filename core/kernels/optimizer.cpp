@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #ifndef TSP_KERNEL_BATCH  // see core/CMakeLists.txt
 #undef HWY_TARGET_INCLUDE
@@ -68,18 +69,48 @@ void update(const AdamW& options, const UpdatePiece& piece) {
   piece.m.dtype == DType::f64 ? update_typed<double>(options, piece) : update_typed<float>(options, piece);
 }
 
-/// Returns the sum of squares of x. Elements are widened to f64 before they are squared.
-template <class T>
-double squares_typed(const T* x, std::size_t count) {
-  const hn::ScalableTag<double> d;
-  auto sum = hn::Zero(d);
+/// Returns the sums of each lane and the squares of x, whose first element belongs to the first lane. Elements are widened to f64
+/// before they are squared.
+template <class D, class T>
+HWY_INLINE hn::Vec<D> plus_squares(D d, hn::Vec<D> sum, const T* x, std::size_t count) {
   for_lanes(d, count, [&](std::size_t i, std::size_t n) HWY_ATTR {
     alignas(64) double wide[HWY_LANES(double)] = {};
     for (std::size_t lane = 0; lane < HWY_MIN(n, hn::Lanes(d)); ++lane) wide[lane] = static_cast<double>(x[i + lane]);
     const auto value = hn::Load(d, wide);
     sum = hn::MulAdd(value, value, sum);
   });
-  return sum_of_lanes(d, sum);
+  return sum;
+}
+
+template <class T>
+double squares_typed(const T* x, std::size_t count) {
+  const hn::ScalableTag<double> d;
+  return sum_of_lanes(d, plus_squares(d, hn::Zero(d), x, count));
+}
+
+/// Adds the squares of x to the lanes of a block of which it is elements `first`, first + 1, …
+template <class T>
+void add_squares_typed(double* lanes, const T* x, std::size_t first, std::size_t count) {
+  const hn::ScalableTag<double> d;
+  static_assert(HWY_LANES(double) <= std::tuple_size_v<SquareLanes>);
+  auto sum = hn::LoadU(d, lanes);
+  const std::size_t lane = first % hn::Lanes(d);
+  const std::size_t head = lane == 0 ? 0 : HWY_MIN(hn::Lanes(d) - lane, count);
+  alignas(64) double wide[HWY_LANES(double)] = {};
+  for (std::size_t i = 0; i < head; ++i) wide[lane + i] = static_cast<double>(x[i]);
+  const auto value = hn::Load(d, wide);
+  sum = plus_squares(d, hn::MulAdd(value, value, sum), x + head, count - head);
+  hn::StoreU(sum, d, lanes);
+}
+
+void add_squares_of(double* lanes, const ConstRow& x, std::size_t at, std::size_t first, std::size_t count) {
+  if (x.dtype == DType::f64) add_squares_typed(lanes, reinterpret_cast<const double*>(x.data) + at, first, count);
+  else add_squares_typed(lanes, reinterpret_cast<const float*>(x.data) + at, first, count);
+}
+
+double sum_of_square_lanes(const double* lanes) {
+  const hn::ScalableTag<double> d;
+  return sum_of_lanes(d, hn::LoadU(d, lanes));
 }
 
 double squares(const ConstRow& x, std::size_t first, std::size_t count) {
@@ -111,6 +142,8 @@ namespace tsprun::detail::kernels {
 
 HWY_EXPORT(update);
 HWY_EXPORT(squares);
+HWY_EXPORT(add_squares_of);
+HWY_EXPORT(sum_of_square_lanes);
 
 namespace {
 
@@ -166,6 +199,24 @@ double sum_of_squares(const Compute& on, const ConstTensor& x) {
 }
 
 std::size_t sum_of_squares_workspace(std::size_t elements) { return workspace_bytes(blocks_of(elements) * sizeof(double), 1); }
+
+void add_squares(const Compute& on, std::span<SquareLanes> blocks, const ConstTensor& x, std::size_t first) {
+  constexpr char kKernel[] = "add_squares";
+  require(x.contiguous() && (x.dtype() == DType::f32 || x.dtype() == DType::f64), kKernel,
+          "the tensor must be contiguous, of f32 or f64", x);
+  const std::size_t end = first + x.elements();
+  const std::size_t before = first / kSquaresBlock;
+  require(blocks.size() == pieces(end, kSquaresBlock) - std::min(before, pieces(end, kSquaresBlock)), kKernel,
+          "there must be lanes for each block that the tensor has elements of", x);
+  on.run(blocks.size(), [&](std::size_t task, std::size_t) {
+    const std::size_t block = (before + task) * kSquaresBlock;
+    const std::size_t from = std::max(first, block);
+    HWY_DYNAMIC_DISPATCH(add_squares_of)
+    (blocks[task].data(), {x.data(), x.dtype()}, from - first, from - block, std::min(end, block + kSquaresBlock) - from);
+  });
+}
+
+double sum_of(const SquareLanes& lanes) { return HWY_DYNAMIC_DISPATCH(sum_of_square_lanes)(lanes.data()); }
 
 double clip_factor(double norm, double limit) { return limit == 0 ? 1 : std::min(1.0, limit / (norm + 1e-6)); }
 

@@ -4,7 +4,10 @@
 #include "core/kernels/parallel.h"
 #include "core/tensor/tensor.h"
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace tsprun::detail::kernels {
 
@@ -33,6 +36,17 @@ void adamw(const Compute& on, const AdamW& options, const Tensor& parameters, co
 double sum_of_squares(const Compute& on, const ConstTensor& x);
 /// Returns the bytes of workspace that sum_of_squares() needs for this many elements.
 std::size_t sum_of_squares_workspace(std::size_t elements);
+
+/// Elements of a block of sum_of_squares().
+inline constexpr std::size_t kSquaresBlock = kTaskElements;
+/// Sums of squares of a block's elements, each in the lane of the vectors in which sum_of_squares() would add it. So a block can
+/// be summed piece by piece, by several ranks, with the same bits. Zeros before the first piece.
+using SquareLanes = std::array<double, 8>;
+/// Adds the squares of a contiguous tensor of f32 or f64, which is elements `first`, first + 1, … of a longer one, to the lanes
+/// of the blocks of that one that it has elements of. Pieces of a block must be added in order.
+void add_squares(const Compute& on, std::span<SquareLanes> blocks, const ConstTensor& x, std::size_t first);
+/// Returns the sum that sum_of_squares() has of a block, all of whose elements have been added.
+double sum_of(const SquareLanes& lanes);
 
 /// Returns the factor that clips gradients of this norm: min(1, limit/(norm + 1e-6)), as PyTorch's clip_grad_norm_. Returns 1 if
 /// `limit` is 0.

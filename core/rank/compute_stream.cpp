@@ -325,4 +325,9 @@ double ComputeStream::sum_of_squares(const ConstTensor& x) {
   return sum;
 }
 
+void ComputeStream::add_squares(std::span<kernels::SquareLanes> blocks, const ConstTensor& x, std::size_t first) {
+  run(touches("sum of squares", x, x, x, bytes_of(x), 0), 0,
+      [&](const kernels::Compute& on) { kernels::add_squares(on, blocks, x, first); });
+}
+
 }  // namespace tsprun::detail

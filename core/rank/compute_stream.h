@@ -100,6 +100,7 @@ class ComputeStream {
   void adamw(const kernels::AdamW& options, const Tensor& parameters, const Tensor& master, const Tensor& m, const Tensor& v,
              const ConstTensor& gradient);
   double sum_of_squares(const ConstTensor& x);
+  void add_squares(std::span<kernels::SquareLanes> blocks, const ConstTensor& x, std::size_t first);
 
  private:
   /// Runs kernel(compute), which has this cost, with `workspace` bytes of workspace; measures its time and counts its FLOPs.

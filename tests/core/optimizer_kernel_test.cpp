@@ -95,5 +95,26 @@ TEST(GradientNorm, SumsSquaresInF64) {
   EXPECT_NEAR(kernels::clip_factor(4, 1), 0.25, 1e-6);
 }
 
+TEST(GradientNorm, HasTheSameBitsIfBlocksAreSummedPieceByPiece) {
+  constexpr std::size_t kCount = 3 * kernels::kSquaresBlock + 77;
+  const std::vector<std::size_t> cuts = {
+      0, 1, 6, 7, 4096, kernels::kSquaresBlock - 3, kernels::kSquaresBlock + 5, 2 * kernels::kSquaresBlock, kCount - 50, kCount};
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    const Array x = Array::normal(dtype, {kCount}, 1);
+    Bench bench(2);
+    std::vector<kernels::SquareLanes> blocks(4);
+    for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+      const std::size_t first = cuts[i] / kernels::kSquaresBlock;
+      const std::size_t end = (cuts[i + 1] + kernels::kSquaresBlock - 1) / kernels::kSquaresBlock;
+      kernels::add_squares(bench.on(), std::span(blocks).subspan(first, end - first),
+                           x.view().slice(0, cuts[i], cuts[i + 1] - cuts[i]), cuts[i]);
+    }
+    double sum = 0;
+    for (const kernels::SquareLanes& block : blocks) sum += kernels::sum_of(block);
+    EXPECT_EQ(sum, kernels::sum_of_squares(bench.on(), x.view()));
+  }
+  EXPECT_THROW(kernels::add_squares({}, {}, Array(DType::f32, {4}).view(), 0), std::invalid_argument);
+}
+
 }  // namespace
 }  // namespace tsprun::detail::test::optimizer_kernel_test
