@@ -189,7 +189,7 @@ void GlobalOptions::declare(OptionTable& table) {
             fmt::format("axis=degree,…, outermost first; axes {}; -n N alone means tsp=N", fmt::join(axes, ", ")), per_node);
   for (const AxisRow& row : kAxes) {
     if (row.variants.empty()) continue;
-    Choice<std::size_t> choice;
+    Choice<std::size_t> choice{.choices = {}, .why = std::string(row.why_no_variant)};
     for (const Variant& each : row.variants) choice.choices.emplace_back(each.name, choice.choices.size());
     table.add(fmt::format("--{} WAY", row.name), variant(row.kind), std::string(row.variants_help), choice);
   }

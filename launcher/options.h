@@ -37,7 +37,7 @@ struct GlobalOptions {
   Given<int> ranks{1};
   Given<Layout> layout;  ///< the product of its degrees is `ranks`
   std::array<Given<std::size_t>, kAxes.size()>
-      variants;  ///< of the axes (--tp, --sp), as indices of their rows' lists: variant()
+      variants;  ///< of the axes (--dp, --tp, --sp), as indices of their rows' lists: variant()
   Given<bootstrap::Demand> intra{bootstrap::Demand::automatic};
   Given<bootstrap::Demand> inter{bootstrap::Demand::automatic};
   Given<Encryption> tls{Encryption::automatic};

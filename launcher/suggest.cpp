@@ -62,6 +62,8 @@ constexpr auto kElsewhere = std::to_array<std::pair<std::string_view, std::strin
     {"cp-size", "--layout sp=N"},
     {"data-parallel-size", "--layout dp=N"},
     {"sequence-parallel", "--layout tp=N --tp sequence"},
+    {"zero1", "--layout dp=N --dp zero1"},
+    {"use-distributed-optimizer", "--layout dp=N --dp zero1"},
     {"fsdp", "--layout zero3=N, which cuts weights as FSDP does, but whose ranks share each sequence"},
     {"micro-batch-size", kMicroBatches},
     {"per-device-train-batch-size", "--batch B, the sequences of all ranks in a step"},

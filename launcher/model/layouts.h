@@ -1,4 +1,4 @@
-// Turns --layout, --tp and --sp into the layout that computes a model. A layout that can't work is refused, with the
+// Turns --layout, --dp, --tp and --sp into the layout that computes a model. A layout that can't work is refused, with the
 // option's name and what works.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace tsprun::detail::launcher {
 
-/// Returns the layout that computes a model: without axes of one rank, with the variants that --tp and --sp choose. Throws
+/// Returns the layout that computes a model: without axes of one rank, with the variants that --dp, --tp and --sp choose. Throws
 /// Error(refused) as chosen_variant() does.
 Layout layout_of(const GlobalOptions& global);
 /// Returns the same with its axes of one rank.

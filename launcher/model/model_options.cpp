@@ -144,7 +144,8 @@ struct Holdings {
 Holdings holdings(const theory::MeshSetting& mesh, int rank, ModelUse use) {
   const theory::MeshPlace place = theory::place_of(mesh.layout, rank);
   const bool training = use != ModelUse::inference;
-  const CategoryBytes held = held_bytes(theory::held(mesh, place).total(), mesh.setting.bytes, training);
+  const theory::RankParameters parameters = theory::held(mesh, place);
+  const CategoryBytes held = held_bytes(parameters.total(), parameters.states, mesh.setting.bytes, training);
   return {.parameters = static_cast<double>(held[Category::parameters]),
           .gradients = static_cast<double>(held[Category::gradients]),
           .optimizer = static_cast<double>(held[Category::optimizer]),

@@ -48,7 +48,8 @@ void load_checkpoint(Rank& rank, Communicator& ranks, ParameterStore& store, con
     for (const CheckpointTensors& kind : checkpoint_tensors(store.dtype())) {
       if (!store.training() && kind.member != &ParameterPart::value) continue;
       const safetensors::File file(checkpoint.folder / kind.file);
-      for (const ParameterPart& part : store.parts()) read_part(rank, file, checkpoint.config, part, part.*kind.member);
+      const std::span<const ParameterPart> parts = kind.member == &ParameterPart::value ? store.parts() : store.states();
+      for (const ParameterPart& part : parts) read_part(rank, file, checkpoint.config, part, part.*kind.member);
       rank.tick();
     }
   });

@@ -153,6 +153,8 @@ std::string manifest_json(const Manifest& manifest) {
                       {"clip", state.clip}};
   object["world"] = {{"ranks", state.layout.ranks()}, {"layout", state.layout.print()}, {"kernels", state.kernels}};
   for (const AxisRow& row : kAxes) {
+    // Earlier versions know no ways of dp, and read checkpoints of runs in the usual one.
+    if (row.cuts == Cut::batch && state.layout.variant(row.kind) == 0) continue;
     if (!row.variants.empty()) object["world"][std::string(row.name)] = variant_name(state.layout, row);
   }
   object["files"] = json::array();

@@ -111,7 +111,7 @@ class Save {
     // Elements that no rank counts would be missing from the files.
     double counted = 0;
     double expected = 0;
-    for (const ParameterPart& part : store_.parts()) {
+    for (const ParameterPart& part : store_.states()) {
       if (part.plan.counted) counted += static_cast<double>(part.plan.rows() * part.plan.width());
     }
     for (const Parameter& parameter : parameters_) expected += static_cast<double>(parameter.elements());
@@ -150,7 +150,7 @@ class Save {
       for (std::size_t i = 0; i < plans_.size(); ++i) files_.push_back(safetensors::Writer::join(paths_[i], plans_[i]));
     }
     for (std::size_t i = 0; i < files_.size(); ++i) {
-      for (const ParameterPart& part : store_.parts()) {
+      for (const ParameterPart& part : store_.states()) {
         if (part.plan.counted) write_part(files_[i], part, part.*tensors_[i].member);
       }
       files_[i].sync();

@@ -24,6 +24,12 @@ enum class Cut : std::uint8_t {
 };
 constexpr bool cuts_tokens(Cut cut) { return cut == Cut::tokens || cut == Cut::tokens_and_weights; }
 
+/// Ways in which the ranks of dp share what they keep (`--dp`), in the order of its variants.
+enum class DataSharing : std::uint8_t {
+  plain,  ///< nothing: each keeps all of its replica's part
+  zero1   ///< optimizer states: each updates a part of the weights, which are gathered after it
+};
+
 /// Ways in which the ranks of tp exchange activations between sublayers (`--tp`), in the order of its variants.
 enum class TensorExchange : std::uint8_t {
   plain,    ///< each rank keeps all tokens: one all-reduce per sublayer and direction
@@ -41,6 +47,7 @@ enum class SequenceExchange : std::uint8_t {
 struct Variant {
   std::string_view name;
   bool slices_tokens = false;             ///< ranks of an axis that cuts heads have different tokens between sublayers
+  bool shares_states = false;             ///< ranks of an axis that cuts sequences have parts of the optimizer states
   bool exchanges_heads = false;           ///< attention exchanges tokens for query heads, which must divide by the degree
   std::string_view why_not_decoded = {};  ///< why `generate` refuses it; empty: it doesn't
 };
@@ -57,6 +64,7 @@ struct AxisRow {
   std::string_view why_never = {};                   ///< the refusal of those, with what works
   std::span<const Variant> variants = {};            ///< the first is the default; empty: there is nothing to choose
   std::string_view variants_help = {};               ///< help of the option that chooses one, and bears the axis's name
+  std::string_view why_no_variant = {};              ///< what a refusal of another one says before those that work
   bool cuts_heads = false;                           ///< its shards are whole query heads, which must divide by the degree
   std::string_view why_not_decoded = {};             ///< why `generate` refuses it; empty: it doesn't
   std::optional<AxisKind> decoded_instead = {};      ///< the axis that `generate` advises then; none: to leave it out
@@ -69,6 +77,7 @@ inline constexpr std::array<std::string_view, 3> kSequence = {"cp", "context", "
 inline constexpr std::array<std::string_view, 1> kSharded = {"zero"};
 inline constexpr std::array kNotWithTsp = {AxisKind::sp};
 inline constexpr std::array kNotWithZero3 = {AxisKind::tp, AxisKind::sp, AxisKind::tsp};
+inline constexpr std::array kOverData = {Variant{.name = "plain"}, Variant{.name = "zero1", .shares_states = true}};
 inline constexpr std::array kOverTensor = {Variant{.name = "plain"}, Variant{.name = "sequence", .slices_tokens = true}};
 inline constexpr std::array kOverSequence = {
     Variant{.name = "gather"}, Variant{.name = "ring"},
@@ -79,12 +88,16 @@ inline constexpr std::array kOverSequence = {
 
 /// Table of the axes, in the order in which messages list them.
 inline constexpr std::array kAxes = {
-    AxisRow{.kind = AxisKind::dp,
-            .name = "dp",
-            .cuts = Cut::batch,
-            .tokens_by = AxisKind::tsp,
-            .elsewhere = axis_table::kData,
-            .foremost = true},
+    AxisRow{
+        .kind = AxisKind::dp,
+        .name = "dp",
+        .cuts = Cut::batch,
+        .tokens_by = AxisKind::tsp,
+        .elsewhere = axis_table::kData,
+        .foremost = true,
+        .variants = axis_table::kOverData,
+        .variants_help = "what dp's ranks share: plain (nothing), zero1 (optimizer states: each updates a part of the weights)",
+        .why_no_variant = "dp's ranks share optimizer states alone; the axis zero3 cuts weights and gradients, too; "},
     AxisRow{.kind = AxisKind::tp,
             .name = "tp",
             .cuts = Cut::heads,

@@ -112,6 +112,7 @@ std::vector<AxisKind> Layout::axes_of_replica() const {
 }
 
 bool Layout::slices_tokens() const { return exchanges_so(*this, &Variant::slices_tokens); }
+bool Layout::shares_states() const { return exchanges_so(*this, &Variant::shares_states); }
 bool Layout::exchanges_heads() const { return exchanges_so(*this, &Variant::exchanges_heads); }
 
 std::string Layout::print() const {

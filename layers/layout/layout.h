@@ -33,6 +33,7 @@ struct Layout {
   Layout canonical() const;
   /// Returns the layout with a variant of an axis; as it is if the axis has one rank, which exchanges nothing.
   Layout with(AxisKind kind, std::size_t variant) const;
+  Layout with(DataSharing sharing) const { return with(AxisKind::dp, static_cast<std::size_t>(sharing)); }
   Layout with(TensorExchange exchange) const { return with(AxisKind::tp, static_cast<std::size_t>(exchange)); }
   Layout with(SequenceExchange exchange) const { return with(AxisKind::sp, static_cast<std::size_t>(exchange)); }
   /// Returns the layout with every axis in its default variant.
@@ -76,6 +77,8 @@ struct Layout {
 
   /// Returns whether the ranks of tp, too, have different tokens between sublayers (Megatron's sequence parallelism).
   bool slices_tokens() const;
+  /// Returns whether replicas have parts of the optimizer states (ZeRO-1).
+  bool shares_states() const;
   /// Returns whether attention exchanges tokens for heads (Ulysses).
   bool exchanges_heads() const;
   /// Returns whether the vocabulary is cut over tp, as under plain tp.

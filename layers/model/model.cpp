@@ -75,11 +75,7 @@ NormWeights Model::final_norm_weights() const { return norm(ParameterRole::final
 
 double Model::gradient_norm(bool* wish) {
   const TraceSpan span(rank_.trace(), "gradient norm");
-  double sum = 0;
-  for (const ParameterPart& part : store_.parts()) {
-    if (part.plan.counted) sum += rank_.compute().sum_of_squares(part.gradient);
-  }
-  std::array<double, 2> sums = {sum, wish != nullptr && *wish ? 1.0 : 0.0};
+  std::array<double, 2> sums = {sums_.sum_of_squares(), wish != nullptr && *wish ? 1.0 : 0.0};
   sum_over_world(sums);
   if (wish != nullptr) *wish = sums[1] > 0;
   return std::sqrt(sums[0]);
@@ -94,10 +90,16 @@ void Model::update(const UpdateOptions& options, double norm) {
                       .weight_decay = 0,
                       .step = options.step,
                       .gradient_scale = kernels::clip_factor(norm, options.clip)};
-  for (const ParameterPart& part : store_.parts()) {
-    step.weight_decay = traits_of(part.plan.parameter.role).decays() ? options.weight_decay : 0;
-    rank_.compute().adamw(step, part.value, part.master, part.m, part.v, part.gradient);
+  const TrafficCounters before = rank_.context().traffic();
+  for (std::size_t pack = 0; pack < store_.packs(); ++pack) {
+    for (const ParameterPart& part : store_.states(pack)) {
+      step.weight_decay = traits_of(part.plan.parameter.role).decays() ? options.weight_decay : 0;
+      rank_.compute().adamw(step, part.value, part.master, part.m, part.v, part.gradient);
+    }
+    sums_.gather_weights(pack);
   }
+  sums_.finish();
+  count_backward(before);
 }
 
 }  // namespace tsprun::detail

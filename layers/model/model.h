@@ -132,7 +132,8 @@ class Model {
   /// Returns those of the last call; zeros before the first.
   const RowsGiven& rows_given() const { return rows_given_; }
 
-  /// Payload bytes that this rank sent and received in the forward and backward passes of the last batch, by purpose.
+  /// Payload bytes that this rank sent and received in the forward and backward passes of the last batch, by purpose. After an
+  /// update that shares optimizer states, those of the updated weights count as the backward pass's.
   const TrafficCounters& forward_traffic() const { return forward_traffic_; }
   const TrafficCounters& backward_traffic() const { return backward_traffic_; }
 
@@ -192,6 +193,7 @@ class Model {
   void reduce(Pass& last);
   void drop_embedding(const Pass& pass, const Tensor& x);
   void sum_over_world(std::span<double> values);
+  void count_backward(const TrafficCounters& since);
   void check_tokens(const TokenBatch& tokens) const;
   void check_positions(std::size_t sequence) const;
   void set_layout(std::size_t batch, std::size_t sequence);

@@ -24,6 +24,8 @@ void add(TrafficCounters& sum, const TrafficCounters& part) {
 
 }  // namespace
 
+void Model::count_backward(const TrafficCounters& since) { add(backward_traffic_, rank_.context().traffic() - since); }
+
 void Model::check_tokens(const TokenBatch& tokens) const {
   if (rank_.is_phantom() && tokens.ids.size() <= 1 && tokens.labels.empty()) return;
   if (tokens.sequence == 0 || tokens.batch == 0 || tokens.ids.size() != tokens.batch * tokens.sequence ||
@@ -256,7 +258,7 @@ void Model::reduce(Pass& last) {
     if (!sums_.posted(pack)) sums_.post(pack, Purpose::gradients);
   }
   sums_.finish();
-  add(backward_traffic_, rank_.context().traffic() - before);
+  count_backward(before);
   rank_.enter_stage(PassPart::update, true, [] { return std::string("update"); });
 }
 

@@ -12,6 +12,7 @@
 #include <array>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -47,17 +48,22 @@ void check_finite(Rank& rank, Communicator& ranks, const ParameterStore& store,
                   const std::function<std::string(const Parameter&)>& where) {
   if (rank.is_phantom()) return;
   agree(ranks, [&] {
+    const auto check = [&](const ParameterPart& part, const Kind& kind) {
+      const ConstTensor view = part.*kind.member;
+      rank.tick();
+      const std::optional<std::size_t> at = kernels::first_not_finite(view);
+      if (!at) return;
+      const Parameter& parameter = part.plan.parameter;
+      throw Error(Cause::refused, fmt::format("{}{} \"{}\" {} holds {} (as {}, on rank {})", where(parameter), kind.name,
+                                              parameter.name, safetensors::describe(parameter.shape),
+                                              natural_place(part, view, *at), name(view.dtype()), rank.rank()));
+    };
     for (const ParameterPart& part : store.parts()) {
-      for (const auto& [member, kind] : kKinds) {
-        const ConstTensor view = part.*member;
-        rank.tick();
-        const std::optional<std::size_t> at = kernels::first_not_finite(view);
-        if (!at) continue;
-        const Parameter& parameter = part.plan.parameter;
-        throw Error(Cause::refused, fmt::format("{}{} \"{}\" {} holds {} (as {}, on rank {})", where(parameter), kind,
-                                                parameter.name, safetensors::describe(parameter.shape),
-                                                natural_place(part, view, *at), name(view.dtype()), rank.rank()));
-      }
+      for (const Kind& kind : kKinds) check(part, kind);
+    }
+    if (!store.shares_states()) return;
+    for (const ParameterPart& part : store.states()) {
+      for (const Kind& kind : std::span(kKinds).subspan(1)) check(part, kind);
     }
   });
 }

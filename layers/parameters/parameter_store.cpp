@@ -74,9 +74,11 @@ OwnedTensor scratch(Rank& rank, const PartPlan& plan, const Tensor& tensor) {
 ParameterStore::ParameterStore(Rank& rank, DType dtype, const std::vector<PackPlan>& packs, bool training)
     : rank_(rank), dtype_(dtype), training_(training) {
   std::size_t total = 0;
+  std::size_t with_states = 0;
   std::vector<std::size_t> offsets;
   for (const PackPlan& pack : packs) {
-    packs_.push_back({.first_part = parts_.size(), .parts = pack.parts.size(), .offset = total});
+    packs_.push_back({.plan = pack, .first_part = parts_.size(), .parts = pack.parts.size(), .offset = total});
+    for (const ElementRange& held : states_held(pack, pack.sharer)) with_states += held.count;
     for (const PartPlan& plan : pack.parts) {
       parts_.push_back({.plan = plan, .value = {}, .gradient = {}, .m = {}, .v = {}, .master = {}});
       offsets.push_back(total);
@@ -87,9 +89,9 @@ ParameterStore::ParameterStore(Rank& rank, DType dtype, const std::vector<PackPl
   values_ = rank.tensor(Category::parameters, dtype, {total}, "parameters");
   if (training) {
     gradients_ = rank.tensor(Category::gradients, sums, {total}, "gradients");
-    m_ = rank.tensor(Category::optimizer, sums, {total}, "first moments");
-    v_ = rank.tensor(Category::optimizer, sums, {total}, "second moments");
-    if (keeps_master(dtype)) master_ = rank.tensor(Category::optimizer, sums, {total}, "master weights");
+    m_ = rank.tensor(Category::optimizer, sums, {with_states}, "first moments");
+    v_ = rank.tensor(Category::optimizer, sums, {with_states}, "second moments");
+    if (keeps_master(dtype)) master_ = rank.tensor(Category::optimizer, sums, {with_states}, "master weights");
   }
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     ParameterPart& part = parts_[i];
@@ -99,10 +101,52 @@ ParameterStore::ParameterStore(Rank& rank, DType dtype, const std::vector<PackPl
     };
     part.value = view(values_);
     part.gradient = view(gradients_);
+    if (shares_states()) continue;
     part.m = view(m_);
     part.v = view(v_);
     part.master = view(master_);
   }
+  if (shares_states()) cut_states();
+}
+
+/// Lists the rectangles of the parts whose states the rank has, in the order in which these lie in memory.
+void ParameterStore::cut_states() {
+  std::size_t offset = 0;
+  for (Pack& pack : packs_) {
+    pack.first_state = states_.size();
+    const std::vector<ElementRange> held = states_held(pack.plan, pack.plan.sharer);
+    for (std::size_t i = 0; i < held.size(); ++i) {
+      const ParameterPart& part = parts_[pack.first_part + i];
+      std::size_t at = held[i].first;
+      for (const PartPlan& plan : rectangles(part.plan, held[i])) {
+        const std::size_t rows = plan.rows();
+        const std::size_t count = rows * plan.width();
+        const auto view = [&](const Tensor& flat, std::size_t first) {
+          return flat.slice(0, first, count).reshaped({rows, plan.width()});
+        };
+        const auto of_part = [&](const Tensor& whole) { return view(whole.reshaped({whole.elements()}), at); };
+        const auto state = [&](const OwnedTensor& memory) { return memory.exists() ? view(memory, offset) : Tensor(); };
+        states_.push_back({.plan = plan,
+                           .value = of_part(part.value),
+                           .gradient = of_part(part.gradient),
+                           .m = state(m_),
+                           .v = state(v_),
+                           .master = state(master_)});
+        at += count;
+        offset += count;
+      }
+    }
+    pack.states = states_.size() - pack.first_state;
+  }
+}
+
+std::span<const ParameterPart> ParameterStore::states(std::size_t pack) const {
+  const Pack& where = packs_.at(pack);
+  return shares_states() ? states().subspan(where.first_state, where.states) : parts().subspan(where.first_part, where.parts);
+}
+
+Chunks ParameterStore::states_cut(std::size_t pack) const {
+  return detail::states_cut(plan(pack).sharers, values(pack).elements());
 }
 
 Tensor ParameterStore::stacked(const OwnedTensor& memory, std::size_t pack, std::size_t first, std::size_t count) const {
@@ -141,14 +185,15 @@ void ParameterStore::load(const ModelFolder& weights) {
   fill(read);
   // The file may have more digits than the values can hold.
   if (!master_.exists()) return;
-  for (const ParameterPart& part : parts_) fill_part(part, part.master, read);
+  for (const ParameterPart& part : states()) fill_part(part, part.master, read);
 }
 
 void ParameterStore::begin_optimizer() {
   if (!training_) return;
   rank_.compute().fill_zero(m_);
   rank_.compute().fill_zero(v_);
-  if (master_.exists()) rank_.compute().convert(master_, values_);
+  if (!master_.exists()) return;
+  for (const ParameterPart& part : states()) rank_.compute().convert(part.master, part.value);
 }
 
 void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,

@@ -26,7 +26,7 @@
 namespace tsprun::detail {
 
 /// A part and its memory: views [rows, width]. Without training only `value` has memory; `master` exists only if parameters are
-/// bf16.
+/// bf16. Of parts whose optimizer states are cut over replicas, `m`, `v` and `master` have no memory: see states().
 struct ParameterPart {
   PartPlan plan;
   Tensor value;     ///< in the model's dtype
@@ -43,6 +43,16 @@ class ParameterStore {
   ParameterStore(Rank& rank, DType dtype, const std::vector<PackPlan>& packs, bool training);
 
   std::span<const ParameterPart> parts() const { return parts_; }
+  /// Returns what this rank updates, and counts if it is counted: parts() or, where replicas share optimizer states, the
+  /// rectangles of them of which it has the states. `value` and `gradient` view those of the whole part.
+  std::span<const ParameterPart> states() const { return shares_states() ? states_ : parts_; }
+  /// Returns the states() of a pack.
+  std::span<const ParameterPart> states(std::size_t pack) const;
+  /// Returns whether optimizer states are cut over replicas.
+  bool shares_states() const { return training_ && !packs_.empty() && packs_.front().plan.sharers > 1; }
+  /// Returns how the elements of a pack are cut over the replicas.
+  Chunks states_cut(std::size_t pack) const;
+  const PackPlan& plan(std::size_t pack) const { return packs_.at(pack).plan; }
   /// Returns the rows of parts [first, first + count) of a pack, stacked: [rows, width].
   Tensor values(std::size_t pack, std::size_t first, std::size_t count) const { return stacked(values_, pack, first, count); }
   Tensor gradients(std::size_t pack, std::size_t first, std::size_t count) const {
@@ -66,10 +76,14 @@ class ParameterStore {
 
  private:
   struct Pack {
+    PackPlan plan;
     std::size_t first_part;
     std::size_t parts;
     std::size_t offset;  // elements
+    std::size_t first_state = 0;
+    std::size_t states = 0;
   };
+  void cut_states();
   Tensor stacked(const OwnedTensor& memory, std::size_t pack, std::size_t first, std::size_t count) const;
   using Source = std::function<void(const PartPlan&, const safetensors::Rectangle&, Buffer)>;
   void fill(const Source& source);
@@ -79,10 +93,11 @@ class ParameterStore {
   DType dtype_;
   bool training_;
   std::vector<ParameterPart> parts_;
+  std::vector<ParameterPart> states_;  // if they are cut
   std::vector<Pack> packs_;
   OwnedTensor values_;  // one dim: all packs, one after another; likewise the others
   OwnedTensor gradients_;
-  OwnedTensor m_;
+  OwnedTensor m_;  // of the elements whose states this rank has, pack after pack
   OwnedTensor v_;
   OwnedTensor master_;
 };

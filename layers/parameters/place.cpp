@@ -36,12 +36,48 @@ std::size_t pack_rows(const PackPlan& plan) {
   return rows;
 }
 
-CategoryBytes held_bytes(std::uint64_t elements, const ElementBytes& bytes, bool training) {
+std::vector<ElementRange> states_held(const PackPlan& plan, int sharer) {
+  std::size_t elements = 0;
+  for (const PartPlan& part : plan.parts) elements += part.rows() * part.width();
+  const Chunks cut = states_cut(plan.sharers, elements);
+  const std::size_t first = cut.offset(sharer);
+  const std::size_t end = first + cut.count(sharer);
+  std::vector<ElementRange> held;
+  std::size_t before = 0;
+  for (const PartPlan& part : plan.parts) {
+    const std::size_t count = part.rows() * part.width();
+    const std::size_t from = std::clamp(first, before, before + count) - before;
+    held.push_back({from, std::clamp(end, before, before + count) - before - from});
+    before += count;
+  }
+  return held;
+}
+
+std::vector<PartPlan> rectangles(const PartPlan& part, const ElementRange& elements) {
+  std::vector<PartPlan> all;
+  const std::size_t width = part.width();
+  for (std::size_t at = elements.first; at < elements.end();) {
+    const std::size_t row = at / width;
+    const std::size_t column = at % width;
+    const std::size_t rows = column == 0 ? std::max<std::size_t>((elements.end() - at) / width, 1) : 1;
+    const std::size_t columns = std::min(width - column, elements.end() - at);
+    PartPlan& plan = all.emplace_back(part);
+    safetensors::Rectangle& block = plan.block;
+    (part.transposed ? block.first_column : block.first_row) += row;
+    (part.transposed ? block.columns : block.rows) = rows;
+    (part.transposed ? block.first_row : block.first_column) += column;
+    (part.transposed ? block.rows : block.columns) = columns;
+    at += rows * columns;
+  }
+  return all;
+}
+
+CategoryBytes held_bytes(std::uint64_t elements, std::uint64_t with_states, const ElementBytes& bytes, bool training) {
   CategoryBytes held;
   held[Category::parameters] = elements * bytes.element;
   if (training) {
     held[Category::gradients] = elements * bytes.accumulated;
-    held[Category::optimizer] = elements * bytes.accumulated * optimizer_states(bytes);
+    held[Category::optimizer] = with_states * bytes.accumulated * optimizer_states(bytes);
   }
   for (const std::uint64_t each : held.of) held.total += each;
   return held;
@@ -94,7 +130,9 @@ Placement::Placement(const ModelConfig& config, const Layout& layout, int rank)
       copies_vocabulary_(layout.cuts_vocabulary_over_tensor()),
       queries_(slice_.queries),
       kv_(slice_.kv),
-      rows_{slice_.first_row, slice_.rows} {
+      rows_{slice_.first_row, slice_.rows},
+      sharers_(layout.shares_states() ? layout.data() : 1),
+      sharer_(layout.shares_states() ? layout.place(layout.data_axis(), rank) : 0) {
   for (const Axis& axis : layout.axes) {
     const bool first = layout.place(axis.kind, rank) == 0;
     switch (row_of(axis.kind).cuts) {
@@ -146,9 +184,9 @@ Placement::Range Placement::held(PackKind pack, std::size_t order) const {
   return {first + from - before, to - from};
 }
 
-/// Returns whether the rank is the first along the axes that don't cut such packs.
+/// Returns whether the rank is the first along the axes that don't cut such packs or their optimizer states.
 bool Placement::counts(PackKind pack) const {
-  if (!first_along_data_) return false;
+  if (!first_along_data_ && sharers_ == 1) return false;
   if (is_of_layer(pack)) return cuts_heads_ || cuts_packs_ || first_along_tokens_;
   if (is_of_vocabulary(pack)) return !copies_vocabulary_ || first_along_tokens_;
   return first_along_tensor_ && first_along_tokens_;
@@ -222,6 +260,8 @@ std::vector<PackPlan> Placement::packs(std::span<const Parameter> parameters) co
   for (auto& [key, parts] : packs) {
     std::ranges::stable_sort(parts, {}, &Ordered::order);
     PackPlan& plan = plans.emplace_back();
+    plan.sharers = sharers_;
+    plan.sharer = sharer_;
     for (Ordered& part : parts) plan.parts.push_back(std::move(part.plan));
   }
   return plans;

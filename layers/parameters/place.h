@@ -16,7 +16,8 @@
 // slices over all ranks of a replica whose tokens differ. (3) But ranks of tp compute with them for their heads, as with b_Q.
 //
 // Of ranks that hold the same part, the first along every axis that doesn't cut it counts it in norms and writes it to files; of
-// K/V heads that several ranks of tp hold, the first of these.
+// K/V heads that several ranks of tp hold, the first of these. Where replicas share optimizer states (--dp zero1), every pack is
+// cut over them as an all_reduce cuts it, whatever rows that divides, and each counts the elements of which it has the states.
 #pragma once
 
 #include "core/collectives/chunks.h"
@@ -133,7 +134,22 @@ struct PartPlan {
 /// The parts of a pack, all of one width, from the first row to the last.
 struct PackPlan {
   std::vector<PartPlan> parts;
+  int sharers = 1;  ///< ranks that hold the same parts and over which their optimizer states are cut; 1: each has all of them
+  int sharer = 0;   ///< this rank's number among them
 };
+
+/// Elements of a part, in the order in which they lie in memory.
+struct ElementRange {
+  std::size_t first = 0;
+  std::size_t count = 0;
+  std::size_t end() const { return first + count; }
+};
+/// Returns how a pack's elements are cut over the ranks that share its optimizer states.
+inline Chunks states_cut(int sharers, std::size_t elements) { return Chunks::balanced(sharers, elements); }
+/// Returns of which elements of each part one of these ranks holds the optimizer states.
+std::vector<ElementRange> states_held(const PackPlan& plan, int sharer);
+/// Returns these elements of a part as rectangles: whole rows of its memory, and what is taken of the rows before and after them.
+std::vector<PartPlan> rectangles(const PartPlan& part, const ElementRange& elements);
 
 /// Returns the number of rows of all parts.
 std::size_t pack_rows(const PackPlan& plan);
@@ -143,9 +159,9 @@ std::size_t pack_rows(const PackPlan& plan);
 constexpr std::uint64_t optimizer_states(const ElementBytes& bytes) { return bytes.element < bytes.accumulated ? 3 : 2; }
 /// Returns whether there is a master copy.
 constexpr bool keeps_master(DType dtype) { return optimizer_states(ElementBytes::of(dtype)) > 2; }
-/// Returns the bytes of so many elements that a rank holds: parameters, and in training their gradients and optimizer states.
-/// `total` is their sum.
-CategoryBytes held_bytes(std::uint64_t elements, const ElementBytes& bytes, bool training);
+/// Returns the bytes of so many elements that a rank holds: parameters, and in training their gradients, and the optimizer states
+/// of so many. `total` is their sum.
+CategoryBytes held_bytes(std::uint64_t elements, std::uint64_t with_states, const ElementBytes& bytes, bool training);
 
 /// The ranks over which a pack's gradients are summed, one group after another. Groups of one rank are listed, too.
 struct SummedOver {
@@ -194,6 +210,8 @@ class Placement {
   const HeadRange& kv_heads() const { return kv_; }
   /// Returns the elements that the rank holds in packs of a kind: of one layer, or of the model outside of layers' own packs.
   std::uint64_t elements(PackKind pack) const;
+  /// Returns of how many of these it holds the optimizer states.
+  std::uint64_t states(PackKind pack) const { return states_cut(sharers_, elements(pack)).count(sharer_); }
 
  private:
   /// Rows of a part, numbered in what it is cut by.
@@ -218,6 +236,8 @@ class Placement {
   Range of_attention_pack_{};  // rows of the slice's packs, if they are cut
   Range of_mlp_pack_{};
   Range vocabulary_{};
+  int sharers_;
+  int sharer_;
   bool first_along_data_ = true;
   bool first_along_tensor_ = true;
   bool first_along_tokens_ = true;

@@ -1,5 +1,10 @@
 // Data parallelism: gradients are summed over the ranks that have the same weights and other sequences, pack by pack as soon as
 // each pack's gradients are known, while the backward pass goes on.
+//
+//   plain   each pack is all-reduced
+//   zero1   each pack is reduce-scattered along the chunks that an all_reduce has, which gives the same bits: a rank gets the
+//   sums
+//           of the elements whose optimizer states it holds. It updates these, and the weights are all-gathered
 #pragma once
 
 #include "core/rank/rank.h"
@@ -23,8 +28,17 @@ class GradientSums {
   bool posted(std::size_t pack) const { return pack < posted_.size() && posted_[pack]; }
   /// Waits for all sums and makes the object ready for the next pass.
   void finish();
+  /// Returns the sum of squares of all gradients that the data ranks count, on the first of them; elsewhere 0. The bits are those
+  /// of a sum over whole parts, one after another (ComputeStream::sum_of_squares()), however the parts are cut. Call it after
+  /// finish(). Collective over the data ranks.
+  double sum_of_squares();
+  /// Begins to bring a pack's weights, each updated by the rank that has its states, to all ranks. Does nothing unless states are
+  /// shared. Wait with finish().
+  void gather_weights(std::size_t pack);
 
  private:
+  double sum_of_shared_squares();
+
   Rank& rank_;
   Communicator& data_;
   const ParameterStore& store_;

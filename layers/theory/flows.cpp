@@ -122,9 +122,12 @@ class Counter : BlockFlows {
         all.norms += each.norms;
       }
     }
+    const auto others = static_cast<std::uint64_t>(layout.data() - 1);
+    // Gradients of which each rank needs a part are reduce-scattered: half of an all_reduce.
+    const std::uint64_t times = layout.shares_states() ? 1 : 2;
     const auto all_reduced = [&](Purpose purpose, bool hidden, std::uint64_t elements, std::uint64_t messages) {
-      add(layout.data_axis(), purpose, Pattern::collective, Phase::pass, kBackward, hidden,
-          2 * elements * a * static_cast<std::uint64_t>(layout.data() - 1), messages)
+      add(layout.data_axis(), purpose, Pattern::collective, Phase::pass, kBackward, hidden, times * elements * a * others,
+          messages)
           .once = true;
     };
     all_reduced(Purpose::gradients, kHidden, all.attention + all.mlp, 2 * model.layers);
@@ -133,6 +136,10 @@ class Counter : BlockFlows {
     all_reduced(Purpose::embedding, kExposed, all.vocabulary / tables, 2);
     if (!model.tied_embeddings) all_reduced(Purpose::head, kHidden, all.vocabulary / tables, 2);
     all_reduced(Purpose::other, kExposed, all.norms, 2);
+    if (!layout.shares_states()) return;
+    add(layout.data_axis(), Purpose::weights, Pattern::collective, Phase::pass, kBackward, kExposed, all.total() * e * others,
+        2 * model.layers + tables + 1)
+        .once = true;
   }
 
   const MeshSetting& of_;

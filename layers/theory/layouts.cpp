@@ -21,11 +21,14 @@ Setting MeshSetting::micro_batch() const {
 }
 
 MeshPlace place_of(const Layout& layout, int rank) {
-  return {.tensor = layout.place(layout.tensor_axis(), rank), .sequence = layout.place(layout.token_axis(), rank)};
+  return {.tensor = layout.place(layout.tensor_axis(), rank),
+          .sequence = layout.place(layout.token_axis(), rank),
+          .data = layout.place(layout.data_axis(), rank)};
 }
 
 int rank_at(const Layout& layout, MeshPlace place) {
-  return place.tensor * layout.stride(layout.tensor_axis()) + place.sequence * layout.stride(layout.token_axis());
+  return place.tensor * layout.stride(layout.tensor_axis()) + place.sequence * layout.stride(layout.token_axis()) +
+         place.data * layout.stride(layout.data_axis());
 }
 
 // --- parameters --------------------------------------------------------------------------------------------------------------
@@ -36,7 +39,10 @@ RankParameters held(const MeshSetting& of, MeshPlace place) {
   return {.attention = rank.elements(PackKind::attention) * model.layers,
           .mlp = rank.elements(PackKind::mlp) * model.layers,
           .vocabulary = rank.elements(PackKind::embedding) + rank.elements(PackKind::head),
-          .norms = rank.elements(PackKind::replicated) + rank.elements(PackKind::biases)};
+          .norms = rank.elements(PackKind::replicated) + rank.elements(PackKind::biases),
+          .states = (rank.states(PackKind::attention) + rank.states(PackKind::mlp)) * model.layers +
+                    rank.states(PackKind::embedding) + rank.states(PackKind::head) + rank.states(PackKind::replicated) +
+                    rank.states(PackKind::biases)};
 }
 
 std::size_t kv_heads_read(const ModelConfig& model, const BlockSlice& slice, int part, int parts) {
@@ -103,7 +109,8 @@ std::uint64_t activation_bytes(const MeshSetting& of, MeshPlace place, std::uint
 }
 
 CategoryBytes certain(const MeshSetting& of, MeshPlace place, std::uint64_t id_bytes) {
-  CategoryBytes bytes = held_bytes(held(of, place).total(), of.setting.bytes, true);
+  const RankParameters parameters = held(of, place);
+  CategoryBytes bytes = held_bytes(parameters.total(), parameters.states, of.setting.bytes, true);
   bytes[Category::activations] = activation_bytes(of, place, id_bytes);
   bytes.total += bytes[Category::activations];
   return bytes;

@@ -25,15 +25,16 @@ struct MeshSetting {
   Setting micro_batch() const;
 };
 
-/// A rank's coordinates on the tensor and the sequence axis.
+/// A rank's coordinates on the tensor, the sequence and the data axis.
 struct MeshPlace {
   int tensor = 0;
   int sequence = 0;
+  int data = 0;
 };
 /// Returns the coordinates of `rank`.
 MeshPlace place_of(const Layout& layout, int rank);
 
-/// Returns the rank of the first replica with these coordinates.
+/// Returns the rank with these coordinates.
 int rank_at(const Layout& layout, MeshPlace place);
 
 /// Parameters that a rank holds, in elements.
@@ -42,6 +43,7 @@ struct RankParameters {
   std::uint64_t mlp = 0;         ///< MLP matrices of all layers
   std::uint64_t vocabulary = 0;  ///< embedding, and output head unless tied
   std::uint64_t norms = 0;       ///< all norm gains, biases and learned positions
+  std::uint64_t states = 0;      ///< of how many of all these it holds the optimizer states
   std::uint64_t total() const { return attention + mlp + vocabulary + norms; }
 };
 /// Returns the parameters that the rank at `place` holds.
@@ -65,7 +67,7 @@ std::uint64_t activation_bytes(const MeshSetting& of, MeshPlace place, std::uint
 /// Returns the bytes that a rank certainly holds in a training step, exactly: parameters, gradients, optimizer states and saved
 /// activations; `total` is their sum. `id_bytes` as for activation_bytes().
 CategoryBytes certain(const MeshSetting& of, MeshPlace place, std::uint64_t id_bytes);
-/// Returns the rank of a replica that holds most; the first if several do.
+/// Returns the rank of the first replica that holds most, and so of all; the first if several do.
 int fullest(const MeshSetting& of);
 
 }  // namespace tsprun::detail::theory

@@ -50,12 +50,17 @@ const Tensor& widest(const ParameterStore& store, const ParameterPart& part) { r
 
 /// Books what it takes to fill a store from files. Elements are turned in scratch memory where the store has columns as rows.
 void read_files(Rank& rank, const ParameterStore& store) {
-  for (const ParameterPart& part : store.parts())
-    fill_natural_blocks(rank, part.plan, widest(store, part), [](const safetensors::Rectangle&, Buffer) {});
+  const auto read = [&](const ParameterPart& part, const Tensor& tensor) {
+    fill_natural_blocks(rank, part.plan, tensor, [](const safetensors::Rectangle&, Buffer) {});
+  };
+  if (store.shares_states()) {
+    for (const ParameterPart& part : store.parts()) read(part, part.value);
+  }
+  for (const ParameterPart& part : store.states()) read(part, widest(store, part));
 }
 /// Books what it takes to write a store's parameters, moments or gradients: each rank those that it counts.
 void write_files(Rank& rank, const ParameterStore& store) {
-  for (const ParameterPart& part : store.parts()) {
+  for (const ParameterPart& part : store.states()) {
     if (part.plan.counted)
       for_natural_blocks(rank, part.plan, widest(store, part), [](const safetensors::Rectangle&, ConstBuffer) {});
   }

@@ -52,11 +52,12 @@ RankAmounts amounts_of(const Program& program) {
       part = static_cast<PassPart>(item.stream);
       backward = item.amount != 0;
     }
-    if (part == PassPart::update) break;
-    if (item.kind == ItemKind::kernel) {
+    const bool update = part == PassPart::update;
+    if (item.kind == ItemKind::kernel && !update) {
       add(backward ? amounts.flops.backward : amounts.flops.forward, part, program.costs[item.index]);
     } else if (item.kind == ItemKind::post || item.kind == ItemKind::call) {
       const ProgramCall& call = program.calls[item.index];
+      if (update && call.purpose != Purpose::weights) continue;  // the norm
       amounts.received[backward ? 1 : 0][static_cast<std::size_t>(call.purpose)] +=
           static_cast<long double>(call.received_by_all) / static_cast<long double>(program.groups.at(call.group).size());
     }
@@ -79,7 +80,7 @@ std::vector<RankClass> classes_of(const MeshSetting& of) {
   };
   std::map<std::pair<Sizes, std::array<Carried, 4>>, Members> classes;
   for (int rank = 0; rank < ranks; ++rank) {
-    const auto [t, s] = place(rank);
+    const auto [t, s, data] = place(rank);
     // Neighbours on the rings of the sequence axis and of the ranks among which the vocabulary may be cut.
     const int holder = s * T + t;
     const auto held_at = [&](int at) { return carried(sizes.at({(at + D * T) % (D * T) / T, (at + D * T) % T})); };

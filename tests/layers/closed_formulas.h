@@ -351,20 +351,29 @@ inline Traffic tp_head(const Setting& of, int T) {
   return traffic;
 }
 
-/// Returns the elements that every rank has: 2L + 1 norms (LayerNorm's have a bias, too), biases, learned positions.
-inline Count replicated_elements(const Setting& of) {
+/// Returns the elements of vectors of heads and MLP rows, which every rank has.
+inline Count projection_elements(const Setting& of) {
   const Symbols s(of);
   const ModelConfig& model = of.model;
-  Count elements = (model.norm == Norm::layer ? 2 : 1) * (2 * s.L + 1) * s.h;
+  Count elements = 0;
   for (std::size_t number = 0; number < model.layers; ++number) {
     const LayerSpec& layer = model.layer(number);
     if (layer.biases.query) elements += s.a;
     if (layer.biases.key) elements += s.k;
     if (layer.biases.value) elements += s.k;
-    if (layer.biases.output) elements += s.h;
     if (layer.query_key_norm) elements += 2 * s.d;
     if (layer.biases.up) elements += s.f;
-    if (layer.biases.down) elements += s.h;
+  }
+  return elements;
+}
+/// Returns all elements that every rank has: 2L + 1 norms (LayerNorm's have a bias, too), biases, learned positions.
+inline Count replicated_elements(const Setting& of) {
+  const Symbols s(of);
+  const ModelConfig& model = of.model;
+  Count elements = (model.norm == Norm::layer ? 2 : 1) * (2 * s.L + 1) * s.h + projection_elements(of);
+  for (std::size_t number = 0; number < model.layers; ++number) {
+    if (model.layer(number).biases.output) elements += s.h;
+    if (model.layer(number).biases.down) elements += s.h;
   }
   if (model.learned_positions) elements += model.max_positions * s.h;
   return elements;

@@ -36,6 +36,7 @@ Counted count(const Setting& setting, const Layout& layout, int number, const Ph
   evenly.batch = setting.batch;
   evenly.sequence = setting.sequence;
   model.forward_backward(evenly);
+  model.update({}, 1);
   return {.traffic = {.forward = theory::PurposeBytes::received(model.forward_traffic()),
                       .backward = theory::PurposeBytes::received(model.backward_traffic())},
           .flops = rank.compute().flops()};

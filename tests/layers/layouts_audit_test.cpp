@@ -186,10 +186,12 @@ void expect_memory(const ModelCase& of, const Layout& layout, const ModelRun& ru
     const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(rank)];
     EXPECT_EQ(peak[Category::parameters], elements * setting.bytes.element) << where;
     EXPECT_EQ(peak[Category::gradients], elements * setting.bytes.accumulated) << where;
-    EXPECT_EQ(peak[Category::optimizer], elements * setting.bytes.accumulated * (of.dtype == DType::bf16 ? 3U : 2U)) << where;
+    const std::uint64_t states = formulas::state_elements(setting, layout, place.tensor, place.sequence, place.data);
+    EXPECT_EQ(peak[Category::optimizer], states * setting.bytes.accumulated * (of.dtype == DType::bf16 ? 3U : 2U)) << where;
     EXPECT_EQ(peak[Category::activations], activations) << where;
     const theory::MeshSetting mesh{.setting = setting, .layout = layout};
     EXPECT_EQ(theory::held(mesh, place).total(), elements) << where;
+    EXPECT_EQ(theory::held(mesh, place).states, states) << where;
     EXPECT_EQ(theory::activation_bytes(mesh, place, token_bytes(layout)), activations) << where;
   }
 }
@@ -218,10 +220,11 @@ TEST(LayoutsMemory, IsExactOnEveryRank) {
 }
 
 TEST(LayoutsMemory, ForecastsHoldUnderEveryScheme) {
-  const std::vector<Layout> layouts =
-      each_axis(4, {Layout::parse("zero3=3"), Layout::parse("tp=2,sp=2").with(SequenceExchange::ulysses),
-                    Layout::parse("tp=2,tsp=2"), Layout::parse("dp=2,tsp=2,tp=2").with(TensorExchange::sequence),
-                    Layout::parse("dp=2,tp=2,sp=2").with(SequenceExchange::ring), Layout::parse("dp=2,zero3=2")});
+  const std::vector<Layout> layouts = each_axis(
+      4, {Layout::parse("zero3=3"), Layout::parse("tp=2,sp=2").with(SequenceExchange::ulysses), Layout::parse("tp=2,tsp=2"),
+          Layout::parse("dp=2,tsp=2,tp=2").with(TensorExchange::sequence),
+          Layout::parse("dp=2,tp=2,sp=2").with(SequenceExchange::ring), Layout::parse("dp=2,zero3=2"),
+          Layout::parse("dp=2,tp=2,sp=2").with(DataSharing::zero1), Layout::parse("dp=2,zero3=2").with(DataSharing::zero1)});
   for (ModelCase of : cases()) {
     of.batch *= 4;
     for (const Layout& layout : layouts) {

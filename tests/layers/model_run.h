@@ -226,11 +226,14 @@ inline ModelRun run_model(const ModelCase& of, const Layout& layout, Tensors* we
                            .kv_bucket_heads = of.kv_bucket_heads});
               model.parameters().fill_fresh(of.config.layers, of.seed);
               disturb(model.parameters());
+              model.parameters().begin_optimizer();
               const Loss loss =
                   of.tasks.empty() ? model.forward_backward(data.view(of)) : model.forward_backward(data.view(of), of.tasks);
               const double norm = model.gradient_norm();
+              // Changes no weight, but gathers those that replicas share.
+              model.update({.learning_rate = 0, .weight_decay = 0}, norm);
               const CategoryBytes peaks = context.memory_peaks();
-              for (const ParameterPart& part : model.parameters().parts()) {
+              for (const ParameterPart& part : model.parameters().states()) {
                 if (!part.plan.counted) continue;
                 collect(rank, part.plan, part.gradient, result.gradients, mutex);
                 if (weights != nullptr) collect(rank, part.plan, part.value, *weights, mutex);

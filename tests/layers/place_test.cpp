@@ -218,6 +218,80 @@ embed_tokens [3:5, 0:10], a copy
 )");
 }
 
+/// Returns the rectangles of which a rank holds the optimizer states.
+std::string table_of_states(const ModelConfig& config, const Layout& layout, int rank) {
+  std::vector<PackPlan> packs = Placement(config, layout, rank).packs(model_parameters(config));
+  for (PackPlan& pack : packs) {
+    const std::vector<ElementRange> held = states_held(pack, pack.sharer);
+    std::vector<PartPlan> all;
+    for (std::size_t part = 0; part < held.size(); ++part) {
+      for (PartPlan& each : rectangles(pack.parts[part], held[part])) all.push_back(std::move(each));
+    }
+    pack.parts = std::move(all);
+  }
+  return table_of(packs);
+}
+
+TEST(Place, ReplicasShareOptimizerStatesOfWhateverElementsAnAllReduceCuts) {
+  const ModelConfig config = small_config(10, 1, 4, 2, 2, 5, 7);
+  const Layout layout = Layout::parse("dp=3,tp=2").with(DataSharing::zero1);
+  // Packs of 10 × 12, 10 × 9, 3 × 10 and 4 × 10 elements on the first rank of tp.
+  EXPECT_EQ(table_of_states(config, layout, 2), R"(self_attn.q_proj [0:4, 0:10]
+
+mlp.up_proj [0:3, 0:10]
+
+post_attention_layernorm [0:1, 0:10]
+
+embed_tokens [1:2, 4:10]
+embed_tokens [2:3, 0:7]
+
+lm_head [1:2, 4:10]
+lm_head [2:3, 0:7]
+
+)");
+  EXPECT_EQ(table_of_states(config, layout, 5), R"(self_attn.o_proj [0:10, 4:8] as columns
+
+mlp.down_proj [0:10, 3:5] as columns
+
+norm [0:1, 0:10], a copy
+
+embed_tokens [6:7, 0:10]
+
+lm_head [6:7, 0:10]
+
+)");
+}
+
+TEST(Place, EachOptimizerStateIsCountedByOneRank) {
+  for_all([](const ModelConfig& config, const Layout& plain) {
+    const Layout layout = plain.with(DataSharing::zero1);
+    std::map<std::string, std::vector<int>> counted;
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      const Placement placement(config, layout, rank);
+      std::map<PackKind, std::uint64_t> states;
+      for (const PackPlan& pack : placement.packs(model_parameters(config))) {
+        const std::vector<ElementRange> held = states_held(pack, pack.sharer);
+        for (std::size_t i = 0; i < held.size(); ++i) {
+          states[traits_of(pack.parts[i].parameter.role).pack] += held[i].count;
+          for (const PartPlan& part : rectangles(pack.parts[i], held[i])) {
+            std::vector<int>& times = counted[part.parameter.name];
+            times.resize(part.parameter.elements());
+            for (std::size_t row = part.block.first_row; part.counted && row < part.block.first_row + part.block.rows; ++row) {
+              for (std::size_t j = 0; j < part.block.columns; ++j)
+                ++times[row * part.parameter.columns() + part.block.first_column + j];
+            }
+          }
+        }
+      }
+      for (const auto& [pack, count] : states) {
+        const bool of_layer = pack == PackKind::attention || pack == PackKind::mlp;
+        EXPECT_EQ(placement.states(pack) * (of_layer ? config.layers : 1), count) << "rank " << rank;
+      }
+    }
+    for (const auto& [name, times] : counted) EXPECT_TRUE(std::ranges::all_of(times, [](int each) { return each == 1; })) << name;
+  });
+}
+
 TEST(Place, MatricesOfInputsFirstAndProjectionsInOne) {
   EXPECT_EQ(table_of(small_gpt2_config(1, 4, 2, 5, 7), Layout::tsp(4), 1), R"(attn.c_attn [0:8, 10:12] as columns
 attn.c_attn [0:8, 18:20] as columns

@@ -16,7 +16,7 @@ namespace tsprun::detail::formulas {
 /// Degrees and ways of a layout, as they are written.
 struct Degrees {
   int dp, T, D;
-  bool tsp, zero3, sequence;
+  bool tsp, zero3, sequence, zero1;
   SequenceExchange exchange;
 
   explicit Degrees(const Layout& of)
@@ -26,6 +26,7 @@ struct Degrees {
         tsp(of.degree(AxisKind::tsp) > 1),
         zero3(of.degree(AxisKind::zero3) > 1),
         sequence(T > 1 && static_cast<TensorExchange>(of.variant(AxisKind::tp)) == TensorExchange::sequence),
+        zero1(dp > 1 && static_cast<DataSharing>(of.variant(AxisKind::dp)) == DataSharing::zero1),
         exchange(static_cast<SequenceExchange>(of.variant(AxisKind::sp))) {}
   /// Returns whether ranks have parts of the weights that all of them compute with.
   bool shares_weights() const { return tsp || zero3; }
@@ -85,11 +86,17 @@ inline Traffic step(const Setting& of, const Layout& layout, Count remote_rows) 
   if (!s.tied) once.backward[Purpose::head] += summed_over(s, rows, n.copies());
 
   Traffic all = (each * of.micro_batches + once) * as_count(n.dp);
-  // dp: gradients of all that the ranks of a replica hold.
-  const Count block_elements = (s.P_L() + copied_elements(s, n.T)) * (n.shares_weights() ? 1 : as_count(n.D));
-  all.backward[Purpose::gradients] += summed_over(s, s.L * block_elements, n.dp);
-  all.backward[Purpose::embedding] += summed_over(s, rows * as_count(n.copies()), n.dp);
-  if (!s.tied) all.backward[Purpose::head] += summed_over(s, rows * as_count(n.copies()), n.dp);
+  // dp: gradients of all that the ranks of a replica hold, 2Nβ_aρ; zero1: Nβ_aρ, and the weights Nβρ.
+  const Count blocks = s.L * (s.P_L() + copied_elements(s, n.T)) * (n.shares_weights() ? 1 : as_count(n.D));
+  const Count table = rows * as_count(n.copies());
+  const auto summed = [&](Count elements) { return summed_over(s, elements, n.dp) / (n.zero1 ? 2 : 1); };
+  all.backward[Purpose::gradients] += summed(blocks);
+  all.backward[Purpose::embedding] += summed(table);
+  if (!s.tied) all.backward[Purpose::head] += summed(table);
+  if (n.zero1) {
+    const Count held = blocks + (s.tied ? 1 : 2) * table + replicated_elements(of) * as_count(n.T * n.D);
+    all.backward[Purpose::weights] += held * s.beta * (as_count(n.dp) - 1);
+  }
   return all;
 }
 
@@ -128,8 +135,13 @@ inline Count remote_rows(std::span<const std::int32_t> ids, const Setting& of, c
 
 // --- memory of one rank: t on the tensor axis, p among the ranks with other tokens -------------------------------------------
 
-/// Returns the parameters that a rank holds, in elements.
-inline Count held_elements(const Setting& of, const Layout& layout, int t, int p) {
+/// Elements of each pack of parameters that a rank holds: packs are what an all_reduce of dp sums at a time.
+struct HeldPacks {
+  Count attention, mlp;  // of one layer
+  Count table;           // embedding; head likewise
+  Count vectors, projections;
+};
+inline HeldPacks held_packs(const Setting& of, const Layout& layout, int t, int p) {
   const Symbols s(of);
   const Degrees n(layout);
   const Heads slice = queries_of(s, n.T, t);
@@ -154,7 +166,24 @@ inline Count held_elements(const Setting& of, const Layout& layout, int t, int p
     }
   }
   const int cutter = n.plain_tensor() ? t : n.sequence ? p * n.T + t : p;
-  return s.L * (attention + mlp) + (s.tied ? 1 : 2) * part_of(s.V, n.cutters(), cutter) * s.h + replicated_elements(of);
+  return {attention, mlp, part_of(s.V, n.cutters(), cutter) * s.h, replicated_elements(of) - projection_elements(of),
+          projection_elements(of)};
+}
+
+/// Returns the parameters that a rank holds, in elements.
+inline Count held_elements(const Setting& of, const Layout& layout, int t, int p) {
+  const Symbols s(of);
+  const HeldPacks held = held_packs(of, layout, t, p);
+  return s.L * (held.attention + held.mlp) + (s.tied ? 1 : 2) * held.table + held.vectors + held.projections;
+}
+/// Returns of how many of them it holds the optimizer states: under zero1 the r-th part of each pack.
+inline Count state_elements(const Setting& of, const Layout& layout, int t, int p, int r) {
+  const Symbols s(of);
+  const Degrees n(layout);
+  const HeldPacks held = held_packs(of, layout, t, p);
+  const auto part = [&](Count pack) { return n.zero1 ? part_of(pack, n.dp, r) : pack; };
+  return s.L * (part(held.attention) + part(held.mlp)) + (s.tied ? 1 : 2) * part(held.table) + part(held.vectors) +
+         part(held.projections);
 }
 
 /// Returns the bytes that a layer saves for each local token: the table "Saved bytes per local token and layer".

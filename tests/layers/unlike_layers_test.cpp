@@ -40,20 +40,22 @@ Steps train(const ModelCase& of, const Layout& layout, const std::optional<Found
     Rank rank(context);
     Mesh mesh(context.world(), layout);
     Model model(rank, mesh, {.config = of.config, .dtype = of.dtype, .recompute = of.recompute, .training = true});
-    const auto take = [&](Tensor ParameterPart::*member, Tensors& whole) {
-      for (const ParameterPart& part : model.parameters().parts()) collect(rank, part.plan, part.*member, whole, mutex);
+    const auto take = [&](std::span<const ParameterPart> parts, Tensor ParameterPart::*member, Tensors& whole) {
+      for (const ParameterPart& part : parts) collect(rank, part.plan, part.*member, whole, mutex);
     };
+    const ParameterStore& store = model.parameters();
     if (from) {
       load_checkpoint(rank, context.world(), model.parameters(), *from);
     } else {
       model.parameters().fill_fresh(of.config.layers, of.seed);
       disturb(model.parameters());
+      model.parameters().begin_optimizer();
     }
-    take(&ParameterPart::value, found.before);
+    take(store.parts(), &ParameterPart::value, found.before);
     for (std::uint64_t step = from ? from->state.step + 1 : 1; step <= kSteps; ++step) {
       const Loss loss = model.forward_backward(data.view(of));
       const double norm = model.gradient_norm();
-      if (step == 1) take(&ParameterPart::gradient, found.gradients);
+      if (step == 1) take(store.states(), &ParameterPart::gradient, found.gradients);
       model.update({.learning_rate = 1e-2, .step = step}, norm);
       if (rank.rank() == 0) {
         found.losses.push_back(loss.mean);
@@ -66,7 +68,7 @@ Steps train(const ModelCase& of, const Layout& layout, const std::optional<Found
       state.layout = layout;
       save_checkpoint(rank, context.world(), model.parameters(), of.config, state, *save_to);
     }
-    take(&ParameterPart::value, found.after);
+    take(store.parts(), &ParameterPart::value, found.after);
   });
   return found;
 }

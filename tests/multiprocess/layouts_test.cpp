@@ -163,6 +163,7 @@ TEST(Layouts, TheAuditsFirstLineSaysThatAllEqualsTheForecast) {
   all.push_back({"-n", "2"});
   all.push_back({"-n", "8"});
   all.push_back({"--layout", "dp=2,zero3=2"});
+  all.push_back({"--layout", "dp=2,tp=2", "--dp", "zero1"});
   all.push_back({"--layout", "tp=2,sp=4", "--sp", "ulysses"});
   const std::vector<Arguments> ways = {{}, {"--intra", "tcp"}, {"--nodes", "2"}, {"--nodes", "2", "--reassociate"}};
   const std::vector<Arguments> kinds = {nano, gpt2, halves};
@@ -326,6 +327,10 @@ TEST(Layouts, WhatCantBeIsRefusedByNameBeforeRanksStart) {
   expect(refusal(train + Arguments{"--layout", "dp=2,tp=2", "--batch", "3"}),
          "--batch 3 doesn't divide by dp=2; try --batch 2 or 4");
   expect(refusal(train + Arguments{"--layout", "sp=2", "--tp", "sequence"}), "has no tp axis");
+  expect(refusal(train + Arguments{"--layout", "tsp=2", "--dp", "zero1"}), "has no dp axis");
+  expect(refusal(train + Arguments{"--layout", "dp=2", "--dp", "zero3", "--batch", "2"}),
+         "--dp zero3: dp's ranks share optimizer states alone; the axis zero3 cuts weights and gradients, too; plain and zero1 "
+         "work");
   expect(refusal(train + Arguments{"--layout", "sp=2", "--sp", "rings"}), "--sp rings: gather, ring and ulysses work");
   expect(refusal({"generate", "--config", "nano", "--prompt", "a", "--tokens", "2", "--layout", "zero3=2"}),
          "try --layout tsp=2");
