@@ -311,7 +311,7 @@ Loss Model::forward_backward(const TokenBatch& tokens, const TaskList& tasks) {
   Loss loss = begin_batch(tokens);
   const Part own = own_part(tokens);
   const std::size_t count = own.count / M;
-  check_training_tasks(tasks, options_.config.layers, M);
+  check_training_tasks(tasks, PipelineStage::whole(options_.config.layers), M);
   visits_ = Visits(tasks);
   std::optional<TraceSpan> micro_batch;  // if there are several
   std::optional<TraceSpan> direction;

@@ -96,7 +96,7 @@ TEST(Passes, HoldTheirOwnActivations) {
 }
 
 TEST(Passes, OfAListThatIsNoStepAreRefused) {
-  const auto check = [](const TaskList& tasks) { check_training_tasks(tasks, 2, 3); };
+  const auto check = [](const TaskList& tasks) { check_training_tasks(tasks, PipelineStage::whole(2), 3); };
   EXPECT_NO_THROW(check(training_tasks(2, 3)));
   for (const char* const order : kTogether) EXPECT_NO_THROW(check(in_order(order, 2))) << order;
   EXPECT_THROW(check(in_order("000111111000222222", 2)), std::logic_error);  // backward passes in another order

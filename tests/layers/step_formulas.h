@@ -4,6 +4,7 @@
 
 #include "tests/layers/closed_formulas.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -233,5 +234,18 @@ inline Count activation_bytes(const Setting& of, const Layout& layout, int t, in
   }
   return products + s.L * (inside + between * 2 * s.h * s.beta) + between * (s.h * s.beta + s.beta_l + id_bytes);
 }
+
+// --- a pipeline of P stages that are alike, with messages that take no time ---------------------------------------------------
+
+/// Part of a whole.
+struct Fraction {
+  Count part;
+  Count whole;
+};
+/// Returns how much of a step's time a stage is idle under gpipe and 1f1b, whatever a forward and a backward pass take:
+/// (P − 1)/(M + P − 1).
+inline Fraction bubble(Count P, Count M) { return {P - 1, M + P - 1}; }
+/// Returns of how many micro-batches a stage, counted from 0, holds activations at most under 1f1b; under gpipe these are all.
+inline Count under_way(Count P, Count M, Count stage) { return std::min(M, P - stage); }
 
 }  // namespace tsprun::detail::formulas
