@@ -297,6 +297,7 @@ void Mail::match(Peer& from) {
   }
   if (header.kind == Kind::announced) return;
   from.filling = request;
+  from.unasked = request == nullptr;
   from.next = Part::payload;
   from.into = into;
   from.purpose = request != nullptr ? request->purpose_ : Purpose::other;
@@ -306,7 +307,9 @@ void Mail::match(Peer& from) {
 /// Hands on a small payload that has arrived.
 void Mail::small_arrived(Peer& from) {
   from.next = Part::header;
+  if (from.unasked) recounted_.received[static_cast<std::size_t>(Purpose::other)] -= from.header.bytes;
   if (from.filling == nullptr) return;
+  if (from.unasked) recounted_.received[static_cast<std::size_t>(from.filling->purpose_)] += from.header.bytes;
   from.filling->state_ = Request::State::here;
   from.filling = nullptr;
   take_small(from);
@@ -426,6 +429,7 @@ bool Mail::Request::here_or_coming(const OperationInfo& mine) {
     parked_ = {};
     if (state_ == State::parked) {
       state_ = State::here;
+      mail_->recounted_.received[static_cast<std::size_t>(purpose_)] += header_.bytes;
       mail_->take_small(*from_);
     }
   }

@@ -188,6 +188,7 @@ TEST(TaggedMessages, ThatNobodyWantsYetStayWithTheirSenderBeyondTheWindow) {
 }
 
 // The receiver is in a barrier, whose circle of waits three ranks may be in, and hasn't exchanged a message with the sender yet.
+// They count when they are received, for what their receives are for.
 TEST(TaggedMessages, OfAWholeWindowAreSentBeforeABarrierAndReceivedAfterIt) {
   for (const Way& way : ways()) {
     if (way.options.nodes > 1)
@@ -199,6 +200,7 @@ TEST(TaggedMessages, OfAWholeWindowAreSentBeforeABarrierAndReceivedAfterIt) {
           [](Context& context) {
             Communicator& world = context.world();
             const int last = world.size() - 1;
+            const auto received = [&](Purpose purpose) { return context.traffic().received[static_cast<std::size_t>(purpose)]; };
             for (std::size_t round = 0; round < 3; ++round) {
               if (world.rank() == 0) {
                 for (std::size_t i = 0; i < kMailWindow; ++i) {
@@ -210,8 +212,12 @@ TEST(TaggedMessages, OfAWholeWindowAreSentBeforeABarrierAndReceivedAfterIt) {
               if (world.rank() == last) {
                 for (std::size_t i = kMailWindow; i-- > 0;) {
                   std::vector<std::int32_t> values(kSmallMail / 4);
-                  world.recv(std::span<std::int32_t>(values), 0, {.tag = static_cast<std::int32_t>(i)});
+                  const std::uint64_t before = received(Purpose::activations);
+                  world.recv(std::span<std::int32_t>(values), 0,
+                             {.purpose = Purpose::activations, .tag = static_cast<std::int32_t>(i)});
                   EXPECT_EQ(values, content(round + i, kSmallMail / 4));
+                  EXPECT_EQ(received(Purpose::activations), before + kSmallMail);
+                  EXPECT_EQ(received(Purpose::other), 0U);
                 }
               }
               world.barrier();  // the window is open again
