@@ -11,6 +11,7 @@
 #include "launcher/standard_output.h"
 #include "launcher/table.h"
 #include "layers/layout/check_layout.h"
+#include "layers/schedules/pipeline.h"
 #include "layers/schedules/tasks.h"
 #include "layers/theory/machine.h"
 #include "layers/theory/search.h"
@@ -43,6 +44,7 @@ constexpr ModelOptionUse kPlanUse{.files = false, .seed = false, .micro_batches 
 struct PlanOptions {
   bool paper = false;
   bool tasks = false;
+  Given<PipelineSchedule> pipeline{PipelineSchedule::one_forward_one_backward};
   bool search = false;
   Given<int> gpus{1};
   Given<std::uint64_t> memory{0};
@@ -91,8 +93,13 @@ void PlanCommand::declare(OptionTable& table) {
   table["--recompute"].help += "; --search without it chooses by layout";
   table.group("Plan");
   table.add("--paper", options_.paper, "the paper's equations (1) to (30) beside exact counts, and where they differ");
-  table.add("--tasks", options_.tasks,
-            "what each rank does in a training step of --micro-batches M, in order, a line for each task");
+  table.add(
+      "--tasks", options_.tasks,
+      "what each rank does in a training step of --micro-batches M, in order, a line for each task; of --layout pp=2,… what "
+      "each stage does");
+  table.add("--pipeline ORDER", options_.pipeline,
+            "with --tasks: in which order a pipeline's stages do their tasks: {}; train does 1f1b",
+            Choice<PipelineSchedule>{{{"1f1b", PipelineSchedule::one_forward_one_backward}, {"gpipe", PipelineSchedule::gpipe}}});
   table.add("--search", options_.search,
             "every layout of --gpus, with the recomputation that suits it: which fit, by modelled step time");
   table.add("--gpus N", options_.gpus, "with --search: how many GPUs", Whole{1, kMostGpus}, computed);
@@ -162,6 +169,8 @@ std::uint64_t PlanCommand::memory_of_a_gpu(const GlobalOptions& global) const {
 void PlanCommand::validate_search() {
   if (options_.tasks && (options_.paper || options_.search))
     refuse(fmt::format("--tasks {}: they are two answers; give one of them", options_.paper ? "--paper" : "--search"));
+  if (options_.pipeline.given() && !options_.tasks)
+    refuse(fmt::format("--pipeline {}: it goes with --tasks", options_.pipeline.text));
   if (!options_.search) {
     if (options_.simulate.given()) refuse(fmt::format("--simulate {}: it goes with --search", options_.simulate.text));
     if (options_.top.given()) refuse(fmt::format("--top {}: it goes with --search", options_.top.text));
@@ -190,7 +199,11 @@ void PlanCommand::validate(const GlobalOptions& global) {
   if (options_.search) refuse_layouts(global);
   layout_ = layout_of(global);
   if (options_.tasks) {
-    if (const std::string why = why_impossible(question_.setting, layout_); !why.empty()) refuse(why);
+    if (const std::string why = why_uncut(question_.setting, layout_); !why.empty()) refuse(why);
+    if (options_.pipeline.given() && layout_.stages() == 1) {
+      refuse(
+          fmt::format("--pipeline {}: --layout {} has no pipeline; try --layout pp=2", options_.pipeline.text, layout_.print()));
+    }
   }
   if (global.nodes > layout_.ranks())
     refuse(fmt::format("--nodes {}: it spreads the ranks of -n or --layout, and neither is given", global.nodes.text));
@@ -289,11 +302,16 @@ int PlanCommand::run_search(Report& report, const GlobalOptions& global) const {
   return 0;
 }
 
-/// Returns the tasks of a step, a line for each. All ranks of a layout do the same.
+/// Returns the tasks of a step, a line for each. All ranks of a stage do the same; of several stages each has a line before.
 std::vector<std::string> PlanCommand::task_lines() const {
+  const auto stages = static_cast<std::size_t>(layout_.stages());
   std::vector<std::string> lines;
-  std::istringstream text(print(training_tasks(question_.setting.model.layers, question_.setting.micro_batches)));
-  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  for (std::size_t i = 0; i < stages; ++i) {
+    const PipelineStage stage = PipelineStage::of(question_.setting.model.layers, stages, i);
+    if (stages > 1) lines.push_back(fmt::format("stage {}", i));
+    std::istringstream text(print(training_tasks(options_.pipeline, stage, question_.setting.micro_batches)));
+    for (std::string line; std::getline(text, line);) lines.push_back(line);
+  }
   return lines;
 }
 

@@ -7,6 +7,7 @@
 #include "launcher/refuse.h"
 #include "layers/checkpoints/checkpoint.h"
 #include "layers/io/data.h"
+#include "layers/layout/check_layout.h"
 #include "layers/model/model.h"
 #include "layers/parameters/model_folder.h"
 #include "layers/parameters/place.h"
@@ -232,6 +233,10 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
   table.parse();
   find_model(options, use);
   if (use.ranks) check_heads(global, options.shape);
+  if (use.ranks && !use.only_trains) {
+    if (const std::string why = why_only_trained(layout_of(global)); !why.empty())
+      refuse(fmt::format("{}: {}", ranks_as_typed(global), why));
+  }
   if (global.gemm.given() && global.gemm == kernels::GemmLibrary::openblas && options.dtype == DType::bf16)
     spdlog::warn("--gemm openblas: tsprun's own kernels multiply bf16 matrices, so it changes little with --dtype bf16");
   if (!use.data) return;

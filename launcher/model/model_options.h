@@ -30,10 +30,11 @@ struct ModelOptionUse {
   bool seed = true;
   bool recompute = true;
   bool micro_batches = false;
-  bool swept = false;   ///< --configs may stand for --config
-  bool ranks = true;    ///< ranks will compute the model, so --layout must suit it
-  bool audit = true;    ///< --audit; `ranks` must be true
-  bool beyond = false;  ///< nothing is predicted, so --seq may exceed the positions of a model that has rotary ones
+  bool swept = false;        ///< --configs may stand for --config
+  bool ranks = true;         ///< ranks will compute the model, so --layout must suit it
+  bool only_trains = false;  ///< layouts with which nothing but training is possible are accepted
+  bool audit = true;         ///< --audit; `ranks` must be true
+  bool beyond = false;       ///< nothing is predicted, so --seq may exceed the positions of a model that has rotary ones
 };
 
 /// The options, each with its default. Members without a description are described by their rows (declare()).
@@ -70,7 +71,7 @@ struct ModelCommandOptions {
 };
 
 /// Options of `train`'s model.
-inline constexpr ModelOptionUse kTrainUse{.micro_batches = true};
+inline constexpr ModelOptionUse kTrainUse{.micro_batches = true, .only_trains = true};
 
 /// Purpose for which ranks hold the model, for the check of memory: inference needs parameters alone.
 enum class ModelUse : std::uint8_t { training, inference };

@@ -42,7 +42,7 @@ BlockBytes mean(const theory::Traffic& traffic, int ranks) {
 double saved(Setting setting, Recompute recompute) {
   setting.recompute = recompute;
   const auto of_layer = [&](const LayerSpec& layer) { return theory::saved_bytes_per_token(setting, layer); };
-  return real(setting.tokens() * setting.model.specs.sum(setting.model.layers, of_layer));
+  return real(setting.tokens() * setting.model.specs.sum(0, setting.model.layers, of_layer));
 }
 
 /// Forward FLOPs of one layer on one rank, causal pairs only.

@@ -45,7 +45,7 @@ struct ModelConfig : ModelSpec {
   bool drops() const { return residual_dropout > 0 || embedding_dropout > 0 || attention_dropout > 0; }
   /// Elements of the biases of W_Q, W_K, W_V and W_1, and of the gains of heads, in all layers.
   std::size_t projection_vectors() const {
-    return specs.sum(layers, [this](const LayerSpec& layer) {
+    return specs.sum(0, layers, [this](const LayerSpec& layer) {
       const Biases& biases = layer.biases;
       return (biases.query ? query_width() : 0) + (biases.key ? kv_width() : 0) + (biases.value ? kv_width() : 0) +
              (biases.up ? intermediate : 0) + (layer.query_key_norm ? 2 * head_dim : 0);
@@ -53,8 +53,8 @@ struct ModelConfig : ModelSpec {
   }
   /// Elements that every rank has: norm parameters, all biases, learned positions.
   std::size_t replicated_parameters() const {
-    const std::size_t last_biases =
-        specs.sum(layers, [](const LayerSpec& layer) { return (layer.biases.output ? 1U : 0U) + (layer.biases.down ? 1U : 0U); });
+    const std::size_t last_biases = specs.sum(
+        0, layers, [](const LayerSpec& layer) { return (layer.biases.output ? 1U : 0U) + (layer.biases.down ? 1U : 0U); });
     const std::size_t norms = (layer_norms() ? 2 : 1) * (2 * layers + 1);
     return (norms + last_biases + (learned_positions ? max_positions : 0)) * hidden + projection_vectors();
   }

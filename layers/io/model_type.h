@@ -68,12 +68,12 @@ class LayerSpecs {
   bool any(Condition&& holds) const {
     return alike() ? holds(each_) : std::ranges::any_of(unlike_, holds);
   }
-  /// Returns the sum of count(layer) over the first `layers` layers. Alike ones are counted once.
+  /// Returns the sum of count(layer) over so many layers from the first given on. Alike ones are counted once.
   template <class Count>
-  std::uint64_t sum(std::size_t layers, Count&& count) const {
+  std::uint64_t sum(std::size_t first, std::size_t layers, Count&& count) const {
     if (alike()) return layers * count(each_);
     std::uint64_t all = 0;
-    for (std::size_t layer = 0; layer < layers; ++layer) all += count((*this)[layer]);
+    for (std::size_t layer = first; layer < first + layers; ++layer) all += count((*this)[layer]);
     return all;
   }
 

@@ -13,15 +13,18 @@
 namespace tsprun::detail {
 
 /// Axes that a layout can name.
-enum class AxisKind : std::uint8_t { dp, tp, sp, tsp, zero3 };
+enum class AxisKind : std::uint8_t { dp, pp, tp, sp, tsp, zero3 };
 
 /// Names what an axis cuts: its ranks have different parts of that, and the same of everything else.
 enum class Cut : std::uint8_t {
   batch,              ///< sequences
+  layers,             ///< consecutive layers: stages of a pipeline
   heads,              ///< heads and rows of weights
   tokens,             ///< tokens of the same sequences
   tokens_and_weights  ///< both, over the same ranks
 };
+/// Returns whether the ranks of such an axis compute blocks each on its own.
+constexpr bool is_outside_of_blocks(Cut cut) { return cut == Cut::batch || cut == Cut::layers; }
 constexpr bool cuts_tokens(Cut cut) { return cut == Cut::tokens || cut == Cut::tokens_and_weights; }
 
 /// Ways in which the ranks of dp share what they keep (`--dp`), in the order of its variants.
@@ -59,7 +62,7 @@ struct AxisRow {
   Cut cuts;
   AxisKind tokens_by;                                ///< the axis by whose strategy blocks are computed if none cuts tokens
   std::span<const std::string_view> elsewhere = {};  ///< other frameworks' names
-  bool foremost = false;                             ///< stands before all others
+  bool foremost = false;                             ///< stands before all that aren't, in the order of the table
   std::span<const AxisKind> never_with = {};         ///< axes that a layout can't have beside it
   std::string_view why_never = {};                   ///< the refusal of those, with what works
   std::span<const Variant> variants = {};            ///< the first is the default; empty: there is nothing to choose
@@ -68,10 +71,12 @@ struct AxisRow {
   bool cuts_heads = false;                           ///< its shards are whole query heads, which must divide by the degree
   std::string_view why_not_decoded = {};             ///< why `generate` refuses it; empty: it doesn't
   std::optional<AxisKind> decoded_instead = {};      ///< the axis that `generate` advises then; none: to leave it out
+  std::string_view why_only_trained = {};            ///< why nothing but training computes with it; empty: all does
 };
 
 namespace axis_table {
 inline constexpr std::array<std::string_view, 2> kData = {"ddp", "data"};
+inline constexpr std::array<std::string_view, 2> kPipeline = {"pipeline", "pipe"};
 inline constexpr std::array<std::string_view, 2> kTensor = {"tensor", "mp"};
 inline constexpr std::array<std::string_view, 3> kSequence = {"cp", "context", "sequence"};
 inline constexpr std::array<std::string_view, 1> kSharded = {"zero"};
@@ -98,6 +103,13 @@ inline constexpr std::array kAxes = {
         .variants = axis_table::kOverData,
         .variants_help = "what dp's ranks share: plain (nothing), zero1 (optimizer states: each updates a part of the weights)",
         .why_no_variant = "dp's ranks share optimizer states alone; the axis zero3 cuts weights and gradients, too; "},
+    AxisRow{.kind = AxisKind::pp,
+            .name = "pp",
+            .cuts = Cut::layers,
+            .tokens_by = AxisKind::tsp,
+            .elsewhere = axis_table::kPipeline,
+            .foremost = true,
+            .why_only_trained = "pipelines train, and plan --tasks lists what their stages do; nothing else knows them yet"},
     AxisRow{.kind = AxisKind::tp,
             .name = "tp",
             .cuts = Cut::heads,

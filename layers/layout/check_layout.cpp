@@ -41,6 +41,7 @@ std::string degrees_that_work(const ModelConfig& config, std::string_view axis, 
 
 void check_layout(const ModelConfig& config, const Layout& layout) {
   if (const std::string why = layout.why_not(); !why.empty()) throw Error(Cause::refused, why);
+  layout.stage(config.layers, 0);  // refuses more stages than layers
   const int T = layout.tensor();
   const HeadCut tensor(config.query_heads, config.kv_heads, T);
   const std::size_t queries = config.query_heads / static_cast<std::size_t>(T);
@@ -71,7 +72,7 @@ std::string why_no_micro_batches(std::size_t batch, std::size_t micro_batches, c
                      (own / micro_batches + 1) * micro_batches * data);
 }
 
-std::string why_impossible(const Setting& setting, const Layout& layout) {
+std::string why_uncut(const Setting& setting, const Layout& layout) {
   const auto data = static_cast<std::size_t>(layout.data());
   if (setting.batch % data != 0) {
     return fmt::format("{}={} doesn't divide --batch {}; try --batch {}", name(layout.data_axis()), data, setting.batch,
@@ -84,6 +85,20 @@ std::string why_impossible(const Setting& setting, const Layout& layout) {
     return error.what();
   }
   return {};
+}
+
+std::string why_only_trained(const Layout& layout) {
+  for (const Axis& axis : layout.axes) {
+    const AxisRow& row = row_of(axis.kind);
+    if (axis.degree > 1 && !row.why_only_trained.empty())
+      return fmt::format("{0}={1}: {2}; leave {0} out", row.name, axis.degree, row.why_only_trained);
+  }
+  return {};
+}
+
+std::string why_impossible(const Setting& setting, const Layout& layout) {
+  std::string why = why_uncut(setting, layout);
+  return why.empty() ? why_only_trained(layout) : why;
 }
 
 }  // namespace tsprun::detail

@@ -84,11 +84,11 @@ AxisKind Layout::axis_that_cuts(Cut cut) const {
 
 AxisKind Layout::token_axis() const {
   // Where no axis of the replica has several ranks, its names choose.
-  const bool by_name = ranks() == data();
+  const bool by_name = ranks() == data() * stages();
   AxisKind found = row_of(data_axis()).tokens_by;
   for (const Axis& axis : axes) {
     const AxisRow& row = row_of(axis.kind);
-    if (row.cuts == Cut::batch || (axis.degree == 1 && !by_name)) continue;
+    if (is_outside_of_blocks(row.cuts) || (axis.degree == 1 && !by_name)) continue;
     if (cuts_tokens(row.cuts)) return axis.kind;
     found = row.tokens_by;
   }
@@ -109,6 +109,11 @@ std::vector<AxisKind> Layout::axes_of_replica() const {
     if (row_of(axis.kind).cuts != Cut::batch) kinds.push_back(axis.kind);
   }
   return kinds;
+}
+
+PipelineStage Layout::stage(std::size_t layers, int rank) const {
+  const auto place_on_axis = static_cast<std::size_t>(place(stage_axis(), rank));
+  return PipelineStage::of(layers, static_cast<std::size_t>(stages()), place_on_axis);
 }
 
 bool Layout::slices_tokens() const { return exchanges_so(*this, &Variant::slices_tokens); }

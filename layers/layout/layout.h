@@ -3,6 +3,7 @@
 #pragma once
 
 #include "layers/layout/axes.h"
+#include "layers/layout/pipeline_stage.h"
 
 #include <cstddef>
 #include <string>
@@ -73,7 +74,13 @@ struct Layout {
   int tensor() const { return degree(tensor_axis()); }  ///< T: ranks with the same tokens and other heads and rows of weights
   /// Returns the number of ranks with different tokens of the same sequences: Σ or D in docs/algorithms.md.
   int sequence() const { return degree(token_axis()); }
-  int replica() const { return tensor() * sequence(); }  ///< ranks with the same sequences
+  AxisKind stage_axis() const { return axis_that_cuts(Cut::layers); }
+  int stages() const { return degree(stage_axis()); }    ///< P: ranks with other layers
+  int replica() const { return tensor() * sequence(); }  ///< ranks with the same sequences and layers
+
+  /// Returns which stage of a pipeline a rank is of, for a model of so many layers. Throws Error(refused) for more stages than
+  /// layers.
+  PipelineStage stage(std::size_t layers, int rank) const;
 
   /// Returns whether the ranks of tp, too, have different tokens between sublayers (Megatron's sequence parallelism).
   bool slices_tokens() const;

@@ -88,7 +88,14 @@ std::string Layout::why_not() const {
     if (std::any_of(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(i), same)) {
       return fmt::format("axis {} comes twice; give it once, with the product of both degrees", row.name);
     }
-    if (row.foremost && i != 0) return fmt::format("{} must stand first: write {} before the other axes", row.name, row.name);
+    const auto stands_behind = [&](const Axis& other) {
+      return !row_of(other.kind).foremost || index_of(other.kind) > index_of(row.kind);
+    };
+    if (row.foremost && std::any_of(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(i), stands_behind)) {
+      const std::string_view first = kAxes.front().name;
+      return fmt::format("{0} must stand first{1}: write {0} before the other axes", row.name,
+                         row.name == first ? "" : fmt::format(", behind {} alone", first));
+    }
   }
   for (auto row = kAxes.rbegin(); row != kAxes.rend(); ++row) {
     if (has(row->kind) && std::ranges::any_of(row->never_with, [&](AxisKind other) { return has(other); })) {

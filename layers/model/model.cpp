@@ -13,6 +13,7 @@ Model::Model(Rank& rank, Mesh& mesh, const ModelOptions& options)
     : rank_(rank),
       mesh_(mesh),
       options_(options),
+      stage_(mesh.layout().stage(options.config.layers, mesh.world().rank())),
       vocabulary_ranks_(mesh.group(mesh.layout().axes_of_vocabulary())),
       vocabulary_rows_(vocabulary_cut(options.config, mesh.layout())),
       strategy_(make_strategy(rank, mesh,
@@ -21,7 +22,9 @@ Model::Model(Rank& rank, Mesh& mesh, const ModelOptions& options)
              Placement(options.config, mesh.layout(), mesh.world().rank()).packs(model_parameters(options.config)),
              options.training),
       block_(rank, *strategy_, options.config, options.dtype, options.recompute),
-      sums_(rank, mesh.group(summed_over(mesh.layout(), PackKind::attention).data), store_) {}
+      sums_(rank, mesh.group(summed_over(mesh.layout(), PackKind::attention).data), store_) {
+  if (stage_.count > 1) boundaries_.emplace(rank, stages());
+}
 
 // --- parameters --------------------------------------------------------------------------------------------------------------
 
@@ -34,7 +37,7 @@ Vocabulary::Weights Model::vocabulary_weights() const {
                               .embedding_gradient = {},
                               .head = store_.values(head_pack(), 0, 1),
                               .head_gradient = {},
-                              .tied = options_.config.tied_embeddings};
+                              .tied = options_.config.tied_embeddings && stage_.count == 1};
   if (options_.training) {
     weights.embedding_gradient = store_.gradients(embedding_pack(), 0, 1);
     weights.head_gradient = store_.gradients(head_pack(), 0, 1);

@@ -10,6 +10,7 @@
 #include "layers/layout/setting.h"
 #include "layers/model/block.h"
 #include "layers/parameters/parameter_store.h"
+#include "layers/schedules/boundaries.h"
 #include "layers/schedules/gradient_sums.h"
 #include "layers/schedules/micro_batch.h"
 #include "layers/schedules/strategies.h"
@@ -23,6 +24,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -106,12 +108,14 @@ class Model {
   /// on the rank that computes them. The data axis need not divide the batch. Throws Error(refused).
   Loss evaluate(const TokenBatch& tokens, const LogitsSink* logits = nullptr);
   /// Returns the loss of a batch and computes the gradients of all parameters, replacing those of the last call. Does
-  /// training_tasks(), so the activations of one micro-batch are in memory at a time. Throws Error(refused) if the model wasn't
-  /// made for training, or the data axis times the number of micro-batches doesn't divide the batch.
+  /// training_tasks() of 1f1b, so without a pipeline the activations of one micro-batch are in memory at a time. Throws
+  /// Error(refused) if the model wasn't made for training, or the data axis times the number of micro-batches doesn't divide the
+  /// batch.
   Loss forward_backward(const TokenBatch& tokens);
   /// Does the tasks of another list, in which several micro-batches may be under way at once, with the activations of each. The
-  /// list must be as check_training_tasks() says. Loss and gradients have the same bits whatever the list, but for a tied
-  /// embedding on one rank: there the head adds to its gradient in the forward pass already.
+  /// list must be as check_training_tasks() says; under a pipeline, those of all stages as check_pipeline() does. Loss and
+  /// gradients have the same bits whatever the list, but for a tied embedding on one rank: there the head adds to its gradient in
+  /// the forward pass already.
   Loss forward_backward(const TokenBatch& tokens, const TaskList& tasks);
   /// Returns the 2-norm of all gradients of the model, each parameter counted once. If `wish` isn't null, the same message also
   /// combines the ranks' flags: afterwards `*wish` is true on every rank if it was true on any.
@@ -120,16 +124,19 @@ class Model {
   void update(const UpdateOptions& options, double norm);
 
   /// Numbers of tokens that have one of this rank's embedding rows (Vocabulary::rows_given()), on which the memory of a call
-  /// depends: those of its first micro-batch, and the largest of later ones, which hold gradients besides.
-  struct RowsGiven {
-    std::size_t first = 0;
-    std::size_t later = 0;
-    void note(const MicroBatch& of, std::size_t rows) {
-      if (of.first()) *this = {.first = rows};
-      else later = std::max(later, rows);
-    }
+  /// depends: the largest of those micro-batches that run beside the same memory of others. Without a pipeline these are the
+  /// first one, and the later ones, which hold gradients besides; on a stage with P − 1 behind it the first P − 1 and the last P
+  /// − 1, each by itself, and those between.
+  class RowsGiven {
+   public:
+    void note(const MicroBatch& of, const PipelineStage& stage, std::size_t rows);
+    /// Returns the largest numbers; equally many for calls of equally many micro-batches.
+    const std::vector<std::size_t>& most() const { return most_; }
+
+   private:
+    std::vector<std::size_t> most_;
   };
-  /// Returns those of the last call; zeros before the first.
+  /// Returns those of the last call; none before the first.
   const RowsGiven& rows_given() const { return rows_given_; }
 
   /// Payload bytes that this rank sent and received in the forward and backward passes of the last batch, by purpose. After an
@@ -144,17 +151,19 @@ class Model {
   struct Pass {
     TokenBatch own;  // its sequences
     MicroBatch of;
-    bool keep = false;  // a backward pass follows
-    double weight = 0;  // 1 / number of predicted tokens in the whole batch
-    LogitsSink logits;  // takes rows by their numbers in the whole batch; empty: nobody wants them
-    std::unique_ptr<Vocabulary> vocabulary;
+    bool keep = false;                       // a backward pass follows
+    double weight = 0;                       // 1 / number of predicted tokens in the whole batch
+    LogitsSink logits;                       // takes rows by their numbers in the whole batch; empty: nobody wants them
+    std::unique_ptr<Vocabulary> vocabulary;  // on stages that have neither embedding nor head none
     std::unique_ptr<StrategyPass> sublayers;
     std::optional<DropoutDraws> draws;  // none: nothing is dropped
     std::vector<BlockSaved> blocks;
-    OwnedTensor x;    // the residual [B, S_p, h] between tasks; in the end the last block's output
+    OwnedTensor x;    // the residual [B, S_p, h] between tasks; in the end the last block's output, if the head is here
     OwnedTensor lse;  // log-sum-exp of the head's logits, [B·S_p]
     OwnedTensor d;    // gradient of the residual
     double loss = 0;  // this rank's part of the sum of losses
+
+    Category kept() const { return keep ? Category::activations : Category::workspace; }
   };
 
   // The packs after those of the blocks (PackKind); last, if there are any, come biases.
@@ -170,6 +179,13 @@ class Model {
   Bias bias(ParameterRole role, std::size_t layer) const;
   void add_positions(const Tensor& x);
   void sum_replicated_gradients();
+  /// Returns whether this rank and one at the pipeline's other end have copies of the embedding.
+  bool shares_embedding() const {
+    return options_.config.tied_embeddings && stage_.count > 1 && (stage_.first() || stage_.last());
+  }
+  void sum_shared_embedding();
+  void refuse_pipeline(std::string_view what) const;
+  Communicator& stages() const { return mesh_.group({mesh_.layout().stage_axis()}); }
   /// Sequences of a batch that this rank's data rank computes together: all of its own, or those of a micro-batch.
   struct Part {
     std::size_t first;  // number of the first in the whole batch
@@ -184,6 +200,11 @@ class Model {
   BlockPass block_pass(const Pass& pass) const;
   // The tasks.
   void run(const ModelTask& task, Pass& pass);
+  void begin_forward(Pass& pass);
+  void begin_backward(Pass& pass);
+  void end_backward(Pass& pass);
+  void receive(Pass& pass, const ModelTask& task);
+  void send(Pass& pass, const ModelTask& task);
   void embed(Pass& pass);
   void layers_forward(Pass& pass, const ModelTask& task);
   void head(Pass& pass);
@@ -203,12 +224,14 @@ class Model {
   Rank& rank_;
   Mesh& mesh_;
   ModelOptions options_;
+  PipelineStage stage_;
   Communicator& vocabulary_ranks_;  // those over which its rows are cut
   Chunks vocabulary_rows_;
   std::unique_ptr<const Strategy> strategy_;
   ParameterStore store_;
   Block block_;
   GradientSums sums_;
+  std::optional<Boundaries> boundaries_;  // of a pipeline
   std::unique_ptr<TokenLayout> layout_;
   HeadPlan head_plan_ = {};                       // of layout_'s tokens
   std::vector<std::uint32_t> positions_of_rows_;  // positions of this rank's residual rows; empty unless positions are learned

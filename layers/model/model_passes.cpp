@@ -3,6 +3,7 @@
 #include "core/trace/recorder.h"
 #include "layers/model/model.h"
 #include "layers/schedules/head_plan.h"
+#include "layers/schedules/pipeline.h"
 #include "layers/schedules/tp/vocabulary.h"
 #include "transport/cause.h"
 
@@ -25,6 +26,15 @@ void add(TrafficCounters& sum, const TrafficCounters& part) {
 }  // namespace
 
 void Model::count_backward(const TrafficCounters& since) { add(backward_traffic_, rank_.context().traffic() - since); }
+
+void Model::RowsGiven::note(const MicroBatch& of, const PipelineStage& stage, std::size_t rows) {
+  const std::size_t lead = std::max<std::size_t>(stage.count - 1, 1);
+  const std::size_t tail = stage.count - 1;
+  if (of.first()) most_.assign(lead + 1 + tail, 0);
+  const std::size_t left = of.count - 1 - of.number;
+  std::size_t& most = most_[of.number < lead ? of.number : left < tail ? lead + 1 + left : lead];
+  most = std::max(most, rows);
+}
 
 void Model::check_tokens(const TokenBatch& tokens) const {
   if (rank_.is_phantom() && tokens.ids.size() <= 1 && tokens.labels.empty()) return;
@@ -154,24 +164,52 @@ void Model::drop_embedding(const Pass& pass, const Tensor& x) {
 /// Does a task of a pass.
 void Model::run(const ModelTask& task, Pass& pass) {
   const TrafficCounters before = rank_.context().traffic();
-  const bool backward = task.kind == TaskKind::backward;
-  switch (task.piece) {
-    case Piece::embedding: backward ? embed_backward(pass) : embed(pass); break;
-    case Piece::layers: backward ? layers_backward(pass, task) : layers_forward(pass, task); break;
-    case Piece::head: backward ? head_backward(pass) : head(pass); break;
+  const bool backward = task.is_backward();
+  if (task.kind == TaskKind::send) {
+    send(pass, task);
+  } else if (task.kind == TaskKind::receive) {
+    receive(pass, task);
+  } else {
+    switch (task.piece) {
+      case Piece::embedding: backward ? embed_backward(pass) : embed(pass); break;
+      case Piece::layers: backward ? layers_backward(pass, task) : layers_forward(pass, task); break;
+      case Piece::head: backward ? head_backward(pass) : head(pass); break;
+    }
   }
   add(backward ? backward_traffic_ : forward_traffic_, rank_.context().traffic() - before);
 }
 
+/// Makes what a pass computes with, and the residual, whose elements nobody has written yet.
+void Model::begin_forward(Pass& pass) {
+  pass.sublayers = strategy_->begin({.store = store_, .tokens = *layout_, .visits = visits_, .micro_batch = pass.of});
+  pass.x = layout_->residual(rank_, pass.kept(), options_.dtype, options_.config.hidden, "embedded tokens");
+  if (stage_.first() || stage_.last()) pass.vocabulary = vocabulary_of(pass.of);
+}
+
+/// Receives the residual from the stage before, or its gradient from the next.
+void Model::receive(Pass& pass, const ModelTask& task) {
+  if (task.gradient) {
+    begin_backward(pass);
+    boundaries_->receive(task, pass.d.view());
+    return;
+  }
+  begin_forward(pass);
+  if (stage_.last()) pass.vocabulary->begin(*layout_, pass.kept());
+  boundaries_->receive(task, pass.x.view());
+}
+
+/// Sends the residual to the next stage, or its gradient to the one before.
+void Model::send(Pass& pass, const ModelTask& task) {
+  boundaries_->send(task, std::move(task.gradient ? pass.d : pass.x));
+  if (task.gradient) end_backward(pass);
+}
+
 void Model::embed(Pass& pass) {
   rank_.enter_stage(PassPart::embedding, false, [] { return std::string("embedding, forward"); });
-  pass.sublayers = strategy_->begin({.store = store_, .tokens = *layout_, .visits = visits_, .micro_batch = pass.of});
-  const Category kept = pass.keep ? Category::activations : Category::workspace;
-  pass.x = layout_->residual(rank_, kept, options_.dtype, options_.config.hidden, "embedded tokens");
+  begin_forward(pass);
   const Tensor x = pass.x->merged(0);
-  pass.vocabulary = vocabulary_of(pass.of);
-  pass.vocabulary->embed(x, *layout_, pass.own.ids, kept);
-  rows_given_.note(pass.of, pass.vocabulary->rows_given());
+  pass.vocabulary->embed(x, *layout_, pass.own.ids, pass.kept());
+  rows_given_.note(pass.of, stage_, pass.vocabulary->rows_given());
   add_positions(x);
   drop_embedding(pass, x);
   rank_.look(Watched::result, pass.x.view());
@@ -193,10 +231,10 @@ void Model::layers_forward(Pass& pass, const ModelTask& task) {
 
 /// Computes this rank's part of the sum of losses; the sum of all ranks' parts is the whole.
 void Model::head(Pass& pass) {
-  const Category kept = pass.keep ? Category::activations : Category::workspace;
   rank_.enter_stage(PassPart::head, false, [] { return std::string("head, forward"); });
   rank_.look(Watched::input, pass.x.view());
-  OwnedTensor lse = rank_.tensor(kept, kernels::summed_in(options_.dtype), {layout_->held_rows()}, "log-sum-exp of the head");
+  OwnedTensor lse =
+      rank_.tensor(pass.kept(), kernels::summed_in(options_.dtype), {layout_->held_rows()}, "log-sum-exp of the head");
   pass.loss = pass.vocabulary->head(final_norm(pass.x).view(), lse, *layout_, pass.own.labels,
                                     pass.logits ? &pass.logits : nullptr, pass.keep ? std::optional(pass.weight) : std::nullopt);
   rank_.look(Watched::head_statistics, lse.view());
@@ -208,9 +246,9 @@ void Model::head(Pass& pass) {
   }
 }
 
-void Model::head_backward(Pass& pass) {
+/// Begins a backward pass, and makes the gradient of the residual, whose elements nobody has written yet.
+void Model::begin_backward(Pass& pass) {
   ComputeStream& compute = rank_.compute();
-  rank_.enter_stage(PassPart::head, true, [] { return std::string("head, backward"); });
   if (pass.of.first()) {
     compute.fill_zero(store_.gradients(replicated_pack()));
     if (options_.config.projection_vectors() > 0) compute.fill_zero(store_.gradients(bias_pack_number(store_)));
@@ -219,6 +257,18 @@ void Model::head_backward(Pass& pass) {
   pass.sublayers->begin_backward();
   pass.d = layout_->residual(rank_, Category::workspace, kernels::summed_in(options_.dtype), options_.config.hidden,
                              "gradient of the residual");
+}
+
+/// Ends the backward pass, but for that of the last micro-batch, which reduce() ends, while its own sums are on their way.
+void Model::end_backward(Pass& pass) {
+  if (pass.vocabulary) pass.vocabulary->end();
+  if (!pass.of.last()) pass.sublayers->end();
+}
+
+void Model::head_backward(Pass& pass) {
+  ComputeStream& compute = rank_.compute();
+  rank_.enter_stage(PassPart::head, true, [] { return std::string("head, backward"); });
+  begin_backward(pass);
   {
     const OwnedTensor dx = pass.vocabulary->head_backward(final_norm(pass.x).view(), pass.lse, *layout_, pass.weight);
     norm_backward(compute, options_.config, pass.d->merged(0), dx, pass.x->merged(0), final_norm_weights(),
@@ -242,18 +292,20 @@ void Model::embed_backward(Pass& pass) {
   rank_.enter_stage(PassPart::embedding, true, [] { return std::string("embedding, backward"); });
   drop_embedding(pass, pass.d->merged(0));
   pass.vocabulary->embed_backward(pass.d->merged(0));
-  if (pass.of.last()) sums_.post(embedding_pack(), Purpose::embedding);
+  if (pass.of.last() && !shares_embedding()) sums_.post(embedding_pack(), Purpose::embedding);
   if (options_.config.learned_positions) {
     const Tensor gradient = replicated(ParameterRole::positions, 0).second;
     rank_.compute().scatter_add_rows(gradient, pass.d->merged(0), positions_of_rows_);
   }
-  if (!pass.of.last()) pass.sublayers->end();  // else reduce() ends the pass, while its own sums are on their way
+  end_backward(pass);
 }
 
 void Model::reduce(Pass& last) {
   const TrafficCounters before = rank_.context().traffic();
+  if (boundaries_) boundaries_->finish();
   sum_replicated_gradients();
   last.sublayers->end();
+  if (shares_embedding()) sum_shared_embedding();
   for (std::size_t pack = 0; pack < replicated_pack(); ++pack) {
     if (!sums_.posted(pack)) sums_.post(pack, Purpose::gradients);
   }
@@ -263,6 +315,7 @@ void Model::reduce(Pass& last) {
 }
 
 void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
+  refuse_pipeline("generate");
   const TraceSpan span(rank_.trace(), "prompt");
   set_layout(1, ids.size());
   visits_ = Visits(forward_tasks(options_.config.layers, false));
@@ -281,6 +334,7 @@ void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
 }
 
 Loss Model::evaluate(const TokenBatch& tokens, const LogitsSink* logits) {
+  refuse_pipeline("evaluate");
   Loss loss = begin_batch(tokens);
   const Part own = own_part(tokens);
   if (own.count == 0) {
@@ -297,7 +351,7 @@ Loss Model::evaluate(const TokenBatch& tokens, const LogitsSink* logits) {
 }
 
 Loss Model::forward_backward(const TokenBatch& tokens) {
-  return forward_backward(tokens, training_tasks(options_.config.layers, tokens.micro_batches));
+  return forward_backward(tokens, training_tasks(PipelineSchedule::one_forward_one_backward, stage_, tokens.micro_batches));
 }
 
 Loss Model::forward_backward(const TokenBatch& tokens, const TaskList& tasks) {
@@ -311,7 +365,7 @@ Loss Model::forward_backward(const TokenBatch& tokens, const TaskList& tasks) {
   Loss loss = begin_batch(tokens);
   const Part own = own_part(tokens);
   const std::size_t count = own.count / M;
-  check_training_tasks(tasks, PipelineStage::whole(options_.config.layers), M);
+  check_training_tasks(tasks, stage_, M);
   visits_ = Visits(tasks);
   std::optional<TraceSpan> micro_batch;  // if there are several
   std::optional<TraceSpan> direction;
@@ -323,9 +377,9 @@ Loss Model::forward_backward(const TokenBatch& tokens, const TaskList& tasks) {
       reduce(*passes.back());
       continue;
     }
-    const bool forward = task.kind == TaskKind::forward;
+    const bool forward = !task.is_backward();
     const std::size_t m = task.micro_batch;
-    if (before == nullptr || before->micro_batch != m || before->kind != task.kind) {
+    if (before == nullptr || before->micro_batch != m || before->is_backward() != task.is_backward()) {
       direction.reset();
       if (M > 1 && (before == nullptr || before->micro_batch != m)) {
         micro_batch.reset();
@@ -334,30 +388,62 @@ Loss Model::forward_backward(const TokenBatch& tokens, const TaskList& tasks) {
       direction.emplace(rank_.trace(), forward ? "forward" : "backward");
     }
     before = &task;
-    if (forward && task.piece == Piece::embedding) {
+    if (!passes[m]) {
       passes[m].emplace(
           begin_pass(tokens, {own.first + m * count, count}, {.number = m, .count = M}, loss.tokens, nullptr, true));
     }
     Pass& pass = *passes[m];
     run(task, pass);
     if (forward && task.piece == Piece::head) end_forward(loss, pass);
-    if (!forward && task.piece == Piece::embedding && !pass.of.last()) passes[m].reset();  // reduce() ends the last
+    const bool at_end = task.piece == Piece::embedding || task.kind == TaskKind::send;
+    if (!forward && at_end && !pass.of.last()) passes[m].reset();  // reduce() ends the last
   }
+  if (stage_.count > 1) sum_losses(loss);
   return loss;
 }
 
-/// Adds a pass's losses to those of the batch, and with the last pass makes them the mean of all ranks' tokens.
+/// Adds a pass's losses to those of the batch, and with the last pass makes them the mean of all ranks' tokens. Under a pipeline
+/// only the last stage has losses; all ranks sum them up at the end of the step.
 void Model::end_forward(Loss& loss, const Pass& pass) {
   loss.mean += pass.loss;
-  if (pass.of.last()) sum_losses(loss);
+  if (pass.of.last() && stage_.count == 1) sum_losses(loss);
+}
+
+/// Throws Error(refused) under a pipeline, which trains only.
+void Model::refuse_pipeline(std::string_view what) const {
+  if (stage_.count > 1)
+    throw Error(Cause::refused, fmt::format("a model of {} pipeline stages can't {} yet", stage_.count, what));
 }
 
 void Model::sum_losses(Loss& loss) {
   const TrafficCounters before = rank_.context().traffic();
-  sum_over_world({&loss.mean, 1});
+  if (stage_.count == 1) {
+    sum_over_world({&loss.mean, 1});
+  } else {
+    // The last stage sums its ranks' losses as a world without a pipeline does, so that bits are the same, and tells the others.
+    const Buffer sum(&loss.mean, 1, DType::f64);
+    std::vector<AxisKind> axes;
+    for (const Axis& axis : mesh_.layout().without(Cut::layers).axes) axes.push_back(axis.kind);
+    if (stage_.last()) rank_.wait(mesh_.group(axes).post_all_reduce(sum, sum, Reduction::sum));
+    rank_.wait(stages().post_broadcast(sum, stages().size() - 1));
+  }
   if (loss.tokens > 0) loss.mean *= 1 / static_cast<double>(loss.tokens);
   else loss.mean = 0;
   add(forward_traffic_, rank_.context().traffic() - before);
+}
+
+/// Adds the gradients of both ends' copies of the embedding, so that both have the sum.
+void Model::sum_shared_embedding() {
+  const Tensor gradient = store_.gradients(embedding_pack());
+  if (gradient.elements() > 0) {
+    const int other = stage_.first() ? stages().size() - 1 : 0;
+    const OwnedTensor theirs = rank_.tensor(Category::communication, gradient.dtype(), {gradient.size(0), gradient.size(1)},
+                                            "gradient of the other end's embedding");
+    rank_.wait(stages().post_send_recv(buffer_of(ConstTensor(gradient)), other, buffer_of(theirs.view()), other,
+                                       {.stream = Stream::gradients, .purpose = Purpose::embedding}));
+    rank_.compute().add(gradient, gradient, theirs.view());
+  }
+  sums_.post(embedding_pack(), Purpose::embedding);
 }
 
 /// Sums the gradients of parameters that every rank holds over the ranks that compute other terms of them.

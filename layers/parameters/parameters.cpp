@@ -64,8 +64,8 @@ void append(std::vector<Parameter>& all, const ModelConfig& config, ParameterRol
 
 }  // namespace
 
-std::size_t elements_of(const ModelConfig& config, ParameterRole role) {
-  return config.specs.sum(is_of_block(role) ? config.layers : 1, [&](const LayerSpec& layer) {
+std::size_t elements_of(const ModelConfig& config, ParameterRole role, std::size_t first, std::size_t layers) {
+  return config.specs.sum(first, is_of_block(role) ? layers : 1, [&](const LayerSpec& layer) {
     const std::vector<std::size_t> shape = shape_of(config, role, layer);
     return shape.empty() ? 0 : std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies());
   });

@@ -28,8 +28,9 @@ struct Parameter {
 constexpr bool is_of_block(ParameterRole role) {
   return role >= ParameterRole::attention_norm && role <= ParameterRole::down_bias;
 }
-/// Returns the elements of all parameters of this role, those of all layers or the model's one; 0 if it has none.
-std::size_t elements_of(const ModelConfig& config, ParameterRole role);
+/// Returns the elements of all parameters of this role that layers [first, first + layers) have, or, if it isn't a block's, of
+/// the model's one; 0 if there are none.
+std::size_t elements_of(const ModelConfig& config, ParameterRole role, std::size_t first, std::size_t layers);
 
 /// Returns the parameter's name in a model folder that tsprun writes: the name in transformers' state dict, which may have a
 /// prefix (ModelType::exported_prefix). Readers find parameters with and without it.

@@ -132,11 +132,13 @@ Placement::Placement(const ModelConfig& config, const Layout& layout, int rank)
       kv_(slice_.kv),
       rows_{slice_.first_row, slice_.rows},
       sharers_(layout.shares_states() ? layout.data() : 1),
-      sharer_(layout.shares_states() ? layout.place(layout.data_axis(), rank) : 0) {
+      sharer_(layout.shares_states() ? layout.place(layout.data_axis(), rank) : 0),
+      stage_(layout.stage(config.layers, rank)) {
   for (const Axis& axis : layout.axes) {
     const bool first = layout.place(axis.kind, rank) == 0;
     switch (row_of(axis.kind).cuts) {
       case Cut::batch: first_along_data_ = first_along_data_ && first; break;
+      case Cut::layers: break;  // other ranks hold other parts, but for tied embeddings: for_parts()
       case Cut::heads: first_along_tensor_ = first_along_tensor_ && first; break;
       case Cut::tokens:
       case Cut::tokens_and_weights: first_along_tokens_ = first_along_tokens_ && first; break;
@@ -184,6 +186,13 @@ Placement::Range Placement::held(PackKind pack, std::size_t order) const {
   return {first + from - before, to - from};
 }
 
+/// Returns whether the rank's stage has such a parameter.
+bool Placement::is_of_stage(ParameterRole role, std::size_t layer) const {
+  if (is_of_block(role)) return stage_.has(layer);
+  if (role == ParameterRole::embedding && config_.tied_embeddings) return stage_.first() || stage_.last();
+  return role == ParameterRole::embedding || role == ParameterRole::positions ? stage_.first() : stage_.last();
+}
+
 /// Returns whether the rank is the first along the axes that don't cut such packs or their optimizer states.
 bool Placement::counts(PackKind pack) const {
   if (!first_along_data_ && sharers_ == 1) return false;
@@ -195,7 +204,9 @@ bool Placement::counts(PackKind pack) const {
 template <class Body>
 void Placement::for_parts(const Parameter& parameter, Body&& body) const {
   const RoleTraits traits = traits_of(parameter.role);
+  const bool here = is_of_stage(parameter.role, parameter.layer);
   const auto part = [&](std::size_t order, std::size_t first, std::size_t count, bool transposed, bool counted) {
+    if (!here) first = count = 0;
     PartPlan plan{.parameter = parameter,
                   .block = {.first_row = 0, .rows = parameter.rows(), .first_column = 0, .columns = parameter.columns()},
                   .transposed = transposed,
@@ -204,7 +215,8 @@ void Placement::for_parts(const Parameter& parameter, Body&& body) const {
     (transposed ? plan.block.columns : plan.block.rows) = count;
     body(order, std::move(plan));
   };
-  const bool counted = counts(traits.pack);
+  const bool copy_of_embedding = parameter.role == ParameterRole::embedding && !stage_.first();
+  const bool counted = counts(traits.pack) && !copy_of_embedding;
   // A matrix of a layer whose columns are cut lies transposed, and so does a vector of a pack of width 1.
   const auto matrix = [&](std::size_t order, CutBy by, std::size_t before) {
     const bool transposed = traits.inputs != config_.type->inputs_first;
@@ -269,14 +281,19 @@ std::vector<PackPlan> Placement::packs(std::span<const Parameter> parameters) co
 
 std::uint64_t Placement::elements(PackKind pack) const {
   if (pack == PackKind::head && config_.tied_embeddings) return 0;
-  if (is_of_vocabulary(pack)) return vocabulary_.count * config_.hidden;
+  if (is_of_vocabulary(pack)) {
+    const ParameterRole role = pack == PackKind::head ? ParameterRole::head : ParameterRole::embedding;
+    return is_of_stage(role, 0) ? vocabulary_.count * config_.hidden : 0;
+  }
   std::uint64_t sum = 0;
   if (is_of_layer(pack)) {
     for (std::size_t order = 0; order < parts_of(pack); ++order) sum += held(pack, order).count;
     return sum * config_.hidden;
   }
   for (const auto& [role, name] : config_.type->weights) {
-    if (traits_of(role).pack == pack) sum += elements_of(config_, role);
+    if (traits_of(role).pack != pack) continue;
+    if (is_of_block(role)) sum += elements_of(config_, role, stage_.first_layer, stage_.layers);
+    else if (is_of_stage(role, 0)) sum += elements_of(config_, role, 0, config_.layers);
   }
   return sum;
 }

@@ -12,6 +12,9 @@
 //   norms of q's and k's heads    nothing (3)          –           –          –                  –
 //   norms, b_O, b_2, positions    nothing              –           –          –                  –
 //
+// pp cuts by layers: a stage has nothing of the others' layers, the first has the embedding and the learned positions, the last
+// the final norm and the head. A tied embedding is on both, and the first counts it.
+//
 // (1) K/V heads that query heads of several ranks read are held by each of them. (2) Under plain tp alone over tp; with token
 // slices over all ranks of a replica whose tokens differ. (3) But ranks of tp compute with them for their heads, as with b_Q.
 //
@@ -206,9 +209,12 @@ class Placement {
   /// Returns the packs of these parameters: attention and MLP of each layer, then the others in the order of PackKind; only those
   /// that the parameters are of.
   std::vector<PackPlan> packs(std::span<const Parameter> parameters) const;
+  /// Returns the stage of a pipeline that the rank is of: the whole model if there is none.
+  const PipelineStage& stage() const { return stage_; }
   /// Returns the K/V heads that the rank holds. Precondition: no axis cuts packs by rows.
   const HeadRange& kv_heads() const { return kv_; }
-  /// Returns the elements that the rank holds in packs of a kind: of one layer, or of the model outside of layers' own packs.
+  /// Returns the elements that the rank holds in packs of a kind: of one layer of its stage, or of all outside of layers' own
+  /// packs.
   std::uint64_t elements(PackKind pack) const;
   /// Returns of how many of these it holds the optimizer states.
   std::uint64_t states(PackKind pack) const { return states_cut(sharers_, elements(pack)).count(sharer_); }
@@ -220,6 +226,7 @@ class Placement {
     std::size_t count;
   };
   Range held(PackKind pack, std::size_t order) const;
+  bool is_of_stage(ParameterRole role, std::size_t layer) const;
   bool counts(PackKind pack) const;
   std::size_t copied_kv_heads() const;
   template <class Body>
@@ -238,6 +245,7 @@ class Placement {
   Range vocabulary_{};
   int sharers_;
   int sharer_;
+  PipelineStage stage_;
   bool first_along_data_ = true;
   bool first_along_tensor_ = true;
   bool first_along_tokens_ = true;

@@ -60,7 +60,7 @@ struct BlockBiases {
     const std::size_t of_projections = projections_of(config.layer(layer));
     const std::size_t norms = norms_of(config.layer(layer));
     const std::size_t first = config.specs.sum(
-        layer, [&](const LayerSpec& of) { return projections_of(of) + norms_of(of) + (of.biases.up ? 1U : 0U); });
+        0, layer, [&](const LayerSpec& of) { return projections_of(of) + norms_of(of) + (of.biases.up ? 1U : 0U); });
     const auto parts = [&](std::size_t from, std::size_t count) {
       const std::size_t pack = bias_pack_number(store);
       const auto vector = [](const Tensor& column) { return column.reshaped({column.size(0)}); };

@@ -25,7 +25,8 @@ struct MakerArguments {
 };
 
 /// An axis's part of the strategy. The axis that cuts tokens makes what computes a slice of the blocks; the one that cuts heads,
-/// what sums the slices of `inner`. One that cuts sequences has none: its ranks compute on their own.
+/// what sums the slices of `inner`. One that cuts sequences or layers has none: its ranks
+/// compute blocks on their own.
 struct AxisStrategy {
   AxisKind axis;
   std::unique_ptr<Strategy> (*make)(const MakerArguments& of, std::unique_ptr<Strategy> inner);
@@ -53,9 +54,9 @@ std::unique_ptr<Strategy> make_zero3(const MakerArguments& of, std::unique_ptr<S
                                  std::make_unique<GatheredWeights>(of.rank, axis, of.options.config));
 }
 
-constexpr std::array kStrategies = {AxisStrategy{AxisKind::dp, nullptr}, AxisStrategy{AxisKind::tp, make_tp},
-                                    AxisStrategy{AxisKind::sp, make_sp}, AxisStrategy{AxisKind::tsp, make_tsp},
-                                    AxisStrategy{AxisKind::zero3, make_zero3}};
+constexpr std::array kStrategies = {AxisStrategy{AxisKind::dp, nullptr},   AxisStrategy{AxisKind::pp, nullptr},
+                                    AxisStrategy{AxisKind::tp, make_tp},   AxisStrategy{AxisKind::sp, make_sp},
+                                    AxisStrategy{AxisKind::tsp, make_tsp}, AxisStrategy{AxisKind::zero3, make_zero3}};
 static_assert(is_by_axis(kStrategies, &AxisStrategy::axis), "each axis has a row, in the order of AxisKind");
 
 }  // namespace

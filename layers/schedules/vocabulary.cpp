@@ -49,12 +49,15 @@ ExchangedVocabulary::ExchangedVocabulary(Rank& rank, Communicator& axis, const C
 
 // --- embedding ---------------------------------------------------------------------------------------------------------------
 
-void ExchangedVocabulary::plan_rows(const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
-  const auto ranks = static_cast<std::size_t>(size());
+void ExchangedVocabulary::begin(const TokenLayout& tokens, Category kept) {
   token_memory_ = rank_.list_memory(kept, tokens.held_rows() * static_cast<std::size_t>(kTokenBytes), "ids and labels");
   std::byte* const memory = token_memory_.bytes().data();
   own_labels_ = {reinterpret_cast<std::int64_t*>(memory), tokens.held_rows()};
   order_ = {reinterpret_cast<std::uint32_t*>(memory + own_labels_.size_bytes()), tokens.held_rows()};
+}
+
+void ExchangedVocabulary::plan_rows(const TokenLayout& tokens, std::span<const Token> ids) {
+  const auto ranks = static_cast<std::size_t>(size());
   wanted_.assign(ranks, {});
   needed_.assign(ranks, 0);
   if (rank_.is_phantom() && ids.size() <= 1) suppose_rows(tokens, ids);
@@ -103,7 +106,8 @@ void ExchangedVocabulary::find_rows(const TokenLayout& tokens, std::span<const T
 }
 
 void ExchangedVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
-  plan_rows(tokens, ids, kept);
+  begin(tokens, kept);
+  plan_rows(tokens, ids);
   const std::size_t h = hidden();
   const OwnedTensor out = rank_.tensor(Category::communication, x.dtype(), {rows_for_others_, h}, "embedding rows for others");
   const OwnedTensor in = rank_.tensor(Category::communication, x.dtype(), {x.size(0), h}, "embedding rows from others");

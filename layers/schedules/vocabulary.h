@@ -52,6 +52,11 @@ class Vocabulary {
   Vocabulary& operator=(const Vocabulary&) = delete;
   virtual ~Vocabulary() = default;
 
+  /// Makes room for ids and labels of this rank's tokens. embed() does it, too; where another stage of a pipeline embeds, call it
+  /// before head(). `kept`: as in embed().
+  virtual void begin(const TokenLayout& tokens, Category kept) = 0;
+  /// Waits for what head_backward() has begun. embed_backward() does it, too.
+  virtual void end() {}
   /// Writes the embedding of this rank's tokens to x [rows, h]. `ids` [B, S] in natural order. On a phantom, without labels, no
   /// ids stand for ids that are equally frequent, and one for that id at every token. `kept`: memory category of what this rank
   /// keeps of them. Throws Error(refused) for ids outside of the vocabulary.
@@ -118,6 +123,7 @@ class ExchangedVocabulary final : public Vocabulary {
   ExchangedVocabulary(Rank& rank, Communicator& axis, const Chunks& rows, HeadPlan plan, const Weights& weights,
                       const MicroBatch& of = {});
 
+  void begin(const TokenLayout& tokens, Category kept) override;
   void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) override;
   void embed_backward(const ConstTensor& dx) override;
   std::size_t rows_given() const override { return rows_for_others_; }
@@ -133,7 +139,7 @@ class ExchangedVocabulary final : public Vocabulary {
   double head_gathered(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens, const LogitsSink* logits, bool keep);
   OwnedTensor head_backward_rotated(const ConstTensor& x, const ConstTensor& lse, double weight);
   OwnedTensor head_backward_gathered(const ConstTensor& x, const TokenLayout& tokens, double weight);
-  void plan_rows(const TokenLayout& tokens, std::span<const Token> ids, Category kept);
+  void plan_rows(const TokenLayout& tokens, std::span<const Token> ids);
   /// Fills wanted_ and needed_ for a phantom, whose tokens have one id, or without one all equally often on every rank.
   void suppose_rows(const TokenLayout& tokens, std::span<const Token> ids);
   /// Fills wanted_, needed_ and order_ from the ids of all tokens.

@@ -5,6 +5,8 @@
 #include "layers/parameters/place.h"
 #include "layers/theory/ways.h"
 
+#include <algorithm>
+
 namespace tsprun::detail::theory {
 
 Setting MeshSetting::replica() const {
@@ -23,12 +25,13 @@ Setting MeshSetting::micro_batch() const {
 MeshPlace place_of(const Layout& layout, int rank) {
   return {.tensor = layout.place(layout.tensor_axis(), rank),
           .sequence = layout.place(layout.token_axis(), rank),
-          .data = layout.place(layout.data_axis(), rank)};
+          .data = layout.place(layout.data_axis(), rank),
+          .stage = layout.place(layout.stage_axis(), rank)};
 }
 
 int rank_at(const Layout& layout, MeshPlace place) {
   return place.tensor * layout.stride(layout.tensor_axis()) + place.sequence * layout.stride(layout.token_axis()) +
-         place.data * layout.stride(layout.data_axis());
+         place.data * layout.stride(layout.data_axis()) + place.stage * layout.stride(layout.stage_axis());
 }
 
 // --- parameters --------------------------------------------------------------------------------------------------------------
@@ -36,11 +39,11 @@ int rank_at(const Layout& layout, MeshPlace place) {
 RankParameters held(const MeshSetting& of, MeshPlace place) {
   const ModelConfig& model = of.setting.model;
   const Placement rank(model, of.layout, rank_at(of.layout, place));
-  return {.attention = rank.elements(PackKind::attention) * model.layers,
-          .mlp = rank.elements(PackKind::mlp) * model.layers,
+  return {.attention = rank.elements(PackKind::attention) * rank.stage().layers,
+          .mlp = rank.elements(PackKind::mlp) * rank.stage().layers,
           .vocabulary = rank.elements(PackKind::embedding) + rank.elements(PackKind::head),
           .norms = rank.elements(PackKind::replicated) + rank.elements(PackKind::biases),
-          .states = (rank.states(PackKind::attention) + rank.states(PackKind::mlp)) * model.layers +
+          .states = (rank.states(PackKind::attention) + rank.states(PackKind::mlp)) * rank.stage().layers +
                     rank.states(PackKind::embedding) + rank.states(PackKind::head) + rank.states(PackKind::replicated) +
                     rank.states(PackKind::biases)};
 }
@@ -103,9 +106,13 @@ std::uint64_t saved_bytes(const MeshSetting& of, const LayerSpec& layer, MeshPla
 
 std::uint64_t activation_bytes(const MeshSetting& of, MeshPlace place, std::uint64_t id_bytes) {
   const Setting& setting = of.setting;
+  const PipelineStage stage = of.layout.stage(setting.model.layers, rank_at(of.layout, place));
+  const std::size_t under_way = std::min(setting.micro_batches, stage.count - stage.number);
   const auto of_layer = [&](const LayerSpec& layer) { return saved_bytes(of, layer, place); };
-  return setting.model.specs.sum(setting.model.layers, of_layer) +
-         held_tokens(of, place) * (setting.model.hidden * setting.bytes.element + setting.bytes.lse + id_bytes);
+  std::uint64_t bytes = setting.model.specs.sum(stage.first_layer, stage.layers, of_layer);
+  if (stage.first() || stage.last()) bytes += held_tokens(of, place) * id_bytes;
+  if (stage.last()) bytes += held_tokens(of, place) * (setting.model.hidden * setting.bytes.element + setting.bytes.lse);
+  return under_way * bytes;
 }
 
 CategoryBytes certain(const MeshSetting& of, MeshPlace place, std::uint64_t id_bytes) {
@@ -119,7 +126,7 @@ CategoryBytes certain(const MeshSetting& of, MeshPlace place, std::uint64_t id_b
 int fullest(const MeshSetting& of) {
   int most = 0;
   std::uint64_t largest = 0;
-  for (int rank = 0; rank < of.layout.replica(); ++rank) {
+  for (int rank = 0; rank < of.layout.replica() * of.layout.stages(); ++rank) {
     const std::uint64_t total = certain(of, place_of(of.layout, rank), 0).total;
     if (total <= largest) continue;
     largest = total;

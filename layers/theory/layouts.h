@@ -25,11 +25,12 @@ struct MeshSetting {
   Setting micro_batch() const;
 };
 
-/// A rank's coordinates on the tensor, the sequence and the data axis.
+/// A rank's coordinates on the tensor, the sequence and the data axis, and its stage of a pipeline.
 struct MeshPlace {
   int tensor = 0;
   int sequence = 0;
   int data = 0;
+  int stage = 0;
 };
 /// Returns the coordinates of `rank`.
 MeshPlace place_of(const Layout& layout, int rank);
@@ -60,8 +61,8 @@ std::uint64_t held_tokens(const MeshSetting& of, MeshPlace place);
 std::uint64_t saved_bytes_per_token(const Setting& setting, const LayerSpec& layer);
 /// Returns the bytes that a rank saves in a layer for the backward pass of a micro-batch.
 std::uint64_t saved_bytes(const MeshSetting& of, const LayerSpec& layer, MeshPlace place);
-/// Returns the bytes of activations that a rank saves in a whole step: those of one micro-batch. `id_bytes`: bytes of ids and
-/// labels per token.
+/// Returns the bytes of activations that a rank saves in a whole step: those of one micro-batch, and under a pipeline those of
+/// its layers in as many as are under way on its stage under 1f1b. `id_bytes`: bytes of ids and labels per token.
 std::uint64_t activation_bytes(const MeshSetting& of, MeshPlace place, std::uint64_t id_bytes);
 
 /// Returns the bytes that a rank certainly holds in a training step, exactly: parameters, gradients, optimizer states and saved

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -165,7 +166,7 @@ RecordedStep record_step(const MeshSetting& of, int rank, PeakOptions options, i
 void DecisivePasses::note(std::uint64_t number, const TokenBatch& tokens, const Model::RowsGiven& rows, std::uint64_t held) {
   const auto surpasses = [&](const Pass& pass) {
     return pass.batch == tokens.batch && pass.sequence == tokens.sequence && pass.micro_batches == tokens.micro_batches &&
-           pass.rows.first >= rows.first && pass.rows.later >= rows.later;
+           std::ranges::equal(pass.rows.most(), rows.most(), std::greater_equal<>());
   };
   const bool changed = held != held_;
   if (!changed && std::ranges::any_of(alike_, surpasses)) return;
@@ -185,8 +186,12 @@ CategoryBytes peaks(const MeshSetting& of, int rank, std::span<const std::int32_
 std::vector<int> asked(const MeshSetting& of) {
   const int most = fullest(of);
   std::vector<int> ranks = {most};
-  for (int rank = 0; rank < std::min(of.layout.replica(), kMostAsked); ++rank) {
-    if (rank != most) ranks.push_back(rank);
+  const int replica = of.layout.replica();
+  const int of_each = std::min(replica, std::max(1, kMostAsked / of.layout.stages()));
+  for (int stage = 0; stage < of.layout.stages(); ++stage) {
+    for (int rank = stage * replica; rank < stage * replica + of_each; ++rank) {
+      if (rank != most) ranks.push_back(rank);
+    }
   }
   return ranks;
 }

@@ -80,7 +80,8 @@ std::vector<RankClass> classes_of(const MeshSetting& of) {
   };
   std::map<std::pair<Sizes, std::array<Carried, 4>>, Members> classes;
   for (int rank = 0; rank < ranks; ++rank) {
-    const auto [t, s, data] = place(rank);
+    const int t = place(rank).tensor;
+    const int s = place(rank).sequence;
     // Neighbours on the rings of the sequence axis and of the ranks among which the vocabulary may be cut.
     const int holder = s * T + t;
     const auto held_at = [&](int at) { return carried(sizes.at({(at + D * T) % (D * T) / T, (at + D * T) % T})); };

@@ -13,6 +13,7 @@ constexpr std::array kBySequenceExchange = {add_gathered_kv, add_ring_kv, add_ex
 
 constexpr std::array kWays = {
     AxisWay{.axis = AxisKind::dp, .paper_alone = paper::Scheme::dp},
+    AxisWay{.axis = AxisKind::pp},
     AxisWay{.axis = AxisKind::tp, .add_flows = add_tp, .paper_alone = paper::Scheme::tp},
     AxisWay{.axis = AxisKind::sp,
             .add_flows = add_sp,
@@ -53,7 +54,7 @@ BlockFlows::BlockFlows(const Setting& micro_batch, const Layout& of)
 const AxisWay& tokens_way(const Layout& layout) { return way_of(layout.token_axis()); }
 
 std::optional<paper::Scheme> paper_scheme(const Layout& layout) {
-  if (layout.slices_tokens()) return std::nullopt;
+  if (layout.slices_tokens() || layout.stages() > 1) return std::nullopt;
   if (layout.data() > 1) return layout.replica() == 1 ? way_of(layout.data_axis()).paper_alone : std::nullopt;
   if (layout.tensor() == 1) return tokens_way(layout).paper_alone;
   return layout.sequence() == 1 ? way_of(layout.tensor_axis()).paper_alone : tokens_way(layout).paper_with_tensor;

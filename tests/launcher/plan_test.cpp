@@ -202,6 +202,39 @@ TEST(Plan, PrintsTheTasksOfAStep) {
   EXPECT_FALSE(answer.report.contains("plan"));
 }
 
+TEST(Plan, PrintsTheTasksOfAPipeline) {
+  const auto lines = [](const std::string& order) {
+    const Answer answer = plan({"--config", "nano", "--tasks", "--batch", "4", "--seq", "16", "--layout", "pp=2,tsp=2",
+                                "--micro-batches", "2", "--pipeline", order});
+    EXPECT_EQ(answer.code, 0) << answer.err;
+    return answer.out;
+  };
+  const std::string first =
+      "stage 0\n"
+      "forward   micro-batch 0   embedding\n"
+      "forward   micro-batch 0   layers 0 to 0\n"
+      "send      micro-batch 0   residual over boundary 0\n"
+      "forward   micro-batch 1   embedding\n";
+  const std::string one_after_the_other =
+      "stage 1\n"
+      "receive   micro-batch 0   residual over boundary 0\n"
+      "forward   micro-batch 0   layers 1 to 1\n"
+      "forward   micro-batch 0   head\n"
+      "backward  micro-batch 0   head\n";
+  EXPECT_TRUE(lines("1f1b").starts_with(first)) << lines("1f1b");
+  EXPECT_NE(lines("1f1b").find(one_after_the_other), std::string::npos) << lines("1f1b");
+  EXPECT_TRUE(lines("gpipe").starts_with(first)) << lines("gpipe");
+  EXPECT_EQ(lines("gpipe").find(one_after_the_other), std::string::npos) << lines("gpipe");
+}
+
+TEST(Plan, SaysThatItForecastsNoPipelines) {
+  const std::string why =
+      "pp=2: pipelines train, and plan --tasks lists what their stages do; nothing else knows them yet; leave pp out";
+  const Answer answer = plan({"--config", "nano", "--batch", "4", "--seq", "16", "--layout", "pp=2,tsp=2"});
+  ASSERT_EQ(answer.code, 0) << answer.err;
+  EXPECT_EQ(answer.report.at("plan").at(0).at("why"), why);
+}
+
 TEST(Plan, GivesTheLayoutAndItsPeersWithTheKeysOfTheReport) {
   const Answer answer = plan({"--config", "small", "--batch", "8", "--seq", "512", "--layout", "tsp=4"});
   ASSERT_EQ(answer.code, 0) << answer.err;
@@ -429,6 +462,10 @@ TEST(Plan, RefusesWhatItCannotMean) {
   for (const auto& [option, value] : {Option("--machine", "h100"), {"--mem", "80G"}, {"--recompute", "full"}, {"--threads", "3"}})
     refused({"--config", "nano", "--tasks", option, value},
             option + " " + value + ": the list of tasks doesn't depend on it; leave out either it or --tasks");
+  refused({"--config", "nano", "--tasks", "--layout", "pp=3"}, "3 stages of 2 layers: each must have one; at most 2 work");
+  refused({"--config", "nano", "--tasks", "--layout", "tsp=2", "--pipeline", "gpipe"},
+          "--pipeline gpipe: --layout tsp=2 has no pipeline; try --layout pp=2");
+  refused({"--config", "nano", "--layout", "pp=2", "--pipeline", "gpipe"}, "--pipeline gpipe: it goes with --tasks");
   refused({"--tasks", "--paper"}, "--tasks --paper: they are two answers; give one of them");
   refused({"--config", "nano", "--tasks", "--batch", "4", "--micro-batches", "3"}, "--micro-batches 3 doesn't divide --batch 4");
   refused({"--config", "nano", "--tasks", "--layout", "tsp=3"}, "8 query heads don't divide by 3; try 2 or 4");

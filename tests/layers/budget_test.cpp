@@ -26,7 +26,9 @@ std::vector<Layout> layouts() {
           Layout::parse("zero3=4"),
           Layout::parse("tp=2,sp=2"),
           Layout::parse("tp=2,tsp=2"),
-          Layout::parse("dp=2,tsp=2")};
+          Layout::parse("dp=2,tsp=2"),
+          Layout::parse("pp=2,tsp=2"),
+          Layout::parse("dp=2,pp=2")};
 }
 
 struct Case {
@@ -43,7 +45,7 @@ std::vector<Case> cases() {
            .sequence = 130,
            .dtype = DType::bf16,
            .recompute = Recompute::selective},
-          {.config = small_config(64, 1, 8, 8, 8, 200, 97), .sequence = 33, .dtype = DType::f64, .recompute = Recompute::full},
+          {.config = small_config(64, 2, 8, 8, 8, 200, 97), .sequence = 33, .dtype = DType::f64, .recompute = Recompute::full},
           {.config = small_config(64, 2, 8, 2, 8, 99, 256), .sequence = 40, .micro_batches = 3}};
 }
 

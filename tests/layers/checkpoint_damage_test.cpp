@@ -205,7 +205,7 @@ TEST(Manifest, ThatLiesIsRefusedByField) {
       {"/world/ranks", 0, "world.ranks", "expected an integer from 1"},
       {"/world/ranks", 3, "world.ranks", "expected 4, which is the product of the degrees in world.layout, found 3"},
       {"/world/layout", std::string(300, 'x'), "world.layout", "expected text of at most 200 bytes"},
-      {"/world/layout", "pp=4", "world.layout", "pp=4: there is no axis 'pp'"},
+      {"/world/layout", "ep=4", "world.layout", "ep=4: there is no axis 'ep'"},
       {"/world/layout", "tsp=2,sp=2", "world.layout", "tsp holds the sequence already"},
       {"/world/tp", "ring", "world.tp", "expected plain, sequence, found"},
       {"/world/sp", 7, "world.sp", "expected text"},

@@ -23,7 +23,7 @@ TEST(Layout, AxesKeepTheirOrderAndDegreesMultiply) {
 
 TEST(Layout, EveryAllowedCombinationIsAccepted) {
   for (const char* text : {"tsp=4", "zero3=4", "tp=4", "sp=4", "tp=2,sp=2", "sp=2,tp=2", "tp=2,tsp=2", "dp=2", "dp=2,tsp=2",
-                           "dp=2,zero3=4", "dp=2,tp=2,sp=2", "dp=2,tp=2,tsp=2"}) {
+                           "dp=2,zero3=4", "dp=2,tp=2,sp=2", "dp=2,tp=2,tsp=2", "pp=2,tsp=2", "dp=2,pp=3,tp=2"}) {
     EXPECT_EQ(refusal(text), "") << text;
   }
 }
@@ -33,7 +33,8 @@ TEST(Layout, ARefusalSaysWhichAxisWasMeant) {
   EXPECT_NE(refusal("fsdp=4").find("zero3 cuts weights as FSDP does"), std::string::npos);
   EXPECT_NE(refusal("tp=2,cp=2").find("did you mean sp?"), std::string::npos);
   EXPECT_NE(refusal("TP=2").find("did you mean tp?"), std::string::npos);
-  EXPECT_EQ(refusal("pp=2").find("did you mean"), std::string::npos) << "there are no pipelines here";
+  EXPECT_NE(refusal("pipeline=2").find("did you mean pp?"), std::string::npos);
+  EXPECT_EQ(refusal("ep=2").find("did you mean"), std::string::npos) << "there are no experts here";
 }
 
 TEST(Layout, WhatCannotBeMixedIsRefused) {
@@ -45,9 +46,13 @@ TEST(Layout, WhatCannotBeMixedIsRefused) {
 TEST(Layout, RefusalsNameTheOptionTheValueAndWhatWorks) {
   EXPECT_EQ(refusal("tsp=0"), "--layout tsp=0: degree 0 of tsp is out of range; try tsp=1");
   EXPECT_NE(refusal("tsp=two").find("try tsp=2"), std::string::npos);
-  EXPECT_NE(refusal("pp=2").find("no axis 'pp'"), std::string::npos);
+  EXPECT_NE(refusal("ep=2").find("no axis 'ep'"), std::string::npos);
   EXPECT_NE(refusal("tsp").find("no '='"), std::string::npos);
   EXPECT_EQ(refusal("dp=2,dp=2"), "--layout dp=2,dp=2: axis dp comes twice; give it once, with the product of both degrees");
+  EXPECT_EQ(refusal("tp=2,dp=2"), "--layout tp=2,dp=2: dp must stand first: write dp before the other axes");
+  EXPECT_EQ(refusal("pp=2,dp=2"), "--layout pp=2,dp=2: dp must stand first: write dp before the other axes");
+  EXPECT_EQ(refusal("dp=2,tsp=2,pp=2"),
+            "--layout dp=2,tsp=2,pp=2: pp must stand first, behind dp alone: write pp before the other axes");
   EXPECT_NE(refusal("").find("--layout"), std::string::npos);
   EXPECT_NE(refusal("tsp=2,").find("no '='"), std::string::npos);
 }

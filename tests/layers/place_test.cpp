@@ -5,6 +5,7 @@
 #include "layers/model/model.h"
 #include "layers/model/single_block.h"
 #include "tests/layers/model_run.h"
+#include "tests/support/refusal.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -22,7 +23,7 @@ namespace {
 /// Returns "self_attn.q_proj [4:8, 0:12] counted" of a part.
 std::string line_of(const PartPlan& part) {
   std::string name = part.parameter.name.substr(0, part.parameter.name.rfind('.'));
-  for (const char* before : {"model.layers.0.", "model.", "h.0."}) {
+  for (const char* before : {"model.layers.0.", "model.", "h.0.", "h.1."}) {
     if (name.starts_with(before)) name = name.substr(std::string(before).size());
   }
   if (part.parameter.name.ends_with("bias")) name += ".bias";
@@ -65,6 +66,8 @@ std::vector<Layout> layouts() {
       }
     }
   }
+  for (const char* text : {"pp=2", "pp=2,tsp=3", "dp=2,pp=2,tp=3", "pp=2,zero3=3", "pp=2,tp=4", "pp=2,tp=2,sp=2"})
+    all.push_back(Layout::parse(text));
   return all;
 }
 
@@ -140,7 +143,7 @@ TEST(Place, ElementsAreThoseOfThePartsOfAllPacks) {
       }
       for (const auto& [pack, count] : elements) {
         const bool of_layer = pack == PackKind::attention || pack == PackKind::mlp;
-        EXPECT_EQ(placement.elements(pack) * (of_layer ? config.layers : 1), count) << "rank " << rank;
+        EXPECT_EQ(placement.elements(pack) * (of_layer ? placement.stage().layers : 1), count) << "rank " << rank;
       }
     }
   });
@@ -285,7 +288,7 @@ TEST(Place, EachOptimizerStateIsCountedByOneRank) {
       }
       for (const auto& [pack, count] : states) {
         const bool of_layer = pack == PackKind::attention || pack == PackKind::mlp;
-        EXPECT_EQ(placement.states(pack) * (of_layer ? config.layers : 1), count) << "rank " << rank;
+        EXPECT_EQ(placement.states(pack) * (of_layer ? placement.stage().layers : 1), count) << "rank " << rank;
       }
     }
     for (const auto& [name, times] : counted) EXPECT_TRUE(std::ranges::all_of(times, [](int each) { return each == 1; })) << name;
@@ -317,6 +320,50 @@ attn.c_attn.bias [0:1, 0:24] as columns, a copy
 mlp.c_fc.bias [0:1, 0:5] as columns, a copy
 
 )");
+}
+
+/// Returns what a rank holds, a line a part, without the parts that have no rows.
+std::string table_of_held(const ModelConfig& config, const Layout& layout, int rank) {
+  std::string table;
+  for (const Parameter& parameter : model_parameters(config)) {
+    for (const PartPlan& part : Placement(config, layout, rank).of(parameter)) {
+      if (part.rows() * part.width() > 0) table += fmt::format("{}: {}\n", parameter.layer, line_of(part));
+    }
+  }
+  return table;
+}
+
+/// Both ends of a pipeline have a tied embedding, and the first counts it.
+TEST(Place, StagesHoldTheirLayersAndTheFirstOrLastWhatIsOutside) {
+  const ModelConfig config = small_gpt2_config(2, 4, 2, 5, 7);
+  ASSERT_TRUE(config.tied_embeddings);
+  const auto of_layer = [](int number) {
+    return fmt::format(R"({0}: ln_1 [0:1, 0:8]
+{0}: ln_1.bias [0:1, 0:8]
+{0}: attn.c_attn [0:8, 0:8] as columns
+{0}: attn.c_attn [0:8, 8:16] as columns
+{0}: attn.c_attn [0:8, 16:24] as columns
+{0}: attn.c_attn.bias [0:1, 0:24] as columns
+{0}: attn.c_proj [0:8, 0:8]
+{0}: attn.c_proj.bias [0:1, 0:8]
+{0}: ln_2 [0:1, 0:8]
+{0}: ln_2.bias [0:1, 0:8]
+{0}: mlp.c_fc [0:8, 0:5] as columns
+{0}: mlp.c_fc.bias [0:1, 0:5] as columns
+{0}: mlp.c_proj [0:5, 0:8]
+{0}: mlp.c_proj.bias [0:1, 0:8]
+)",
+                       number);
+  };
+  EXPECT_EQ(table_of_held(config, Layout::parse("pp=2"), 0), "0: wte [0:7, 0:8]\n0: wpe [0:64, 0:8]\n" + of_layer(0));
+  EXPECT_EQ(table_of_held(config, Layout::parse("pp=2"), 1),
+            "0: wte [0:7, 0:8], a copy\n" + of_layer(1) + "0: ln_f [0:1, 0:8]\n0: ln_f.bias [0:1, 0:8]\n");
+}
+
+TEST(Place, RefusesMoreStagesThanLayers) {
+  const ModelConfig config = small_config(10, 2, 6, 2, 4, 13, 29);
+  EXPECT_EQ(refused_text([&] { check_layout(config, Layout::parse("pp=3")); }),
+            "3 stages of 2 layers: each must have one; at most 2 work");
 }
 
 /// Returns "sp, then tp; data dp" of a pack's sums.

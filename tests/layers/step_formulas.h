@@ -245,6 +245,14 @@ struct Fraction {
 /// Returns how much of a step's time a stage is idle under gpipe and 1f1b, whatever a forward and a backward pass take:
 /// (P − 1)/(M + P − 1).
 inline Fraction bubble(Count P, Count M) { return {P - 1, M + P - 1}; }
+/// Returns the bytes of residuals and their gradients that all ranks receive over the P − 1 boundaries in a step:
+/// (P − 1)·B·S·h·(β + β_a), of all replicas, × T under plain tp.
+inline Count over_boundaries(const Setting& of, const Layout& layout) {
+  const Symbols s(of, 1);
+  const Degrees n(layout);
+  return (as_count(layout.degree(AxisKind::pp)) - 1) * of.micro_batches * s.B * s.S * s.h * (s.beta + s.beta_a) *
+         (n.plain_tensor() ? as_count(n.T) : 1);
+}
 /// Returns of how many micro-batches a stage, counted from 0, holds activations at most under 1f1b; under gpipe these are all.
 inline Count under_way(Count P, Count M, Count stage) { return std::min(M, P - stage); }
 

@@ -126,5 +126,24 @@ TEST(UnlikeLayers, GoOnUnderAnotherLayout) {
   }
 }
 
+/// The first stage has two of the three layers; both have the embedding, and up to two micro-batches are under way.
+TEST(UnlikeLayers, TrainInAPipelineAndGoOnWithoutOne) {
+  ModelCase of = unlike_case(4, Recompute::none);
+  of.config = small_unlike_config(4, true);
+  of.batch = 6;
+  of.micro_batches = 3;
+  const TemporaryFolder folder;
+  const Steps found = train(of, Layout::parse("pp=2,tsp=2"), std::nullopt, folder.path());
+  const Steps expected = reference_steps(of, found.before);
+  expect_near(found.losses, expected.losses, "pp=2,tsp=2");
+  expect_near(found.norms, expected.norms, "pp=2,tsp=2");
+  expect_close(found.after, expected.after, 1e-12, "pp=2,tsp=2");
+  std::vector<std::string> skipped;
+  const Steps again = train(of, Layout::tsp(4), find_checkpoint(folder.path(), skipped));
+  expect_near(again.losses, {expected.losses.back()}, "tsp=4");
+  expect_near(again.norms, {expected.norms.back()}, "tsp=4");
+  expect_close(again.after, expected.after, 1e-12, "tsp=4");
+}
+
 }  // namespace
 }  // namespace tsprun::detail::test::unlike_layers_test

@@ -236,6 +236,49 @@ TEST(Layouts, ACheckpointOfTpGoesOnUnderTsp) {
   }
 }
 
+/// Tied embeddings, and layers that don't divide; a checkpoint of the pipeline goes on without one.
+TEST(Layouts, APipelineTrainsAsForecastAndGoesOnUnderTsp) {
+  const TextData data(1200);
+  const std::string folder = data.path("checkpoints");
+  const std::string config = data.path("config.json");
+  std::ofstream(config) << R"({"model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 256, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
+    "rope_theta": 10000, "hidden_act": "silu", "tie_word_embeddings": true})";
+  const Arguments train = {"train", "--data", data.text(), "--steps", "4", "--audit", "strict"};
+  const Arguments kind = {"--config", config, "--seq", "37", "--batch", "6", "--dtype", "f64"};
+  const json one = run_for_report(data, train + kind + Arguments{"-n", "1"});
+  const json piped = run_for_report(data, train + kind +
+                                              Arguments{"--layout", "pp=2,tsp=2", "--micro-batches", "3", "--nodes", "2",
+                                                        "--save", folder, "--save-every", "2"});
+  const json rest = run_for_report(data, train + Arguments{"--resume", folder + "/step-000002", "--layout", "tsp=4"});
+  ASSERT_EQ(piped.at("steps").size(), 4U);
+  ASSERT_EQ(rest.at("steps").size(), 2U);
+  for (std::size_t i = 0; i < 4; ++i) {
+    for (const char* figure : {"loss", "grad_norm"}) {
+      const double expected = one.at("steps").at(i).at(figure);
+      EXPECT_NEAR(piped.at("steps").at(i).at(figure).get<double>(), expected, 1e-11 * expected) << figure << " " << i;
+      if (i < 2) continue;
+      EXPECT_NEAR(rest.at("steps").at(i - 2).at(figure).get<double>(), expected, 1e-11 * expected) << figure << " " << i;
+    }
+  }
+  EXPECT_NE(received(piped.at("per_rank"), "backward", "activations"), 0U);
+}
+
+TEST(Layouts, WhatKnowsNoPipelinesRefusesThemBeforeRanksStart) {
+  const TextData data(1200);
+  for (const Arguments& command :
+       {Arguments{"eval", "--config", "nano", "--data", data.text()}, Arguments{"generate", "--config", "nano"},
+        Arguments{"block", "--config", "nano", "--weights", "w", "--input", "x", "--output", "y"},
+        Arguments{"simulate", "--config", "nano", "--machine", "mi300x"}}) {
+    const Finished run = run_tsprun(command + Arguments{"--layout", "pp=2,tsp=2"});
+    EXPECT_EQ(run.end.code, 2) << run.describe();
+    EXPECT_NE(run.err.find("pp=2: pipelines train"), std::string::npos) << run.describe();
+  }
+  const Finished run = run_tsprun({"train", "--config", "nano", "--data", data.text(), "--layout", "pp=3"});
+  EXPECT_EQ(run.end.code, 2) << run.describe();
+  EXPECT_NE(run.err.find("3 stages of 2 layers: each must have one; at most 2 work"), std::string::npos) << run.describe();
+}
+
 /// Weights and input of a block with GQA, a head_dim of its own and odd sizes.
 struct BlockFiles {
   std::string config;

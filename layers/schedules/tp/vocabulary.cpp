@@ -39,10 +39,20 @@ void TensorVocabulary::sum_over_sequence(const Tensor& gradient, Purpose purpose
 
 // --- embedding ---------------------------------------------------------------------------------------------------------------
 
-void TensorVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
+void TensorVocabulary::begin(const TokenLayout& tokens, Category kept) {
   const std::size_t count = tokens.rows();
   label_memory_ = rank_.list_memory(kept, count * sizeof(std::int64_t), "labels");
   labels_ = {reinterpret_cast<std::int64_t*>(label_memory_.bytes().data()), count};
+}
+
+void TensorVocabulary::end() {
+  rank_.wait(summing_head_);
+  summing_head_ = {};
+}
+
+void TensorVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
+  begin(tokens, kept);
+  const std::size_t count = tokens.rows();
   const std::size_t first = rows_.offset(tensor_.rank());
   const bool supposed = rank_.is_phantom() && ids.size() <= 1;
   if (supposed) {
@@ -80,10 +90,9 @@ void TensorVocabulary::embed_backward(const ConstTensor& dx) {
   rank_.compute().gather_rows(values, dx, positions_);
   if (!weights_.tied && micro_batch_.first()) rank_.compute().fill_zero(weights_.embedding_gradient);
   rank_.compute().scatter_add_rows(weights_.embedding_gradient, values, rows_here_);
-  rank_.wait(summing_head_);
+  end();
   sum_over_sequence(weights_.embedding_gradient, Purpose::embedding);
-  rank_.wait(summing_head_);
-  summing_head_ = {};
+  end();
 }
 
 // --- head and loss -----------------------------------------------------------------------------------------------------------

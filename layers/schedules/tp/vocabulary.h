@@ -16,6 +16,8 @@ class TensorVocabulary final : public Vocabulary {
   TensorVocabulary(Rank& rank, Communicator& tensor, Communicator& sequence, const Chunks& rows, const Weights& weights,
                    const MicroBatch& of = {});
 
+  void begin(const TokenLayout& tokens, Category kept) override;
+  void end() override;
   void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) override;
   void embed_backward(const ConstTensor& dx) override;
   std::size_t rows_given() const override { return rows_here_.size(); }
