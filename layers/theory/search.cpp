@@ -158,11 +158,26 @@ Candidate judge(const Setting& setting, const Layout& layout, const Machine& mac
 
 std::vector<Candidate> search(const Setting& setting, int gpus, const Machine& machine, const SearchOptions& options) {
   std::vector<Candidate> candidates;
-  const std::vector<Layout> layouts = all_layouts(gpus);
+  std::vector<Layout> layouts = all_layouts(gpus);
+  std::ranges::stable_partition(layouts, [](const Layout& layout) { return !layout.shares_states(); });
+  // Replicas that share optimizer states save memory, not time: they matter where the same layout doesn't fit without, and where
+  // it may fit so, or nothing else does.
+  const auto matters = [&](const Layout& layout) {
+    const Layout unshared = layout.with(DataSharing::plain);
+    const auto is_unshared = [&](const Candidate& each) {
+      return each.layout == unshared || std::ranges::find(each.alike, unshared) != each.alike.end();
+    };
+    const auto sibling = std::ranges::find_if(candidates, is_unshared);
+    if (sibling == candidates.end() || std::ranges::none_of(candidates, &Candidate::fits)) return true;
+    MeshSetting least{setting, layout};
+    least.setting.recompute = Recompute::full;
+    return !sibling->fits && certain(least, place_of(layout, fullest(least)), 0).total <= options.memory_bytes;
+  };
   std::size_t done = 0;
   for (const Layout& layout : layouts) {
-    Candidate judged = judge(setting, layout, machine, options);
     if (options.progress) options.progress(++done, layouts.size());
+    if (layout.shares_states() && why_impossible(setting, layout).empty() && !matters(layout)) continue;
+    Candidate judged = judge(setting, layout, machine, options);
     const auto twin =
         std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& each) { return are_alike(each, judged); });
     if (twin == candidates.end()) candidates.push_back(std::move(judged));

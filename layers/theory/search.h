@@ -58,7 +58,8 @@ double model_flops(const Setting& setting);
 /// Judges one layout: whether it is possible, its memory, and the time of a step. Throws what step_time() throws.
 Candidate judge(const Setting& setting, const Layout& layout, const Machine& machine, const SearchOptions& options);
 /// Judges all layouts of `gpus` GPUs. Those that fit come first, fastest first; then the others by the memory they need, least
-/// first; impossible ones last. Layouts that differ in no figure are listed once (Candidate::alike).
+/// first; impossible ones last. Layouts that differ in no figure are listed once (Candidate::alike); one whose replicas share
+/// optimizer states only where the same layout doesn't fit without.
 std::vector<Candidate> search(const Setting& setting, int gpus, const Machine& machine, const SearchOptions& options);
 
 /// Changes that would help where no layout fits: the layout that needs least, with one thing changed at a time. A change that
