@@ -42,10 +42,12 @@ void StopOptions::declare(OptionTable& table) {
 }
 
 void StopOptions::validate(const ModelText& reader) {
-  const auto special = [&](Token id) {
-    return reader.tokenizer()->decode({&id, 1}, true).empty() && !reader.tokenizer()->decode({&id, 1}, false).empty();
-  };
   for (const std::string& text : given) {
+    // One that stands in the text: where the tokenizer lacks a character it puts a special token, too.
+    const auto special = [&](Token id) {
+      const std::string own = reader.tokenizer()->decode({&id, 1}, false);
+      return reader.tokenizer()->decode({&id, 1}, true).empty() && !own.empty() && text.find(own) != std::string::npos;
+    };
     const std::string name = fmt::format("--stop '{}'", printable(text));
     const std::vector<Token> ids = reader.ids_within(text, name);
     const auto first = reader.tokenizer() ? std::ranges::find_if(ids, special) : ids.end();

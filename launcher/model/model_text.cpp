@@ -4,6 +4,7 @@
 #include "launcher/refuse.h"
 #include "launcher/values.h"
 #include "layers/io/file.h"
+#include "layers/io/json_text.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <utility>
 
 namespace tsprun::detail::launcher {
 
@@ -44,7 +46,7 @@ Token end_of_document(const text::Tokenizer& tokenizer, const std::string& typed
   if (typed.find_first_not_of("0123456789") == std::string::npos)
     return static_cast<Token>(parse_integer("--eos", typed, 0, static_cast<std::int64_t>(ids) - 1));
   const std::optional<Token> token = tokenizer.find(typed);
-  if (!token) refuse(fmt::format("--eos {}: the tokenizer has no token of this text; give another, or its id", typed));
+  if (!token) refuse(fmt::format("--eos {}: the tokenizer has no token of this text; give another, or its id", printable(typed)));
   return *token;
 }
 
@@ -131,8 +133,21 @@ IdsOfTexts ModelText::ids_of(const std::vector<std::filesystem::path>& files, st
 }
 
 TokenText::TokenText(const ModelText& text, const std::vector<std::string>& stops)
-    : ids_are_bytes_(text.ids_are_bytes()), stops_(stops) {
-  if (text.tokenizer()) stream_.emplace(*text.tokenizer(), true);
+    : tokenizer_(text.tokenizer()), ids_are_bytes_(text.ids_are_bytes()), stops_(stops) {
+  if (tokenizer_) stream_.emplace(*tokenizer_, true);
+}
+
+std::string TokenText::prompt(std::span<const Token> ids) {
+  std::string text = made(ids);
+  const std::size_t whole = tokenizer_ ? tokenizer_->decode(ids, true).size() : ids_are_bytes_ ? ids.size() : text.size();
+  of_prompt_ = whole - std::min(whole, text.size());
+  return text;
+}
+
+/// Looks for stop texts behind the prompt.
+std::string TokenText::before_stops(const std::string& text) {
+  const std::size_t passing = std::min(std::exchange(of_prompt_, of_prompt_ - std::min(of_prompt_, text.size())), text.size());
+  return text.substr(0, passing) + stops_.add(std::string_view(text).substr(passing));
 }
 
 std::string TokenText::made(std::span<const Token> ids) {
@@ -146,7 +161,7 @@ std::string TokenText::made(std::span<const Token> ids) {
 }
 
 std::string TokenText::finish() {
-  const std::string last = stops_.add(stream_ ? stream_->finish() : bytes_.rest());
+  const std::string last = before_stops(stream_ ? stream_->finish() : bytes_.rest());
   return last + stops_.rest();
 }
 

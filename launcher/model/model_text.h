@@ -65,9 +65,9 @@ class TokenText {
   explicit TokenText(const ModelText& text, const std::vector<std::string>& stops = {});
 
   /// Takes a prompt's tokens, in which no stop text is looked for, and returns the text that is certain now.
-  std::string prompt(std::span<const Token> ids) { return made(ids); }
+  std::string prompt(std::span<const Token> ids);
   /// Takes tokens, and returns the text that is certain now: nothing that may yet belong to a stop text.
-  std::string add(std::span<const Token> ids) { return stops_.add(made(ids)); }
+  std::string add(std::span<const Token> ids) { return before_stops(made(ids)); }
   /// Returns what is left at the end.
   std::string finish();
   /// Returns whether a stop text was found; all that came from it on is left out.
@@ -75,11 +75,14 @@ class TokenText {
 
  private:
   std::string made(std::span<const Token> ids);
+  std::string before_stops(const std::string& text);
 
+  std::optional<text::Tokenizer> tokenizer_;
   std::optional<text::TextStream> stream_;
   bool ids_are_bytes_;
   Utf8Pieces bytes_;  ///< without a tokenizer
   text::StopTexts stops_;
+  std::size_t of_prompt_ = 0;  ///< bytes of the prompt that are to come, since its last tokens alone don't tell them
 };
 
 }  // namespace tsprun::detail::launcher
