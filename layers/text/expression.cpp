@@ -25,7 +25,7 @@ constexpr unsigned long kMostStepsPerByte = 100;
 constexpr unsigned kMostPlaces = 16'000'000;
 
 // The engine counts neither what a match takes in nor what it looks ahead at, so time is limited too: of a thread's processor,
-// for all matches in a text.
+// for all matches in a piece of text. One match alone, or one search of a short text, isn't stopped.
 constexpr double kMostSeconds = 2;
 constexpr double kMostSecondsPerByte = 1e-6;
 // Asking for it costs a system call, so it is asked for when this much has passed on a clock that costs next to nothing.
@@ -40,12 +40,23 @@ double seconds_on(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-/// Says whether trying a match at a place takes few steps unless it succeeds: no part of the expression but its last repeats
-/// without a limit. False for some of which it holds.
+/// Says whether an expression escapes one of these letters, "\\G", not "\\\\G".
+bool escapes(std::string_view source, std::string_view letters) {
+  for (std::size_t i = 0; i + 1 < source.size(); ++i) {
+    if (source[i] == '\\' && letters.find(source[++i]) != letters.npos) return true;
+  }
+  return false;
+}
+
+/// Says whether trying a match at a place takes few steps unless it succeeds: no part of the expression but its last repeats, and
+/// none looks at more than a character, as text boundaries and clusters do. False for some of which it holds.
 bool fails_quickly(std::string_view source) {
-  if (source.empty()) return true;
-  const std::string_view before = source.substr(0, source.size() - 1);
-  return before.find_first_of("(*+") == before.npos && before.find(",}") == before.npos && before.find("\\X") == before.npos;
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    const bool last = i + 1 == source.size();
+    if (source[i] == '(' || (!last && (source[i] == '*' || source[i] == '+'))) return false;
+    if (source[i] == '{' && !last && (source[i + 1] == ',' || (source[i + 1] >= '0' && source[i + 1] <= '9'))) return false;
+  }
+  return !escapes(source, "XyY");
 }
 
 const OnigUChar* bytes_of(const char* text) { return reinterpret_cast<const OnigUChar*>(text); }
@@ -102,7 +113,7 @@ Pattern Pattern::expression(const std::string& source) {
   compiled->source = source;
   compiled->quick = fails_quickly(source);
   // It would say where a search began, which isn't always told to the engine.
-  if (source.find("\\G") != source.npos) throw std::invalid_argument("\\G isn't supported");
+  if (escapes(source, "G")) throw std::invalid_argument("\\G isn't supported");
   OnigErrorInfo info{};
   const int code = onig_new(&compiled->regex, bytes_of(source.data()), bytes_of(source.data() + source.size()), ONIG_OPTION_NONE,
                             ONIG_ENCODING_UTF8, OnigDefaultSyntax, &info);
@@ -140,14 +151,14 @@ bool Pattern::find_from(std::string_view text, std::size_t from, Search& search,
   for (bool all = false; at == ONIG_MISMATCH && !all;) {
     // A search tries all places that are left: where it's told to try some, the engine takes the text for ended behind them.
     all = compiled_->quick || text.size() - from <= kBytesOfASearch;
-    at = all ? onig_search_with_param(compiled_->regex, begin, end, begin + from, end, scratch.region, ONIG_OPTION_NONE,
-                                      scratch.limits)
-             : onig_match_with_param(compiled_->regex, begin, end, begin + from, scratch.region, ONIG_OPTION_NONE, scratch.limits);
+    at =
+        all ? onig_search_with_param(compiled_->regex, begin, end, begin + from, end, scratch.region, ONIG_OPTION_NONE,
+                                     scratch.limits)
+            : onig_match_with_param(compiled_->regex, begin, end, begin + from, scratch.region, ONIG_OPTION_NONE, scratch.limits);
     if (const double now = seconds_on(CLOCK_MONOTONIC_COARSE); now - search.looked > kSecondsBetweenLooks) {
       search.looked = now;
       const double spent = seconds_on(CLOCK_THREAD_CPUTIME_ID) - search.began;
-      if (spent > kMostSeconds + kMostSecondsPerByte * static_cast<double>(text.size()))
-        give_up(text, from, "it takes too long");
+      if (spent > kMostSeconds + kMostSecondsPerByte * static_cast<double>(text.size())) give_up(text, from, "it takes too long");
     }
     if (at == ONIG_MISMATCH && !all) from += character_at(text, from).bytes;
   }

@@ -186,8 +186,8 @@ TEST(Tokenizer, RefusesTextsThatItCantCut) {
 
 TEST(Tokenizer, FindsMatchesOfAnyLengthInLongTexts) {
   const auto left = [](const std::string& expression, const std::string& text) {
-    const std::string pattern =
-        fmt::format(R"("pre_tokenizer":{{"type":"Split","behavior":"Removed","pattern":{{"Regex":{}}}}})", json(expression).dump());
+    const std::string pattern = fmt::format(R"("pre_tokenizer":{{"type":"Split","behavior":"Removed","pattern":{{"Regex":{}}}}})",
+                                            json(expression).dump());
     return encoded(parsed(R"("pre_tokenizer":null)", pattern), text);
   };
   using Ids = std::vector<Token>;
@@ -200,6 +200,9 @@ TEST(Tokenizer, FindsMatchesOfAnyLengthInLongTexts) {
   EXPECT_EQ(left("b(?=a{35000})", bs + as), Ids(left("x", std::string(39'999, 'b') + as)));
   EXPECT_EQ(left("(?<=a{9})b(b)*", as + bs), Ids(40'000, 0));
   EXPECT_REFUSED(left("\\Ga", "a"), "Regex", "\\G");
+  EXPECT_EQ(left("\\\\Ga", "a"), Ids{0});
+  // Each match counts letters, or looks at all of a run of flags: one search of all places couldn't be stopped.
+  EXPECT_REFUSED(left("a{20000}b", std::string(300'000, 'a')), "gives up", "too long");
 }
 
 TEST(Tokenizer, LoadsManyTokensInTimeInProportion) {
