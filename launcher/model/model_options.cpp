@@ -185,8 +185,18 @@ void ModelCommandOptions::declare(OptionTable& table, const ModelOptionUse& use)
                 "files that make one stream: text, read by the model's tokenizer.json, else as bytes; token ids: .bin "
                 "(little-endian uint16), .u32 (uint32), .npy",
                 reads);
-      table.add("--eos TOKEN", eos,
-                "end each text file of --data, a document, with this token: its id, or its text, such as '<|endoftext|>'");
+      OptionRow& row = table.add("--eos TOKEN", eos,
+                                 "end each text file of --data, a document, with this token: its id, or its text, such as "
+                                 "'<|endoftext|>'");
+      row.restore = [this](const CheckpointState& state) {
+        if (eos.empty()) eos_restored = !(eos = state.end_of_document).empty();
+      };
+      row.record = [this](CheckpointState& state) { state.end_of_document = eos; };
+      row.difference = [](const CheckpointState& saved, const CheckpointState& now) {
+        if (saved.end_of_document == now.end_of_document) return std::string();
+        const auto shown = [](const std::string& token) { return token.empty() ? "none" : printable(token); };
+        return fmt::format("{} now, {} in the checkpoint", shown(now.end_of_document), shown(saved.end_of_document));
+      };
     }
     table.add("--batch B", batch, "sequences in all", Whole{1, kLargestBatch}).saved(&CheckpointState::batch);
     table.add("--seq S", sequence, "tokens of a sequence; default: 1024, or the config's maximum if less", computed)
@@ -257,7 +267,7 @@ void validate_data(ModelCommandOptions& options, bool sequence_needed) {
     if (!options.eos.empty() && text.tokenizer()) end = end_of_document(*text.tokenizer(), options.eos, options.shape.vocabulary);
     if (options.texts.empty()) options.texts = text.ids_of(options.files(), end);
     options.tokenizer = text.file();
-  } else if (!options.eos.empty()) {
+  } else if (!options.eos.empty() && !options.eos_restored) {
     refuse(
         fmt::format("--eos {}: it ends texts, and files of token ids, as all of --data are, have their own ends of documents; "
                     "leave --eos out",

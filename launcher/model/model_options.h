@@ -44,6 +44,7 @@ struct ModelCommandOptions {
   bool unchecked = false;  ///< --no-checksum
   std::vector<std::string> data;
   std::string eos;                 ///< the token behind each text of --data; empty: none
+  bool eos_restored = false;       ///< it is a checkpoint's, not typed
   Given<std::size_t> batch{1};     ///< B, sequences over all ranks
   Given<std::size_t> sequence{1};  ///< S, tokens per sequence
   Given<DType> dtype{DType::f32};

@@ -50,7 +50,8 @@ struct CheckpointState {
   // Fields that, with the seed and the step, determine which tokens a step sees.
   std::size_t batch = 1;
   std::size_t sequence = 1;
-  std::uint64_t data_tokens = 0;  ///< tokens in the stream of data
+  std::uint64_t data_tokens = 0;     ///< tokens in the stream of data
+  std::string end_of_document = {};  ///< the token behind each text of the data, as it was typed; empty: there was none
 
   // Settings of the update.
   double learning_rate = 3e-4;

@@ -74,6 +74,7 @@ CheckpointState read_state(JsonObject& top) {
   if (data.find("micro_batches") != nullptr) state.micro_batches = data.integer("micro_batches", 1, kMostCounted);
   state.sequence = data.integer("sequence", 1, kMostCounted);
   state.data_tokens = data.integer("tokens", 0, kMaxCount);
+  if (data.find("end_of_document") != nullptr) state.end_of_document = data.text("end_of_document");
   data.done();
 
   JsonObject update = top.inside("update");
@@ -142,8 +143,9 @@ std::string manifest_json(const Manifest& manifest) {
   object["run"] = state.run;
   object["state"] = {{"step", state.step}, {"seed", state.seed}, {"dtype", name(state.dtype)}};
   object["data"] = {{"batch", state.batch}, {"sequence", state.sequence}, {"tokens", state.data_tokens}};
-  // Earlier versions know no micro-batches, and read checkpoints of runs that had none.
+  // Earlier versions know neither micro-batches nor ends of documents, and read checkpoints of runs that had none.
   if (state.micro_batches != 1) object["data"]["micro_batches"] = state.micro_batches;
+  if (!state.end_of_document.empty()) object["data"]["end_of_document"] = state.end_of_document;
   object["update"] = {{"learning_rate", state.learning_rate},
                       {"warmup", state.warmup},
                       {"weight_decay", state.weight_decay},
