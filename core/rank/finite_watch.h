@@ -3,7 +3,8 @@
 //
 // All ranks must agree on what comes first, because a NaN reaches other ranks with the next message. So a pass has stages (a
 // sublayer of a block, forward or backward), which all ranks enter in the same order, and within a stage tensors are ordered by
-// how they depend on each other. Comparing the orders of the ranks' findings gives the first one of the job.
+// how they depend on each other. Comparing the orders of the ranks' findings gives the first one of the job. Ranks that enter
+// other stages, those of a pipeline, say where in a common order theirs stand.
 #pragma once
 
 #include "core/tensor/tensor.h"
@@ -39,6 +40,8 @@ class FiniteWatch {
     std::string text;     ///< "layer 1, attention, forward: keys, f32 [1, 32, 4, 16], nan at [0, 17, 0, 5]"
   };
 
+  /// Says how many stages of the common order stand before the one that is entered next, fewer than 2^32.
+  void skip_to(std::uint64_t stages) { stages_ = stages; }
   /// Enters the next stage, with a name for people: "layer 1, attention, forward".
   void enter(std::string stage);
   /// Examines a tensor of the stage; notes it if it holds infinity or NaN and no earlier one was found.

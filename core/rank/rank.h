@@ -87,6 +87,10 @@ class Rank {
     if (recorder_ != nullptr) recorder_->stage(part, backward);
     if (watch_ != nullptr) watch_->enter(name());
   }
+  /// Says how many stages of a pass stand before the one that is entered next, for a FiniteWatch. Does nothing without one.
+  void skip_to_stage(std::uint64_t stages) {
+    if (watch_ != nullptr) watch_->skip_to(stages);
+  }
   /// Shows the watch, if there is one, a tensor of the present stage.
   void look(Watched what, const ConstTensor& tensor) {
     if (watch_ != nullptr) watch_->look(what, tensor);

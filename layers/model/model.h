@@ -199,6 +199,7 @@ class Model {
   void sum_losses(Loss& loss);
   BlockPass block_pass(const Pass& pass) const;
   // The tasks.
+  std::uint64_t stages_before(const ModelTask& task) const;
   void run(const ModelTask& task, Pass& pass);
   void begin_forward(Pass& pass);
   void begin_backward(Pass& pass);

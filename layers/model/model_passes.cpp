@@ -161,8 +161,20 @@ void Model::drop_embedding(const Pass& pass, const Tensor& x) {
 
 // --- tasks -------------------------------------------------------------------------------------------------------------------
 
+/// Returns how many stages stand before a task's first (Rank::enter_stage) in an order in which a micro-batch's pass through the
+/// stages of a pipeline is followed by its way back, and that by the next micro-batch.
+std::uint64_t Model::stages_before(const ModelTask& task) const {
+  const std::uint64_t of_each = 2 * options_.config.layers + 2;  // more than a rank has of one way
+  const std::uint64_t way = 2 * task.micro_batch + (task.is_backward() ? 1 : 0);
+  const std::uint64_t place = task.is_backward() ? stage_.count - 1 - stage_.number : stage_.number;
+  const bool begins = task.piece == (task.is_backward() ? Piece::head : Piece::embedding);
+  const std::uint64_t before = begins ? 0 : task.piece == Piece::layers ? 1 : 1 + 2 * stage_.layers;
+  return (way * stage_.count + place) * of_each + before;
+}
+
 /// Does a task of a pass.
 void Model::run(const ModelTask& task, Pass& pass) {
+  rank_.skip_to_stage(stages_before(task));
   const TrafficCounters before = rank_.context().traffic();
   const bool backward = task.is_backward();
   if (task.kind == TaskKind::send) {

@@ -134,10 +134,14 @@ void expect_words(const std::vector<RankOutcome>& ends, const std::vector<std::s
 }
 
 TEST(NotFinite, TheFirstTensorIsNamedUnderEveryLayout) {
-  const ModelCase of = small_case();
-  const BatchData data(of);
-  for (const Layout& layout : layouts()) {
+  std::vector<Layout> all = layouts();
+  all.push_back(Layout::parse("pp=2,tsp=2"));
+  for (const Layout& layout : all) {
+    ModelCase of = small_case();
+    of.micro_batches = static_cast<std::size_t>(layout.stages());
+    const BatchData data(of);
     for (const bool training : {false, true}) {
+      if (!training && layout.stages() > 1) continue;
       const auto blame = [&](const std::string& parameter, std::size_t row, float value) {
         return try_model(layout, of, training, [&](Rank& rank, Model& model) {
           set(model.parameters(), parameter, row, 2, value);
