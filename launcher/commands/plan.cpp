@@ -319,6 +319,7 @@ int PlanCommand::run(const GlobalOptions& global, Report& report) {
   report_model(report, model_);
   if (options_.paper) {
     const bool typed = global.ranks.given() || global.layout.given();
+    if (const std::string why = why_only_trained(layout_); typed && !why.empty()) refuse(why);
     const PaperTables tables(question_, typed ? layout_ : Layout::tsp(kPaperRanks));
     print_lines(tables.lines(table_columns()));
     report.root()["paper"] = tables.json();

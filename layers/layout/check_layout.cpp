@@ -90,8 +90,11 @@ std::string why_uncut(const Setting& setting, const Layout& layout) {
 std::string why_only_trained(const Layout& layout) {
   for (const Axis& axis : layout.axes) {
     const AxisRow& row = row_of(axis.kind);
-    if (axis.degree > 1 && !row.why_only_trained.empty())
-      return fmt::format("{0}={1}: {2}; leave {0} out", row.name, axis.degree, row.why_only_trained);
+    if (axis.degree == 1 || row.why_only_trained.empty()) continue;
+    const Layout without = layout.without(row.cuts);
+    return fmt::format(
+        "{}={}: {}; {}", row.name, axis.degree, row.why_only_trained,
+        without.axes.empty() ? fmt::format("leave {} out", row.name) : fmt::format("try --layout {}", without.print()));
   }
   return {};
 }

@@ -187,9 +187,11 @@ std::vector<int> asked(const MeshSetting& of) {
   const int most = fullest(of);
   std::vector<int> ranks = {most};
   const int replica = of.layout.replica();
-  const int of_each = std::min(replica, std::max(1, kMostAsked / of.layout.stages()));
+  // What depends on the tokens are rows of the embedding, on the first stage.
+  const int of_others = std::min(replica, std::max(1, kMostAsked / of.layout.stages()));
   for (int stage = 0; stage < of.layout.stages(); ++stage) {
-    for (int rank = stage * replica; rank < stage * replica + of_each; ++rank) {
+    const int asked = stage == 0 ? std::min(replica, kMostAsked) : of_others;
+    for (int rank = stage * replica; rank < stage * replica + asked; ++rank) {
       if (rank != most) ranks.push_back(rank);
     }
   }

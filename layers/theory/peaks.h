@@ -110,8 +110,8 @@ struct Need {
 };
 /// Largest number of ranks, besides the fullest, at which forecasts of the largest need look.
 inline constexpr int kMostAsked = 16;
-/// Returns the ranks at which forecasts of the largest need look: the fullest, and the first kMostAsked of a replica, equally
-/// many of each stage of a pipeline.
+/// Returns the ranks at which forecasts of the largest need look: the fullest, and the first kMostAsked of a replica, and of
+/// each further stage of a pipeline a part of as many.
 std::vector<int> asked(const MeshSetting& of);
 /// Returns the largest need of the ranks that are asked().
 Need need(const MeshSetting& of, const PeakOptions& options = {});

@@ -159,9 +159,9 @@ Candidate judge(const Setting& setting, const Layout& layout, const Machine& mac
 std::vector<Candidate> search(const Setting& setting, int gpus, const Machine& machine, const SearchOptions& options) {
   std::vector<Candidate> candidates;
   std::vector<Layout> layouts = all_layouts(gpus);
-  std::ranges::stable_partition(layouts, [](const Layout& layout) { return !layout.shares_states(); });
-  // Replicas that share optimizer states save memory, not time: they matter where the same layout doesn't fit without, and where
-  // it may fit so, or nothing else does.
+  std::stable_partition(layouts.begin(), layouts.end(), [](const Layout& layout) { return !layout.shares_states(); });
+  // Replicas that share optimizer states need less memory. Where the same layout fits without, in its fastest mode, they matter
+  // if they are faster; where it doesn't, if they may fit, or nothing else does.
   const auto matters = [&](const Layout& layout) {
     const Layout unshared = layout.with(DataSharing::plain);
     const auto is_unshared = [&](const Candidate& each) {
@@ -169,9 +169,19 @@ std::vector<Candidate> search(const Setting& setting, int gpus, const Machine& m
     };
     const auto sibling = std::ranges::find_if(candidates, is_unshared);
     if (sibling == candidates.end() || std::ranges::none_of(candidates, &Candidate::fits)) return true;
+    const auto seconds = [&](Recompute mode, const Layout& of) {
+      Setting so = setting;
+      so.recompute = mode;
+      return step_time(so, of, machine, options.dtype).seconds;
+    };
+    if (sibling->fits) {
+      std::vector<Recompute> modes = options.modes;
+      modes.push_back(sibling->recompute);
+      return std::ranges::any_of(modes, [&](Recompute mode) { return seconds(mode, layout) < sibling->time.seconds; });
+    }
     MeshSetting least{setting, layout};
     least.setting.recompute = Recompute::full;
-    return !sibling->fits && certain(least, place_of(layout, fullest(least)), 0).total <= options.memory_bytes;
+    return certain(least, place_of(layout, fullest(least)), 0).total <= options.memory_bytes;
   };
   std::size_t done = 0;
   for (const Layout& layout : layouts) {
