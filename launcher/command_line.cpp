@@ -91,7 +91,11 @@ std::string hint_from_afar(const CLI::App& app, const std::string& option) {
   if (const std::string meant = nearest_word(option, known); !meant.empty())
     return fmt::format(" (did you mean {}? It is one of {})", meant, commands_with(app, meant));
   known.clear();
-  for (const auto& [elsewhere, here] : spellings_elsewhere()) known.push_back(fmt::format("--{}", elsewhere));
+  // "--ep-size" is no slip of "--tp-size".
+  for (const auto& [elsewhere, here] : spellings_elsewhere()) {
+    const std::string spelled = fmt::format("--{}", elsewhere);
+    if (option.starts_with(spelled.substr(0, 3))) known.push_back(spelled);
+  }
   const std::string meant = nearest_word(option, known);
   return meant.empty() ? std::string() : fmt::format(": for {} tsprun takes {}", meant, spelling_here(meant));
 }

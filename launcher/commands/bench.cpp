@@ -15,9 +15,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -223,7 +225,8 @@ void BenchCommand::refuse_ignored(std::span<const Kind> kinds) const {
 }
 
 void BenchCommand::validate(const GlobalOptions& global) {
-  columns_ = global.columns;
+  // Programs read what goes into a pipe by its columns, whatever COLUMNS says.
+  columns_ = ::isatty(STDOUT_FILENO) == 1 ? global.columns : std::numeric_limits<std::size_t>::max();
   std::vector<Kind> kinds = parse_operations(options_.ops);
   refuse_ignored(kinds);
   const std::vector<std::uint64_t> sizes = this->sizes();
@@ -264,6 +267,7 @@ void BenchCommand::validate(const GlobalOptions& global) {
 
 /// Prints a line of rank 0; a comment that is longer than the terminal's lines goes on below.
 void BenchCommand::say(ReportSink& sink, const std::string& line) const {
+  if (!line.starts_with('#')) return sink.line(line);
   for (const std::string& part : wrapped(line, columns_, "#   ")) sink.line(part);
 }
 

@@ -3,8 +3,7 @@
 //
 //   plain   each pack is all-reduced
 //   zero1   each pack is reduce-scattered along the chunks that an all_reduce has, which gives the same bits: a rank gets the
-//   sums
-//           of the elements whose optimizer states it holds. It updates these, and the weights are all-gathered
+//           sums of the elements whose optimizer states it holds. It updates these, and the weights are all-gathered
 #pragma once
 
 #include "core/rank/rank.h"

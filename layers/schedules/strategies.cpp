@@ -25,8 +25,7 @@ struct MakerArguments {
 };
 
 /// An axis's part of the strategy. The axis that cuts tokens makes what computes a slice of the blocks; the one that cuts heads,
-/// what sums the slices of `inner`. One that cuts sequences or layers has none: its ranks
-/// compute blocks on their own.
+/// what sums the slices of `inner`. One that cuts sequences or layers has none: its ranks compute blocks on their own.
 struct AxisStrategy {
   AxisKind axis;
   std::unique_ptr<Strategy> (*make)(const MakerArguments& of, std::unique_ptr<Strategy> inner);
