@@ -22,7 +22,8 @@ PhantomOptions likeness(const Context& context) {
 
 Context make_phantom(int rank, int size, const PhantomOptions& like) {
   constexpr std::size_t kAddressSpace = std::size_t{1} << 44;
-  constexpr std::size_t kTouched = std::size_t{1} << 40;  // more than a machine has for a rank; emulators keep a record of each page
+  // More than a machine has for a rank; emulators keep a record of each page.
+  constexpr std::size_t kTouched = std::size_t{1} << 40;
   if (size < 1 || rank < 0 || rank >= size) throw Error(Cause::refused, fmt::format("phantom rank {} of {}", rank, size));
   // The phantom is on a node of its own, without transports to the others.
   const auto number = static_cast<std::uint32_t>(rank);

@@ -110,8 +110,9 @@ void TrainOptions::declare(OptionTable& table) {
             Whole{0, kMostWithin});
   table.add("--save-on SIGNAL", save_on, "{}: the signal on which a checkpoint is saved, and the run goes on",
             Choice<int>{{{"USR1", SIGUSR1}, {"USR2", SIGUSR2}}});
-  table.add("--log-every N", log_every, "print a line every N steps, and for the first and the last; default: at most one a second",
-            Whole{1, kMostSteps}, computed | per_node);
+  table.add("--log-every N", log_every,
+            "print a line every N steps, and for the first and the last; default: at most one a second", Whole{1, kMostSteps},
+            computed | per_node);
   table.add("--max-restarts R", max_restarts, "times that a failed run goes on by itself from its newest checkpoint",
             Whole{0, kMostRestarts});
 }
