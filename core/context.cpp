@@ -192,7 +192,7 @@ CategoryBytes Context::memory_peaks() const { return parts_->heap.peaks(); }
 std::uint64_t Context::memory_budget() const { return parts_->heap.budget(); }
 TrafficCounters Context::traffic() const {
   TrafficCounters sum = parts_->engine.imagined_traffic();
-  for (std::size_t i = 0; i < kPurposes; ++i) sum.received[i] += parts_->engine.mail()->recounted().received[i];
+  for (std::size_t i = 0; i < kPurposes; ++i) sum.received[i] += parts_->engine.mail()->unasked_taken()[i];
   for (const LinkTraffic& link : parts_->links.traffic()) {
     for (std::size_t i = 0; i < kPurposes; ++i) {
       sum.sent[i] += link.counters.sent[i];

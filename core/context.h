@@ -10,6 +10,7 @@
 #include "tsprun/context.h"
 
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -54,7 +55,7 @@ PhantomOptions likeness(const Context& context);
 
 /// Returns the traffic between two readings of a context's counters.
 inline TrafficCounters operator-(TrafficCounters after, const TrafficCounters& before) {
-  for (int i = 0; i <= kPurposes; ++i) {
+  for (std::size_t i = 0; i < std::size(after.sent); ++i) {
     after.sent[i] -= before.sent[i];
     after.received[i] -= before.received[i];
   }

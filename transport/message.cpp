@@ -9,8 +9,8 @@ namespace tsprun {
 
 namespace {
 constexpr std::array<std::string_view, detail::kQueues> kStreamNames = {"control", "weights", "kv", "gradients", "tagged"};
-constexpr std::array<std::string_view, kPurposes + 1> kPurposeNames = {"weights",   "kv",   "activations", "gradients",
-                                                                       "embedding", "head", "other",       "none"};
+constexpr std::array<std::string_view, kPurposes + 2> kPurposeNames = {
+    "weights", "kv", "activations", "gradients", "embedding", "head", "other", "none", "unasked"};
 }  // namespace
 
 std::string_view name(Stream stream) { return detail::name_in(kStreamNames, stream); }

@@ -297,19 +297,17 @@ void Mail::match(Peer& from) {
   }
   if (header.kind == Kind::announced) return;
   from.filling = request;
-  from.unasked = request == nullptr;
   from.next = Part::payload;
   from.into = into;
-  from.purpose = request != nullptr ? request->purpose_ : Purpose::other;
+  from.purpose = request != nullptr ? request->purpose_ : Purpose::unasked;
   if (header.bytes == 0) small_arrived(from);
 }
 
 /// Hands on a small payload that has arrived.
 void Mail::small_arrived(Peer& from) {
   from.next = Part::header;
-  if (from.unasked) recounted_.received[static_cast<std::size_t>(Purpose::other)] -= from.header.bytes;
   if (from.filling == nullptr) return;
-  if (from.unasked) recounted_.received[static_cast<std::size_t>(from.filling->purpose_)] += from.header.bytes;
+  if (from.purpose == Purpose::unasked) unasked_taken_[static_cast<std::size_t>(from.filling->purpose_)] += from.header.bytes;
   from.filling->state_ = Request::State::here;
   from.filling = nullptr;
   take_small(from);
@@ -429,7 +427,7 @@ bool Mail::Request::here_or_coming(const OperationInfo& mine) {
     parked_ = {};
     if (state_ == State::parked) {
       state_ = State::here;
-      mail_->recounted_.received[static_cast<std::size_t>(purpose_)] += header_.bytes;
+      mail_->unasked_taken_[static_cast<std::size_t>(purpose_)] += header_.bytes;
       mail_->take_small(*from_);
     }
   }

@@ -22,6 +22,7 @@
 #include "transport/transport.h"
 #include "tsprun/communicator.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -169,9 +170,9 @@ class Mail {
   /// Returns the first of the messages that no receive has taken so far; none: there is none.
   std::optional<Left> unreceived() const;
 
-  /// Corrects the counts of payloads that came before their receives: they count for these, when they are taken. Until then they
-  /// count for nothing, though transports have counted them as `other`.
-  const TrafficCounters& recounted() const { return recounted_; }
+  /// Returns the bytes of payloads that came before their receives, by the purposes of the receives that have taken them since.
+  /// Transports have counted them as Purpose::unasked.
+  const std::array<std::uint64_t, kPurposes + 2>& unasked_taken() const { return unasked_taken_; }
 
   /// Sets aside what has come from all ranks that this one has exchanged messages with, and sends what is due to them.
   void take_in();
@@ -219,7 +220,6 @@ class Mail {
     std::span<std::byte> into;   // a small payload to this place,
     Request* filling = nullptr;  // for this receive; null: it is set aside
     Purpose purpose = Purpose::none;
-    bool unasked = false;         // no receive fitted when its header came
     Request* coming = nullptr;    // the receive that takes the lane's next message itself
     std::vector<Request*> asked;  // receives that wait for an announced payload
     std::uint16_t small_in = 0;   // small messages of the peer
@@ -245,7 +245,7 @@ class Mail {
   [[noreturn]] void damaged(const Peer& from, const char* what) const;
 
   Engine* engine_;
-  TrafficCounters recounted_{};  // differences, modulo 2^64
+  std::array<std::uint64_t, kPurposes + 2> unasked_taken_{};
   std::map<int, Peer> peers_;
   std::vector<Request*> requests_;  // that no message fits so far, in the order of their construction
   std::list<Parked> parked_;        // in the order of arrival

@@ -235,18 +235,19 @@ std::string_view name(Stream stream);
 
 // --- traffic -----------------------------------------------------------------------------------------------------------------
 
-/// Purpose of a payload, by which traffic is counted. `none` is for bytes that aren't reported as traffic.
-enum class Purpose : std::uint8_t { weights, kv, activations, gradients, embedding, head, other, none };
-/// Number of purposes that are reported: all but `none`.
+/// Purpose of a payload, by which traffic is counted. `none` is for bytes that aren't reported as traffic, `unasked` for messages
+/// with a tag that came before their receive: they are reported by its purpose, once it takes them.
+enum class Purpose : std::uint8_t { weights, kv, activations, gradients, embedding, head, other, none, unasked };
+/// Number of purposes that are reported: all but `none` and `unasked`.
 inline constexpr int kPurposes = 7;
 /// Returns the purpose's name, as reports spell it.
 std::string_view name(Purpose purpose);
 
-/// Payload bytes that a rank sent and received, indexed by Purpose. The last slot (Purpose::none) isn't reported: it counts bytes
+/// Payload bytes that a rank sent and received, indexed by Purpose. The last slots aren't reported: Purpose::none counts bytes
 /// that emulated links added.
 struct TrafficCounters {
-  std::uint64_t sent[kPurposes + 1] = {};
-  std::uint64_t received[kPurposes + 1] = {};
+  std::uint64_t sent[kPurposes + 2] = {};
+  std::uint64_t received[kPurposes + 2] = {};
 };
 
 /// Bytes that a rank sent and received over one transport.

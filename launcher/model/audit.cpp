@@ -34,6 +34,7 @@ std::array<LinkBytes, kFactories.size()> link_bytes(const Context& context) {
       bytes.sent += link.counters.sent[i];
       bytes.received += link.counters.received[i];
     }
+    bytes.received += link.counters.received[static_cast<std::size_t>(Purpose::unasked)];
   }
   return all;
 }

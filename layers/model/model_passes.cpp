@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
 namespace tsprun::detail {
@@ -17,7 +18,7 @@ namespace tsprun::detail {
 namespace {
 
 void add(TrafficCounters& sum, const TrafficCounters& part) {
-  for (int i = 0; i <= kPurposes; ++i) {
+  for (std::size_t i = 0; i < std::size(sum.sent); ++i) {
     sum.sent[i] += part.sent[i];
     sum.received[i] += part.received[i];
   }

@@ -292,7 +292,7 @@ TEST_F(ShmLane, CountsPayloadByPurpose) {
   EXPECT_EQ(settle_receive(kFromZero, viewed), Outcome::done);
   one_->access(kFromZero, viewed, 100, 40'000);
   one_->release(kFromZero, viewed);
-  auto of = [](const std::uint64_t(&counters)[kPurposes + 1], Purpose purpose) {
+  auto of = [](const std::uint64_t(&counters)[kPurposes + 2], Purpose purpose) {
     return counters[static_cast<std::size_t>(purpose)];
   };
   EXPECT_EQ(of(one_->counters().received, Purpose::kv), 50'000U);
