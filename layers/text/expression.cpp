@@ -25,7 +25,7 @@ constexpr unsigned long kMostStepsPerByte = 100;
 constexpr unsigned kMostPlaces = 16'000'000;
 
 // The engine counts neither what a match takes in nor what it looks ahead at, so time is limited too: of a thread's processor,
-// for all matches in a piece of text. One match alone, or one search of a short text, isn't stopped.
+// for all matches in a text. One match alone, or one search of a short text, isn't stopped.
 constexpr double kMostSeconds = 2;
 constexpr double kMostSecondsPerByte = 1e-6;
 // Asking for it costs a system call, so it is asked for when this much has passed on a clock that costs next to nothing.
@@ -58,6 +58,28 @@ bool fails_quickly(std::string_view source) {
   }
   return !escapes(source, "XyY");
 }
+
+/// The time that a thread has for its present text.
+struct TimeOfText {
+  std::size_t bytes = 0;
+  bool begun = false;  // the two that follow are set
+  double began = 0;    // the thread's processor time when it first looked for an expression
+  double looked = 0;   // when that was last asked for, on the coarse clock
+
+  /// Begins the time at the first call. Returns whether it is over.
+  bool over() {
+    const double now = seconds_on(CLOCK_MONOTONIC_COARSE);
+    if (!begun) {
+      begun = true;
+      began = seconds_on(CLOCK_THREAD_CPUTIME_ID);
+      looked = now;
+    }
+    if (now - looked <= kSecondsBetweenLooks) return false;
+    looked = now;
+    return seconds_on(CLOCK_THREAD_CPUTIME_ID) - began > kMostSeconds + kMostSecondsPerByte * static_cast<double>(bytes);
+  }
+};
+thread_local TimeOfText time_of_text;
 
 const OnigUChar* bytes_of(const char* text) { return reinterpret_cast<const OnigUChar*>(text); }
 
@@ -131,7 +153,9 @@ void Pattern::give_up(std::string_view text, std::size_t at, std::string_view wh
                           shown(compiled_->source), text.size(), at, why));
 }
 
-bool Pattern::find_from(std::string_view text, std::size_t from, Search& search, Place& match) const {
+void Pattern::begin_text(std::size_t bytes) { time_of_text = {.bytes = bytes}; }
+
+bool Pattern::find_from(std::string_view text, std::size_t from, Place& match) const {
   if (!compiled_) {
     const std::size_t at = text.find(literal_, from);
     match = {at, at + literal_.size()};
@@ -141,11 +165,6 @@ bool Pattern::find_from(std::string_view text, std::size_t from, Search& search,
   const OnigUChar* begin = bytes_of(text.data());
   // A search may try at each place: enough for what any tokenizer needs, too little for the square of a long text's length.
   onig_set_retry_limit_in_search_of_match_param(scratch.limits, kMostSteps + kMostStepsPerByte * text.size());
-  if (!search.timed) {
-    search.timed = true;
-    search.began = seconds_on(CLOCK_THREAD_CPUTIME_ID);
-    search.looked = seconds_on(CLOCK_MONOTONIC_COARSE);
-  }
   const OnigUChar* end = begin + text.size();
   int at = ONIG_MISMATCH;
   for (bool all = false; at == ONIG_MISMATCH && !all;) {
@@ -155,11 +174,7 @@ bool Pattern::find_from(std::string_view text, std::size_t from, Search& search,
         all ? onig_search_with_param(compiled_->regex, begin, end, begin + from, end, scratch.region, ONIG_OPTION_NONE,
                                      scratch.limits)
             : onig_match_with_param(compiled_->regex, begin, end, begin + from, scratch.region, ONIG_OPTION_NONE, scratch.limits);
-    if (const double now = seconds_on(CLOCK_MONOTONIC_COARSE); now - search.looked > kSecondsBetweenLooks) {
-      search.looked = now;
-      const double spent = seconds_on(CLOCK_THREAD_CPUTIME_ID) - search.began;
-      if (spent > kMostSeconds + kMostSecondsPerByte * static_cast<double>(text.size())) give_up(text, from, "it takes too long");
-    }
+    if (time_of_text.over()) give_up(text, from, "it takes too long");
     if (at == ONIG_MISMATCH && !all) from += character_at(text, from).bytes;
   }
   if (at == ONIG_MISMATCH) return false;
@@ -172,7 +187,7 @@ bool Pattern::find(std::string_view text, Search& search) const {
   while (search.from <= text.size()) {
     const std::size_t last = search.match.end;
     Place found{};
-    if (!find_from(text, search.from, search, found)) return false;
+    if (!find_from(text, search.from, found)) return false;
     if (found.begin == found.end && search.any && found.end == last) {
       search.from += search.from < text.size() ? character_at(text, search.from).bytes : 1;
       continue;

@@ -24,8 +24,12 @@ class Pattern {
   /// Compiles an expression. Throws std::invalid_argument with the engine's words if it isn't valid.
   static Pattern expression(const std::string& source);
 
+  /// Gives all that this thread looks for from now on the time that a text of so many bytes has. Throws nothing.
+  static void begin_text(std::size_t bytes);
+
   /// Calls visit(place, matched) for each match and for what lies before, between and behind them, in the text's order; a text
-  /// without characters has one place, which doesn't match. Throws Error(refused) if the engine gives up.
+  /// without characters has one place, which doesn't match. Throws Error(refused) if the engine gives up or
+  /// the text's time is over.
   template <class Visit>
   void each_place(std::string_view text, const Visit& visit) const {
     if (text.empty()) return visit(Place{0, 0}, false);
@@ -44,16 +48,13 @@ class Pattern {
   struct Search {
     Place match{0, 0};
     std::size_t from = 0;
-    bool any = false;    // there was a match before
-    bool timed = false;  // the two that follow are set
-    double began = 0;    // this thread's processor time at first
-    double looked = 0;   // when it was last asked for, on a coarse clock
+    bool any = false;  // there was a match before
   };
   explicit Pattern(std::string literal, std::shared_ptr<const Compiled> compiled)
       : literal_(std::move(literal)), compiled_(std::move(compiled)) {}
   /// Finds the next match; an empty one where the last ended isn't one. False: there is none.
   bool find(std::string_view text, Search& search) const;
-  bool find_from(std::string_view text, std::size_t from, Search& search, Place& match) const;
+  bool find_from(std::string_view text, std::size_t from, Place& match) const;
   [[noreturn]] void give_up(std::string_view text, std::size_t at, std::string_view why) const;
 
   std::string literal_;

@@ -3,6 +3,7 @@
 
 #include "layers/io/file.h"
 #include "layers/text/characters.h"
+#include "layers/text/expression.h"
 #include "layers/text/tokenizer_parts.h"
 #include "layers/text/word_cache.h"
 #include "transport/cause.h"
@@ -58,6 +59,7 @@ void Encoder::encode(std::string_view text, bool add_special, std::vector<Token>
                             "texts",
                             good, text.size()));
   }
+  Pattern::begin_text(text.size());
   const TokenizerParts& parts = *parts_;
   if (add_special) ids.insert(ids.end(), parts.before.begin(), parts.before.end());
   const auto word = [&](std::string_view piece, bool) { parts.model->encode(piece, scratch_->cache, ids); };
@@ -94,12 +96,14 @@ std::string TextStream::add(Token id) {
   const std::string* added = parts_->added.text(id);
   const auto text = added != nullptr ? std::optional<std::string_view>(*added) : parts_->vocabulary.text(id);
   if (!text || (skip_special_ && parts_->added.is_special(std::string(*text)))) return {};
+  Pattern::begin_text(text->size());
   stages_->all.back()->take(*text);
   stages_->all.back()->end_token();
   return std::exchange(stages_->text, {});
 }
 
 std::string TextStream::finish() {
+  Pattern::begin_text(0);
   stages_->all.back()->finish();
   return std::exchange(stages_->text, {});
 }

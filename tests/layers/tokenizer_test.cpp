@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <ctime>
 #include <string>
 #include <thread>
@@ -182,6 +183,12 @@ TEST(Tokenizer, RefusesTextsThatItCantCut) {
   std::string pieces;
   for (int i = 0; i < 200; ++i) pieces += std::string(20, 'a') + 'b';
   EXPECT_REFUSED(encoded(many_steps, pieces), "expression", "gives up", "too long");
+  // All pieces of a text have its time together.
+  const Tokenizer in_words =
+      parsed(R"("pre_tokenizer":null)", R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},)"
+                                        R"x({"type":"Split","behavior":"Isolated","pattern":{"Regex":"(?:a|a)*c|[ab]"}}]})x");
+  std::ranges::replace(pieces, 'b', ' ');
+  EXPECT_REFUSED(encoded(in_words, pieces), "expression", "gives up", "too long");
 }
 
 TEST(Tokenizer, FindsMatchesOfAnyLengthInLongTexts) {
