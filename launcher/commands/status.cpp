@@ -23,8 +23,10 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
 #include <utility>
@@ -70,6 +72,19 @@ shm::NodeMemory node_memory_of(int pid) {
                     "of them",
                     pid));
   refuse(fmt::format("status {}: this process holds no job; try a PID that `pgrep tsprun` prints", pid));
+}
+
+/// Returns the node memory of the job that a process runs now; none if it is `known`, or there is none at present.
+std::optional<shm::NodeMemory> newer_job(int pid, const shm::NodeMemory& known) {
+  try {
+    shm::NodeMemory now = node_memory_of(pid);
+    struct stat one {};
+    struct stat other {};
+    const bool told = ::fstat(known.descriptor(), &one) == 0 && ::fstat(now.descriptor(), &other) == 0;
+    if (told && (one.st_ino != other.st_ino || one.st_dev != other.st_dev)) return now;
+  } catch (const Error&) {  // between two jobs, or behind the last
+  }
+  return std::nullopt;
 }
 
 ordered_json board_json(const FlightBoard& board, std::uint64_t now_ns) {
@@ -152,14 +167,17 @@ class Status : public Command {
 
   int run(const GlobalOptions&, Report& report) override {
     const posix::UniqueFd process = follow_ ? open_process(pid_) : posix::UniqueFd();
-    const shm::NodeMemory memory = node_memory_of(pid_);  // stays readable when the job has ended
-    const FlightBoard board(memory);
+    std::optional<shm::NodeMemory> memory(node_memory_of(pid_));  // stays readable when the job has ended
     BoardScreen screen;
     for (bool over = !follow_;;) {
+      // A process may run several jobs, one after another, such as restarts.
+      if (follow_)
+        if (std::optional<shm::NodeMemory> newer = newer_job(pid_, *memory)) memory = std::move(newer);
+      const FlightBoard board(*memory);
       const std::uint64_t now = posix::now_ns();
       const std::string when = follow_ ? fmt::format(", {} at {}", over ? "ended" : "running", clock_text()) : "";
       const std::string head = fmt::format("{} ranks, deadline of waits {:.0f} s{}", board.ranks(),
-                                           static_cast<double>(bootstrap::job_of(memory).timeout_ns) * 1e-9, when);
+                                           static_cast<double>(bootstrap::job_of(*memory).timeout_ns) * 1e-9, when);
       const std::size_t columns = table_columns();
       screen.show(fmt::format("{}\n{}", fmt::join(wrapped(head, columns, "  "), "\n"), print_board(board, now, columns)));
       report.root()["status"] = board_json(board, now);
