@@ -98,6 +98,15 @@ TEST(Checkpoint, NamesMicroBatchesWhereThereWereSome) {
   EXPECT_EQ(found_in(folder.path()).state, state);
 }
 
+TEST(Checkpoint, NamesTheEndOfDocumentsWhereThereWasOne) {
+  const test::TemporaryFolder folder;
+  CheckpointState state = test::checkpoint_state(1);
+  EXPECT_EQ(manifest_json({.state = state, .files = {}, .checksum = {}}).find("end_of_document"), std::string::npos);
+  state.end_of_document = "<|endoftext|>";
+  test::save(folder.path(), 2, state, 1);
+  EXPECT_EQ(found_in(folder.path()).state, state);
+}
+
 TEST(Checkpoint, KeepsTheNewest) {
   const test::TemporaryFolder folder;
   folder.write("notes.txt", "the user's");

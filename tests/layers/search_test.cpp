@@ -184,6 +184,25 @@ TEST(Search, EveryLayoutStandsThereOnce) {
   EXPECT_EQ(twins("tsp=4"), std::multiset<std::string>{});
 }
 
+// With a budget in which replicas fit only if they save all activations anew, those that share optimizer states save none.
+TEST(Search, ListsReplicasThatShareWhereAFasterModeFitsSo) {
+  const Setting setting = nano(4, 64);
+  const Layout shared = one_axis(AxisKind::dp, 4).with(DataSharing::zero1);
+  const auto saving = [&](const Layout& layout, Recompute mode) {
+    Setting so = setting;
+    so.recompute = mode;
+    return judge(so, layout, ideal(), {.memory_bytes = 1ULL << 40, .dtype = DType::f32}).saving;
+  };
+  const std::uint64_t budget = std::max(saving(shared, Recompute::none), saving(one_axis(AxisKind::dp, 4), Recompute::full));
+  ASSERT_LT(budget, saving(one_axis(AxisKind::dp, 4), Recompute::none));
+  const std::vector<Candidate> found =
+      search(setting, 4, ideal(), {.memory_bytes = budget, .dtype = DType::f32, .modes = kAllModes});
+  const auto at = std::ranges::find(found, shared, &Candidate::layout);
+  ASSERT_NE(at, found.end());
+  EXPECT_TRUE(at->fits);
+  EXPECT_EQ(at->recompute, Recompute::none);
+}
+
 TEST(Search, HoldsTheMemoryOfTheAlgorithmsThatRanksWouldUse) {
   const Machine machine = parse_machine(test_machine::kText, "m.json");
   const auto memory = [&](const char* algorithms) {
