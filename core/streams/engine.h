@@ -435,7 +435,7 @@ class Engine {
     std::uint64_t since_ns = 0;  // when that was seen first
   };
   Suspect suspect_;
-  /// What this rank has seen of another for which a pending operation waits.
+  /// Progress that this rank has seen of another for which a pending operation waits.
   struct Heard {
     std::uint64_t ticks = 0;
     std::uint64_t since_ns = 0;  // when they were first seen so

@@ -64,8 +64,8 @@ class Tokenize final : public Command {
   CommandFacts facts() const override {
     return {.name = "tokenize",
             .help = "token ids of texts, by a model's tokenizer.json, or with --decode texts of ids",
-            .examples = {"tsprun tokenize --model Qwen3-0.6B book.txt --output tokens.u32",
-                         "tsprun tokenize --model Qwen3-0.6B --decode tokens.u32 --output -"},
+            .examples = {"tsprun tokenize --model my-model book.txt --output tokens.u32",
+                         "tsprun tokenize --model my-model --decode tokens.u32 --output -"},
             .ranks = RankUse::none,
             .multiplies = false};
   }

@@ -5,7 +5,7 @@
 
 namespace tsprun::detail {
 
-/// What a stage of a pipeline has of a model: consecutive layers, on the first the embedding, on the last the head, too.
+/// Part of a model that a stage of a pipeline has: consecutive layers, on the first the embedding, on the last the head, too.
 struct PipelineStage {
   std::size_t number = 0;  ///< from 0
   std::size_t count = 1;   ///< stages of the pipeline, at least 1

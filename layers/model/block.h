@@ -42,7 +42,7 @@ enum class Keep : std::uint8_t {
   backward  ///< those that the recomputation mode keeps for the backward pass
 };
 
-/// What blocks compute with in one pass; all borrowed.
+/// Arguments of blocks that are the same in a whole pass; all borrowed.
 struct BlockPass {
   StrategyPass& sublayers;
   const TokenLayout& tokens;

@@ -75,7 +75,7 @@ struct StrategyOptions {
   std::size_t kv_bucket_heads = 0;
 };
 
-/// What a pass computes with; all borrowed until the pass is destroyed.
+/// Arguments of a pass; all borrowed until the pass is destroyed.
 struct PassInputs {
   const ParameterStore& store;
   const TokenLayout& tokens;

@@ -50,7 +50,7 @@ struct ModelTask {
   Piece piece = Piece::layers;
   std::size_t first_layer = 0;  ///< of Piece::layers: computes [first_layer, first_layer + layers), backward the last first
   std::size_t layers = 0;
-  /// Of `send` and `receive`: the boundary behind the stage of this number, and whether the gradient goes back over it. Together
+  /// Boundary behind the stage of this number, of `send` and `receive`, and whether the gradient goes back over it. Together
   /// with the micro-batch they tell the message from all others of the step.
   std::size_t boundary = 0;
   bool gradient = false;

@@ -11,7 +11,7 @@ void odd_devices();
 void odd_failures();
 /// Inline data from none to 512 bytes.
 void odd_inline();
-/// What settings and ports ask for is what queue pairs are told: headers, classes, partitions, retries.
+/// Checks that queue pairs are told what settings and ports ask for: headers, classes, partitions, retries.
 void odd_addresses();
 /// Completions that fail, a queue that can't be read and requests that can't be posted break the connection, by their names.
 void odd_completions();

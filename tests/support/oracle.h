@@ -72,7 +72,7 @@ void fill(std::span<T> elements, std::uint64_t seed, int rank) {
 template <Element T>
 using Accumulator = std::conditional_t<std::same_as<T, bf16> || std::same_as<T, f16>, float, T>;
 
-/// Of integers without overflow: 64 bits are enough, as higher bits never change lower ones.
+/// Combines integers without overflow: 64 bits are enough, as higher bits never change lower ones.
 template <class A>
 A combine_integers(A a, A b, Reduction reduction) {
   const auto x = static_cast<std::uint64_t>(a);  // NOLINT(bugprone-signed-char-misuse): i8 is a number

@@ -50,8 +50,8 @@ struct TravellingKv {
   RingShards packs;
 };
 
-/// What one pass keeps between the calls of its attention: the dropout of attention probabilities, and what begin() began to move
-/// until forward() or backward() takes it. The caller saves q, k, v, o and lse.
+/// State that one pass keeps between the calls of its attention: the dropout of attention probabilities, and what begin() began
+/// to move until forward() or backward() takes it. The caller saves q, k, v, o and lse.
 struct SequencePass {
   kernels::AttentionDropout dropout = {};
   KvBucket first_bucket = {};                   ///< gather

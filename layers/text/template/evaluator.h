@@ -9,7 +9,7 @@
 
 namespace tsprun::detail::text::jinja {
 
-/// What went wrong while a template ran, and in which line.
+/// Error that ended a template, with its line.
 struct RunTrouble {
   std::string what;
   std::size_t line;

@@ -42,7 +42,7 @@ Value sum_of(const Value& one, const Value& two);
 /// Returns one `sign` two for -, *, /, // and % of numbers, and a text times a number. Throws Trouble.
 Value arithmetic(const std::string& sign, const Value& one, const Value& two);
 
-/// What a template itself refuses, by raise_exception().
+/// Refusal by a template itself, by raise_exception().
 struct Raised {
   std::string what;
 };

@@ -9,7 +9,7 @@
 
 namespace tsprun::detail::text::jinja {
 
-/// What is wrong with a template's text, and in which line.
+/// Fault of a template's text, with its line.
 struct SyntaxTrouble {
   std::string what;
   std::size_t line;

@@ -50,7 +50,7 @@ struct Expression {
 struct Statement;
 using Body = std::vector<Statement>;
 
-/// What is set or stepped through: names, or a name of a namespace ("ns.found").
+/// Target that is set or stepped through: names, or a name of a namespace ("ns.found").
 struct Target {
   std::vector<std::string> names;
   std::string attribute = {};

@@ -21,7 +21,7 @@ namespace tsprun::detail::text::jinja {
 
 class Value;
 
-/// What is wrong with a template, or with what it was given. Its text names no place; the evaluator adds it.
+/// Fault of a template, or of what it was given. Its text names no place; the evaluator adds it.
 struct Trouble {
   std::string what;
 };
