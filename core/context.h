@@ -62,6 +62,15 @@ inline TrafficCounters operator-(TrafficCounters after, const TrafficCounters& b
   return after;
 }
 
+/// Adds traffic, by purpose.
+inline TrafficCounters& operator+=(TrafficCounters& sum, const TrafficCounters& part) {
+  for (std::size_t i = 0; i < std::size(sum.sent); ++i) {
+    sum.sent[i] += part.sent[i];
+    sum.received[i] += part.received[i];
+  }
+  return sum;
+}
+
 /// Return parts of a context, which they must not outlive.
 Heap& heap_of(Context& context);
 Engine& engine_of(Context& context);

@@ -1,0 +1,175 @@
+// Does the tasks of a step's list (layers/schedules/tasks.h), each for one micro-batch.
+#include "core/kernels/check.h"
+#include "core/trace/recorder.h"
+#include "layers/model/model.h"
+
+#include <utility>
+
+namespace tsprun::detail {
+
+/// Returns how many stages stand before a task's first (Rank::enter_stage) in an order in which a micro-batch's pass through the
+/// stages of a pipeline is followed by its way back, and that by the next micro-batch.
+std::uint64_t Model::stages_before(const ModelTask& task) const {
+  const std::uint64_t of_each = 2 * options_.config.layers + 2;  // more than a rank has of one way
+  const std::uint64_t way = 2 * task.micro_batch + (task.is_backward() ? 1 : 0);
+  const std::uint64_t place = task.is_backward() ? stage_.count - 1 - stage_.number : stage_.number;
+  const bool begins = task.piece == (task.is_backward() ? Piece::head : Piece::embedding);
+  const std::uint64_t before = begins ? 0 : task.piece == Piece::layers ? 1 : 1 + 2 * stage_.layers;
+  return (way * stage_.count + place) * of_each + before;
+}
+
+/// Does a task of a pass.
+void Model::run(const ModelTask& task, Pass& pass) {
+  rank_.skip_to_stage(stages_before(task));
+  const TrafficCounters before = rank_.context().traffic();
+  const bool backward = task.is_backward();
+  if (task.kind == TaskKind::send) {
+    send(pass, task);
+  } else if (task.kind == TaskKind::receive) {
+    receive(pass, task);
+  } else {
+    switch (task.piece) {
+      case Piece::embedding: backward ? embed_backward(pass) : embed(pass); break;
+      case Piece::layers: backward ? layers_backward(pass, task) : layers_forward(pass, task); break;
+      case Piece::head: backward ? head_backward(pass) : head(pass); break;
+    }
+  }
+  (backward ? backward_traffic_ : forward_traffic_) += rank_.context().traffic() - before;
+}
+
+/// Makes what a pass computes with, and the residual, whose elements nobody has written yet.
+void Model::begin_forward(Pass& pass) {
+  pass.sublayers = strategy_->begin({.store = store_, .tokens = *layout_, .visits = visits_, .micro_batch = pass.of});
+  pass.x = layout_->residual(rank_, pass.kept(), options_.dtype, options_.config.hidden, "embedded tokens");
+  if (stage_.first() || stage_.last()) pass.vocabulary = vocabulary_of(pass.of);
+}
+
+/// Receives the residual from the stage before, or its gradient from the next.
+void Model::receive(Pass& pass, const ModelTask& task) {
+  if (task.gradient) {
+    begin_backward(pass);
+    boundaries_->receive(task, pass.d.view());
+    return;
+  }
+  begin_forward(pass);
+  if (stage_.last()) pass.vocabulary->begin(*layout_, pass.kept());
+  boundaries_->receive(task, pass.x.view());
+}
+
+/// Sends the residual to the next stage, or its gradient to the one before.
+void Model::send(Pass& pass, const ModelTask& task) {
+  boundaries_->send(task, std::move(task.gradient ? pass.d : pass.x));
+  if (task.gradient) end_backward(pass);
+}
+
+void Model::embed(Pass& pass) {
+  rank_.enter_stage(PassPart::embedding, false, [] { return std::string("embedding, forward"); });
+  begin_forward(pass);
+  const Tensor x = pass.x->merged(0);
+  pass.vocabulary->embed(x, *layout_, pass.own.ids, pass.kept());
+  rows_given_.note(pass.of, stage_, pass.vocabulary->rows_given());
+  add_positions(x);
+  drop_embedding(pass, x);
+  rank_.look(Watched::result, pass.x.view());
+}
+
+BlockPass Model::block_pass(const Pass& pass) const {
+  return {.sublayers = *pass.sublayers, .tokens = *layout_, .draws = pass.draws ? &*pass.draws : nullptr};
+}
+
+void Model::layers_forward(Pass& pass, const ModelTask& task) {
+  const BlockPass of = block_pass(pass);
+  for (std::size_t layer = task.first_layer; layer < task.first_layer + task.layers; ++layer) {
+    const TraceSpan span(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
+    BlockSaved nothing;
+    pass.x = block_.forward(of, layer, std::move(pass.x), vectors(layer), pass.keep ? Keep::backward : Keep::nothing,
+                            pass.keep ? pass.blocks[layer] : nothing);
+  }
+}
+
+/// Computes this rank's part of the sum of losses; the sum of all ranks' parts is the whole.
+void Model::head(Pass& pass) {
+  rank_.enter_stage(PassPart::head, false, [] { return std::string("head, forward"); });
+  rank_.look(Watched::input, pass.x.view());
+  OwnedTensor lse =
+      rank_.tensor(pass.kept(), kernels::summed_in(options_.dtype), {layout_->held_rows()}, "log-sum-exp of the head");
+  pass.loss = pass.vocabulary->head(final_norm(pass.x).view(), lse, *layout_, pass.own.labels,
+                                    pass.logits ? &pass.logits : nullptr, pass.keep ? std::optional(pass.weight) : std::nullopt);
+  rank_.look(Watched::head_statistics, lse.view());
+  if (pass.keep) {
+    pass.lse = std::move(lse);
+  } else {
+    pass.sublayers->end();
+    pass.x.reset();
+  }
+}
+
+/// Begins a backward pass, and makes the gradient of the residual, whose elements nobody has written yet.
+void Model::begin_backward(Pass& pass) {
+  ComputeStream& compute = rank_.compute();
+  if (pass.of.first()) {
+    compute.fill_zero(store_.gradients(replicated_pack()));
+    if (options_.config.projection_vectors() > 0) compute.fill_zero(store_.gradients(bias_pack_number(store_)));
+  }
+  pass.sublayers->on_gradients([this](std::size_t pack) { sums_.post(pack, Purpose::gradients); });
+  pass.sublayers->begin_backward();
+  pass.d = layout_->residual(rank_, Category::workspace, kernels::summed_in(options_.dtype), options_.config.hidden,
+                             "gradient of the residual");
+}
+
+/// Ends the backward pass, but for that of the last micro-batch, which reduce() ends, while its own sums are on their way.
+void Model::end_backward(Pass& pass) {
+  if (pass.vocabulary) pass.vocabulary->end();
+  if (!pass.of.last()) pass.sublayers->end();
+}
+
+void Model::head_backward(Pass& pass) {
+  ComputeStream& compute = rank_.compute();
+  rank_.enter_stage(PassPart::head, true, [] { return std::string("head, backward"); });
+  begin_backward(pass);
+  {
+    const OwnedTensor dx = pass.vocabulary->head_backward(final_norm(pass.x).view(), pass.lse, *layout_, pass.weight);
+    norm_backward(compute, options_.config, pass.d->merged(0), dx, pass.x->merged(0), final_norm_weights(),
+                  kernels::Write::replace);
+  }
+  rank_.look(Watched::input_gradient, pass.d.view());
+  if (pass.of.last() && !options_.config.tied_embeddings) sums_.post(head_pack(), Purpose::head);
+  pass.x.reset();
+  pass.lse.reset();
+}
+
+void Model::layers_backward(Pass& pass, const ModelTask& task) {
+  const BlockPass of = block_pass(pass);
+  for (std::size_t layer = task.first_layer + task.layers; layer-- > task.first_layer;) {
+    const TraceSpan span(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
+    block_.backward(of, layer, pass.d, vectors(layer), pass.blocks[layer]);
+  }
+}
+
+void Model::embed_backward(Pass& pass) {
+  rank_.enter_stage(PassPart::embedding, true, [] { return std::string("embedding, backward"); });
+  drop_embedding(pass, pass.d->merged(0));
+  pass.vocabulary->embed_backward(pass.d->merged(0));
+  if (pass.of.last() && !shares_embedding()) sums_.post(embedding_pack(), Purpose::embedding);
+  if (options_.config.learned_positions) {
+    const Tensor gradient = replicated(ParameterRole::positions, 0).second;
+    rank_.compute().scatter_add_rows(gradient, pass.d->merged(0), positions_of_rows_);
+  }
+  end_backward(pass);
+}
+
+void Model::reduce(Pass& last) {
+  const TrafficCounters before = rank_.context().traffic();
+  if (boundaries_) boundaries_->finish();
+  sum_replicated_gradients();
+  last.sublayers->end();
+  if (shares_embedding()) sum_shared_embedding();
+  for (std::size_t pack = 0; pack < replicated_pack(); ++pack) {
+    if (!sums_.posted(pack)) sums_.post(pack, Purpose::gradients);
+  }
+  sums_.finish();
+  count_backward(before);
+  rank_.enter_stage(PassPart::update, true, [] { return std::string("update"); });
+}
+
+}  // namespace tsprun::detail
