@@ -7,8 +7,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <fstream>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tsprun::detail::test {
@@ -37,6 +40,15 @@ inline Answer answer_of(const std::string& command, std::vector<std::string> wor
   std::ifstream stream(file);
   answer.report = nlohmann::json::parse(stream, nullptr, false);
   return answer;
+}
+
+/// Returns the row of a table in a report whose fields are these. Throws std::runtime_error if there is none.
+inline const nlohmann::json& row(const nlohmann::json& rows, const std::vector<std::pair<std::string, nlohmann::json>>& fields) {
+  const auto at = std::find_if(rows.begin(), rows.end(), [&](const nlohmann::json& each) {
+    return std::all_of(fields.begin(), fields.end(), [&](const auto& field) { return each.at(field.first) == field.second; });
+  });
+  if (at == rows.end()) throw std::runtime_error("no such row");
+  return *at;
 }
 
 }  // namespace tsprun::detail::test

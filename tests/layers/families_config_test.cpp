@@ -1,0 +1,257 @@
+// Configurations of families besides Llama's: their published files, and what is refused by name.
+#include "layers/parameters/parameters.h"
+#include "tests/layers/config_support.h"
+#include "tests/layers/temporary_folder.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tsprun::detail::families_config_test {
+namespace {
+
+using nlohmann::json;
+using test::expect_read_back;
+using test::parse;
+
+/// Qwen2.5 0.5B's config.json as the hub has it.
+json qwen2() {
+  return json::parse(R"({
+    "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151643,
+    "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02, "intermediate_size": 4864,
+    "max_position_embeddings": 32768, "max_window_layers": 24, "model_type": "qwen2", "num_attention_heads": 14,
+    "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+    "sliding_window": 32768, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.40.1",
+    "use_cache": true, "use_mrope": false, "use_sliding_window": false, "vocab_size": 151936})");
+}
+
+std::size_t elements_of(const ModelConfig& config) {
+  std::size_t elements = 0;
+  for (const Parameter& parameter : model_parameters(config)) elements += parameter.elements();
+  return elements;
+}
+
+TEST(Qwen2Config, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(qwen2());
+  EXPECT_TRUE(loaded.warnings.empty());
+  EXPECT_EQ(loaded.config.layer(0).biases, (Biases{.query = true, .key = true, .value = true}));
+  EXPECT_EQ(elements_of(loaded.config), 494'032'768U);  // as Hugging Face counts them
+  EXPECT_EQ(loaded.config.projection_vectors(), 24U * (896 + 2 * 128));
+  json object = qwen2();
+  object.erase("use_sliding_window");  // false by default
+  EXPECT_TRUE(parse(object).config.same_model(loaded.config));
+  object["use_sliding_window"] = true;
+  EXPECT_REFUSED(parse(object), "\"use_sliding_window\"", "expected false");
+  object = qwen2();
+  object["use_mrope"] = true;
+  EXPECT_REFUSED(parse(object), "\"use_mrope\"");
+  object = qwen2();
+  object.erase("num_key_value_heads");
+  EXPECT_REFUSED(parse(object), "\"num_key_value_heads\"", "divisor of num_attention_heads 14", "found 32");
+  object["num_key_value_heads"] = nullptr;
+  EXPECT_EQ(parse(object).config.kv_heads, 14U);
+}
+
+/// Qwen3 0.6B's config.json as the hub has it.
+json qwen3() {
+  return json::parse(R"({
+    "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 151643,
+    "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024, "initializer_range": 0.02,
+    "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3",
+    "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+    "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true,
+    "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false,
+    "vocab_size": 151936})");
+}
+
+TEST(Qwen3Config, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(qwen3());
+  EXPECT_TRUE(loaded.warnings.empty());
+  EXPECT_TRUE(loaded.config.layer(0).query_key_norm);
+  EXPECT_EQ(loaded.config.layer(0).biases, Biases{});
+  EXPECT_EQ(elements_of(loaded.config), 596'049'920U);  // as Hugging Face counts them
+  json object = qwen3();
+  object.erase("head_dim");
+  EXPECT_EQ(parse(object).config.head_dim, 128U);
+  object["attention_bias"] = true;
+  EXPECT_REFUSED(parse(object), "\"attention_bias\"", "expected false");
+}
+
+/// Mistral 7B v0.3's config.json as the hub has it.
+json mistral() {
+  return json::parse(R"({
+    "architectures": ["MistralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+    "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+    "max_position_embeddings": 32768, "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "sliding_window": null,
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.42.0.dev0", "use_cache": true,
+    "vocab_size": 32768})");
+}
+
+TEST(MistralConfig, IsReadAsHuggingFaceWritesItUnlessThereIsAWindow) {
+  const LoadedConfig loaded = parse(mistral());
+  EXPECT_TRUE(loaded.warnings.empty());
+  EXPECT_EQ(elements_of(loaded.config), 7'248'023'552U);  // as Hugging Face counts them
+  json object = mistral();
+  object["sliding_window"] = 4096;  // as version 0.1 has it
+  EXPECT_REFUSED(parse(object), "\"sliding_window\": expected null (no window is supported), found 4096");
+  object["use_sliding_window"] = false;  // means nothing here
+  EXPECT_REFUSED(parse(object), "\"sliding_window\": expected null");
+  object.erase("sliding_window");
+  EXPECT_REFUSED(parse(object), "\"sliding_window\" is missing; expected null");
+  object = mistral();
+  object.erase("num_key_value_heads");
+  EXPECT_EQ(parse(object).config.kv_heads, 8U);
+}
+
+/// SmolLM3 3B's config.json as the hub has it, but for the lists, which are 36 long there.
+json smollm3() {
+  json object = json::parse(R"({
+    "architectures": ["SmolLM3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
+    "eos_token_id": 128012, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+    "intermediate_size": 11008, "max_position_embeddings": 65536, "max_window_layers": 28, "mlp_bias": false,
+    "model_type": "smollm3", "no_rope_layer_interval": 4, "num_attention_heads": 16, "num_hidden_layers": 36,
+    "num_key_value_heads": 4, "pad_token_id": 128004, "pretraining_tp": 2, "rms_norm_eps": 1e-06, "rope_scaling": null,
+    "rope_theta": 5000000.0, "sliding_window": null, "torch_dtype": "bfloat16", "transformers_version": "4.54.0.dev0",
+    "use_cache": false, "use_sliding_window": false, "vocab_size": 128256})");
+  for (int layer = 0; layer < 36; ++layer) {
+    object["layer_types"].push_back("full_attention");
+    object["no_rope_layers"].push_back(layer % 4 == 3 ? 0 : 1);
+  }
+  return object;
+}
+
+/// The layers that rotate, from the first: "1110" for four.
+std::string rotating(const ModelConfig& config) {
+  std::string layers;
+  for (std::size_t layer = 0; layer < config.layers; ++layer) layers += config.layer(layer).rotary_positions ? '1' : '0';
+  return layers;
+}
+
+TEST(SmolLM3Config, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(smollm3());
+  EXPECT_TRUE(loaded.warnings.empty());
+  EXPECT_EQ(elements_of(loaded.config), 3'075'098'624U);  // as Hugging Face counts them
+  EXPECT_TRUE(loaded.config.tied_embeddings);
+  EXPECT_EQ(rotating(loaded.config).substr(0, 9), "111011101");
+  json object = smollm3();
+  object.erase("no_rope_layers");
+  EXPECT_TRUE(parse(object).config.same_model(loaded.config));
+  object.erase("no_rope_layer_interval");
+  EXPECT_TRUE(parse(object).config.same_model(loaded.config));
+  object["no_rope_layer_interval"] = 2;
+  object["num_hidden_layers"] = 5;
+  EXPECT_EQ(rotating(parse(object).config), "10101");
+  object["no_rope_layers"] = {0, 1, 1, 0, 1, 0};  // it may be longer
+  EXPECT_EQ(rotating(parse(object).config), "01101");
+  object.erase("rope_theta");
+  EXPECT_EQ(parse(object).config.rope_theta, 2e6);
+}
+
+TEST(SmolLM3Config, RefusesWhatChangesTheComputationByName) {
+  json object = smollm3();
+  object["no_rope_layers"][2] = 2;
+  EXPECT_REFUSED(parse(object), "\"no_rope_layers[2]\": expected 1 (rotary positions) or 0 (none)", "found 2");
+  object["no_rope_layers"] = {1, 1, 1};
+  EXPECT_REFUSED(parse(object), "\"no_rope_layers\"", "36");
+  const std::vector<std::pair<std::string, json>> bad = {{"no_rope_layers", 4},        {"no_rope_layer_interval", 0},
+                                                         {"attention_bias", true},     {"mlp_bias", true},
+                                                         {"use_sliding_window", true}, {"attention_dropout", 0.1}};
+  for (const auto& [field, value] : bad) {
+    object = smollm3();
+    object[field] = value;
+    EXPECT_REFUSED(parse(object), '"' + field);
+  }
+}
+
+/// GPT-2's config.json as the hub has it.
+json gpt2() {
+  return json::parse(R"({
+    "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
+    "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2",
+    "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
+    "summary_activation": null, "summary_first_dropout": 0.1, "summary_proj_to_labels": true, "summary_type": "cls_index",
+    "summary_use_proj": true, "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}},
+    "vocab_size": 50257})");
+}
+
+TEST(Gpt2Config, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(gpt2());
+  EXPECT_TRUE(loaded.warnings.empty());
+  const ModelConfig& c = loaded.config;
+  EXPECT_EQ(c.type, &model_type("gpt2"));
+  EXPECT_EQ((std::vector<std::size_t>{c.hidden, c.layers, c.query_heads, c.kv_heads, c.head_dim, c.intermediate, c.vocabulary,
+                                      c.max_positions}),
+            (std::vector<std::size_t>{768, 12, 12, 12, 64, 3072, 50257, 1024}));
+  EXPECT_EQ(c.norm_epsilon, 1e-5);
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_EQ(c.residual_dropout, 0.1);
+  EXPECT_EQ(c.embedding_dropout, 0.1);
+  EXPECT_EQ(c.attention_dropout, 0.1);
+  json other = gpt2();
+  other["n_inner"] = 100;
+  other["tie_word_embeddings"] = false;
+  other["resid_pdrop"] = 0;
+  EXPECT_EQ(parse(other).config.intermediate, 100U);
+  EXPECT_FALSE(parse(other).config.tied_embeddings);
+  EXPECT_EQ(parse(other).config.residual_dropout, 0);
+  EXPECT_EQ(c.mlp, Mlp::gelu_tanh);
+  other["activation_function"] = "gelu";
+  EXPECT_EQ(parse(other).config.mlp, Mlp::gelu);
+}
+
+TEST(Gpt2Config, HasTheParametersOfThePublishedModel) {
+  std::size_t elements = 0;
+  std::map<std::string, std::vector<std::size_t>> shapes;
+  const ModelConfig config = parse(gpt2()).config;
+  for (const Parameter& parameter : model_parameters(config)) {
+    elements += parameter.elements();
+    shapes[parameter.name] = parameter.shape;
+  }
+  EXPECT_EQ(elements, 124'439'808U);  // as Hugging Face counts them
+  EXPECT_EQ(shapes.at("h.11.attn.c_attn.weight"), (std::vector<std::size_t>{768, 2304}));
+  EXPECT_EQ(shapes.at("h.0.mlp.c_proj.weight"), (std::vector<std::size_t>{3072, 768}));
+  EXPECT_EQ(shapes.at("h.0.mlp.c_fc.bias"), (std::vector<std::size_t>{3072}));
+  EXPECT_EQ(shapes.at("wpe.weight"), (std::vector<std::size_t>{1024, 768}));
+  std::size_t replicated = 0;
+  std::size_t projections = 0;
+  for (const Parameter& parameter : model_parameters(config)) {
+    const bool of_projection = parameter.role == ParameterRole::query_key_value_bias || parameter.role == ParameterRole::up_bias;
+    projections += of_projection ? parameter.elements() : 0;
+    replicated += !parameter.is_matrix() || parameter.role == ParameterRole::positions ? parameter.elements() : 0;
+  }
+  EXPECT_EQ(config.replicated_parameters(), replicated);
+  EXPECT_EQ(config.projection_vectors(), projections);
+}
+
+TEST(Gpt2Config, RefusesWhatChangesTheComputationByName) {
+  const std::vector<std::pair<std::string, json>> bad = {{"activation_function", "relu"},
+                                                         {"scale_attn_weights", false},
+                                                         {"scale_attn_by_inverse_layer_idx", true},
+                                                         {"add_cross_attention", true},
+                                                         {"n_head", 7},
+                                                         {"resid_pdrop", 1.0},
+                                                         {"embd_pdrop", -0.1},
+                                                         {"attn_pdrop", "none"},
+                                                         {"n_embd", 0},
+                                                         {"layer_norm_epsilon", 0},
+                                                         {"architectures", {"GPT2ForSequenceClassification"}}};
+  for (const auto& [field, value] : bad) {
+    json object = gpt2();
+    object[field] = value;
+    EXPECT_REFUSED(parse(object), '"' + field);
+  }
+}
+
+TEST(HuggingFaceJson, OfFamiliesIsReadBackAsTheSameModelWithoutWarnings) {
+  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), gpt2()}) expect_read_back(parse(object).config);
+  ModelConfig exact = parse(gpt2()).config;
+  exact.mlp = Mlp::gelu;
+  expect_read_back(exact);
+}
+
+}  // namespace
+}  // namespace tsprun::detail::families_config_test
