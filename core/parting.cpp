@@ -39,7 +39,7 @@ void ContextParts::part(bool completes) {
     }
   }
   board.page(world_rank()).left.store(1);
-  wake_if_last();
+  if (!left) wake_if_last();  // else it has, and each of N ranks would wake all
   if (const auto written = std::move(trace)) written->write();
   if (courier && (left || board.aborted())) courier->part();
   if (failure) std::rethrow_exception(failure);

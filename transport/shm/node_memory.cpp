@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <limits>
 #include <random>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -232,9 +233,11 @@ std::byte* NodeMemory::lane(int receiver, int sender, Stream stream) const {
   return base_ + layout_.lanes_offset() + (pair * kQueues + static_cast<std::size_t>(stream)) * kLaneSize;
 }
 
-bool NodeMemory::has_lane(int receiver, int sender, Stream stream) const {
+std::size_t NodeMemory::unused_lanes(int receiver, int sender, Stream stream) const {
   const off_t at = lane(receiver, sender, stream) - base_;
-  return ::lseek(descriptor_.get(), at, SEEK_DATA) == at;
+  const off_t data = ::lseek(descriptor_.get(), at, SEEK_DATA);
+  if (data < 0) return std::numeric_limits<std::size_t>::max();  // nothing behind it was
+  return (static_cast<std::size_t>(data - at) + kLaneSize - 1) / kLaneSize;
 }
 
 std::span<std::byte> NodeMemory::heap(int local_rank) const {

@@ -98,8 +98,9 @@ class NodeMemory {
   std::vector<int> inherited() const;
   /// Returns the memory (lane.h) of the lane from `sender` to `receiver`; both are local ranks.
   std::byte* lane(int receiver, int sender, Stream stream) const;
-  /// Returns true if that lane was ever used. (To look at one that wasn't would give it memory.)
-  bool has_lane(int receiver, int sender, Stream stream) const;
+  /// Returns how many lanes from this one on, in the order in which the receiver's lie, were never used; 0: this one was. May
+  /// count lanes behind the receiver's. (To look at a lane that wasn't used would give it memory.)
+  std::size_t unused_lanes(int receiver, int sender, Stream stream) const;
   /// Returns the whole address space reserved for a rank's heap.
   std::span<std::byte> heap(int local_rank) const;
 

@@ -320,8 +320,12 @@ Found ShmTransport::found(LaneId lane) const {
 }
 
 std::optional<Found> ShmTransport::unreceived(LaneId lane) const {
-  if (!memory_->has_lane(local_rank_, lane.peer, lane.stream)) return std::nullopt;
-  const ShmReceive* in = incoming_[index(lane)].get();
+  const std::size_t number = index(lane);
+  // One system call for a stretch of lanes: for each of a thousand peers' lanes one would take seconds.
+  if (number < unused_.first || number - unused_.first >= unused_.count)
+    unused_ = {.first = number, .count = memory_->unused_lanes(local_rank_, lane.peer, lane.stream)};
+  if (unused_.count > 0) return std::nullopt;
+  const ShmReceive* in = incoming_[number].get();
   const Ticket next = in != nullptr ? in->last + 1 : 1;
   const auto* memory = reinterpret_cast<const LaneMemory*>(memory_->lane(local_rank_, lane.peer, lane.stream));
   const Slot& slot = memory->places[next % kSlots].slot;

@@ -65,6 +65,12 @@ class ShmTransport final : public Endpoint {
   std::vector<std::unique_ptr<ShmSend>> outgoing_;  // by peer and stream, made on first use
   std::vector<std::unique_ptr<ShmReceive>> incoming_;
   TrafficCounters counters_;
+  /// Lanes to this rank that weren't used when unreceived() last asked.
+  struct UnusedLanes {
+    std::size_t first = 0;
+    std::size_t count = 0;
+  };
+  mutable UnusedLanes unused_;
 };
 
 }  // namespace tsprun::detail::shm
