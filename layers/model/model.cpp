@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 namespace tsprun::detail {
 
@@ -23,7 +25,9 @@ Model::Model(Rank& rank, Mesh& mesh, const ModelOptions& options)
              options.training),
       block_(rank, *strategy_, options.config, options.dtype, options.recompute),
       sums_(rank, mesh.group(summed_over(mesh.layout(), PackKind::attention).data), store_) {
-  if (stage_.count > 1) boundaries_.emplace(rank, stages());
+  if (stage_.count == 1) return;
+  boundaries_.emplace(rank, stages());
+  stage_sums_.emplace(rank, stages(), options.config, mesh.layout());
 }
 
 // --- parameters --------------------------------------------------------------------------------------------------------------
@@ -78,7 +82,9 @@ NormWeights Model::final_norm_weights() const { return norm(ParameterRole::final
 
 double Model::gradient_norm(bool* wish) {
   const TraceSpan span(rank_.trace(), "gradient norm");
-  std::array<double, 2> sums = {sums_.sum_of_squares(), wish != nullptr && *wish ? 1.0 : 0.0};
+  const std::vector<double> squares = sums_.squares();
+  const double mine = stage_sums_ ? stage_sums_->sum(squares) : std::accumulate(squares.begin(), squares.end(), 0.0);
+  std::array<double, 2> sums = {mine, wish != nullptr && *wish ? 1.0 : 0.0};
   sum_over_world(sums);
   if (wish != nullptr) *wish = sums[1] > 0;
   return std::sqrt(sums[0]);

@@ -13,6 +13,7 @@
 #include "layers/schedules/boundaries.h"
 #include "layers/schedules/gradient_sums.h"
 #include "layers/schedules/micro_batch.h"
+#include "layers/schedules/stage_sums.h"
 #include "layers/schedules/strategies.h"
 #include "layers/schedules/tasks.h"
 #include "layers/schedules/vocabulary.h"
@@ -233,6 +234,7 @@ class Model {
   Block block_;
   GradientSums sums_;
   std::optional<Boundaries> boundaries_;  // of a pipeline
+  std::optional<StageSums> stage_sums_;   // likewise
   std::unique_ptr<TokenLayout> layout_;
   HeadPlan head_plan_ = {};                       // of layout_'s tokens
   std::vector<std::uint32_t> positions_of_rows_;  // positions of this rank's residual rows; empty unless positions are learned

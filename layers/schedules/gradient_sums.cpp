@@ -46,13 +46,13 @@ void GradientSums::gather_weights(std::size_t pack) {
                                            cut.counts(data_.size()), {.stream = Stream::gradients, .purpose = Purpose::weights}));
 }
 
-double GradientSums::sum_of_squares() {
-  if (store_.shares_states()) return sum_of_shared_squares();
-  double sum = 0;
+std::vector<double> GradientSums::squares() {
+  if (store_.shares_states()) return shared_squares();
+  std::vector<double> sums;
   for (const ParameterPart& part : store_.parts()) {
-    if (part.plan.counted) sum += rank_.compute().sum_of_squares(part.gradient);
+    if (part.plan.counted && part.gradient.elements() > 0) sums.push_back(rank_.compute().sum_of_squares(part.gradient));
   }
-  return sum;
+  return sums;
 }
 
 }  // namespace tsprun::detail

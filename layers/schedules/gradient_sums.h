@@ -27,16 +27,16 @@ class GradientSums {
   bool posted(std::size_t pack) const { return pack < posted_.size() && posted_[pack]; }
   /// Waits for all sums and makes the object ready for the next pass.
   void finish();
-  /// Returns the sum of squares of all gradients that the data ranks count, on the first of them; elsewhere 0. The bits are those
-  /// of a sum over whole parts, one after another (ComputeStream::sum_of_squares()), however the parts are cut. Call it after
-  /// finish(). Collective over the data ranks.
-  double sum_of_squares();
+  /// Returns the sums of squares of the gradients of each part with elements that this rank counts, in their order; where data ranks share
+  /// them, on the first, and elsewhere zeros. The bits are those of ComputeStream::sum_of_squares() of whole parts, however the
+  /// parts are cut. Call it after finish(). Collective over the data ranks.
+  std::vector<double> squares();
   /// Begins to bring a pack's weights, each updated by the rank that has its states, to all ranks. Does nothing unless states are
   /// shared. Wait with finish().
   void gather_weights(std::size_t pack);
 
  private:
-  double sum_of_shared_squares();
+  std::vector<double> shared_squares();
 
   Rank& rank_;
   Communicator& data_;

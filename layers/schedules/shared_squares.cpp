@@ -49,7 +49,7 @@ std::vector<SquaresPiece> pieces_of(const ParameterStore& store, int sharer) {
     for (const ElementRange& held : states_held(store.plan(pack), sharer)) {
       const ParameterPart& of = store.parts()[part++];
       const std::size_t all = of.gradient.elements();
-      if (of.plan.counted) pieces.push_back({of.gradient.reshaped({all}), held.first, held.end(), all});
+      if (of.plan.counted && all > 0) pieces.push_back({of.gradient.reshaped({all}), held.first, held.end(), all});
     }
   }
   return pieces;
@@ -62,7 +62,7 @@ std::size_t doubles_in(const Lanes& lanes) { return lanes.size() * std::tuple_si
 
 }  // namespace
 
-double GradientSums::sum_of_shared_squares() {
+std::vector<double> GradientSums::shared_squares() {
   ComputeStream& compute = rank_.compute();
   const int ranks = data_.size();
   const auto me = static_cast<std::size_t>(data_.rank());
@@ -121,16 +121,14 @@ double GradientSums::sum_of_shared_squares() {
   }
   std::vector<double> all(next.back());
   rank_.wait(data_.post_all_gather_v(ConstBuffer(std::span<const double>(sums)), Buffer(std::span(all)), counts, kOptions));
-  if (me > 0) return 0;
-  double sum = 0;
+  std::vector<double> of_parts(mine.size());
+  if (me > 0) return of_parts;
   for (std::size_t i = 0; i < mine.size(); ++i) {
-    double of_part = 0;
     for (std::size_t rank = 0; rank < pieces.size(); ++rank) {
-      for (std::size_t block = 0; block < pieces[rank][i].ended(); ++block) of_part += all[next[rank]++];
+      for (std::size_t block = 0; block < pieces[rank][i].ended(); ++block) of_parts[i] += all[next[rank]++];
     }
-    sum += of_part;
   }
-  return sum;
+  return of_parts;
 }
 
 }  // namespace tsprun::detail
