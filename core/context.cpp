@@ -179,7 +179,10 @@ int Context::rank() const { return parts_->engine.world_rank(); }
 int Context::size() const { return parts_->engine.world_size(); }
 int Context::local_rank() const { return parts_->local_rank; }
 int Context::local_size() const { return static_cast<int>(parts_->memory->layout().local_ranks); }
-void Context::begin_step(std::uint64_t step) { parts_->faults.at_step(step); }
+void Context::begin_step(std::uint64_t step) {
+  parts_->board.page(rank()).progress.step.store(step, relaxed);
+  parts_->faults.at_step(step);
+}
 Communicator& Context::world() { return *parts_->world; }
 void Context::tick() { parts_->engine.tick(); }
 void Context::fail(std::string_view text) { parts_->engine.break_down(Error(Cause::failed, std::string(text), rank())); }

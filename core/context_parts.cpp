@@ -71,6 +71,7 @@ ContextParts::ContextParts(std::optional<shm::NodeMemory> owned, shm::NodeMemory
   mail = engine.mail();
   if (!is_phantom()) check_choices();
   RankPage& page = board.page(world_rank());
+  heap.show(page.progress.memory, page.progress.memory_peak);
   page.life.store(static_cast<std::uint32_t>(Life::alive), std::memory_order_release);
 }
 

@@ -201,9 +201,19 @@ std::string life_now(const FlightBoard& board, int rank) {
   return life <= Life::alive && board.stopped(rank) ? "stopped" : std::string(name(life));
 }
 
+namespace {
+
+std::string mebibytes(std::uint64_t bytes) {
+  constexpr double kMebibyte = 1 << 20;
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kMebibyte);
+}
+
+}  // namespace
+
 std::string print_board(const FlightBoard& board, std::uint64_t now_ns, std::size_t columns) {
   using enum Align;
-  Table table({"rank", "pid", {"life", left}, {"last sign", left}, {"doing", left}});
+  Table table({"rank", "pid", {"life", left}, {"last sign", left}, "memory", "peak", {"doing", left}});
+  std::optional<ProgressRecord> last;  // the furthest behind of those that count steps
   for (int rank = 0; rank < board.ranks(); ++rank) {
     const RankPage& page = board.page(rank);
     std::string life = life_now(board, rank);
@@ -218,10 +228,20 @@ std::string print_board(const FlightBoard& board, std::uint64_t now_ns, std::siz
     if (const int peer = board.connecting_to(rank); peer >= 0) doing = fmt::format("connecting to rank {}", peer);
     else if (doing.empty()) doing = "outside an operation";
     const std::uint32_t pid = board.pid(rank);
+    const ProgressRecord progress = board.progress(rank);
+    if (progress.step > 0 && (!last || progress.step < last->step)) last = progress;
     table.row({std::to_string(rank), pid != 0 ? std::to_string(pid) : "-", life,
-               ago(page.last_sign_ns.load(std::memory_order_relaxed), now_ns), doing});
+               ago(page.last_sign_ns.load(std::memory_order_relaxed), now_ns), mebibytes(progress.memory),
+               mebibytes(progress.memory_peak), doing});
   }
-  std::string text = fmt::format("{}\n", fmt::join(table.lines(columns), "\n"));
+  std::string text;
+  if (last) {
+    text = fmt::format("step {}", last->step);
+    if (last->steps > 0) text += fmt::format(" of {}", last->steps);
+    if (last->loss) text += fmt::format(", loss {:.4f}", *last->loss);
+    text += '\n';
+  }
+  text += fmt::format("{}\n", fmt::join(table.lines(columns), "\n"));
   const Failure failure = board.failure();
   if (failure.cause != Cause::none) {
     const std::string failed = fmt::format("failed: {}", headline(failure));

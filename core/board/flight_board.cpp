@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 namespace tsprun::detail {
@@ -227,6 +228,24 @@ void FlightBoard::note_fault(int rank, const FaultRecord& record) const {
   line.fault.store(static_cast<std::uint32_t>(record.fault), relaxed);
   line.op.store(number_of_op(record.op), relaxed);
   to.fault_records.store(used + 1, std::memory_order_release);
+}
+
+void FlightBoard::note_loss(int rank, std::uint64_t step, std::uint64_t steps, double loss) const {
+  ProgressLine& line = page(rank).progress;
+  line.steps.store(steps, relaxed);
+  line.loss.store(std::bit_cast<std::uint64_t>(loss), relaxed);
+  line.loss_of.store(step, relaxed);
+}
+
+ProgressRecord FlightBoard::progress(int rank) const {
+  const ProgressLine& line = page(rank).progress;
+  ProgressRecord record{.step = line.step.load(relaxed),
+                        .steps = line.steps.load(relaxed),
+                        .loss = std::nullopt,
+                        .memory = line.memory.load(relaxed),
+                        .memory_peak = line.memory_peak.load(relaxed)};
+  if (line.loss_of.load(relaxed) != 0) record.loss = std::bit_cast<double>(line.loss.load(relaxed));
+  return record;
 }
 
 std::vector<LinkRecord> FlightBoard::link_records(int rank) const {

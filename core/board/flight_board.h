@@ -39,6 +39,8 @@
 //     │ links         │ how fast messages arrive, by the rank
 //     │               │ sender; the slowest senders
 //     ├───────────────┤
+//     │ progress      │ step, loss, memory           the rank
+//     ├───────────────┤
 //     │ first error   │ cause, culprit and its       the rank
 //     │               │ operation, text
 //     └───────────────┘
@@ -119,6 +121,17 @@ static_assert(sizeof(LinkLine) == 32);
 /// Number of senders for which a page has a LinkLine; of more senders, the slowest are kept.
 inline constexpr std::size_t kLinkLines = 16;
 
+/// How far the rank's program is, and what it holds. One cache line; written only by the rank itself.
+struct alignas(64) ProgressLine {
+  std::atomic<std::uint64_t> step;     ///< training step that it computes, from 1 (Context::begin_step()); 0: it has begun none
+  std::atomic<std::uint64_t> steps;    ///< in all; 0: not known
+  std::atomic<std::uint64_t> loss_of;  ///< step whose loss is the next word; 0: none
+  std::atomic<std::uint64_t> loss;     ///< a double's bits
+  std::atomic<std::uint64_t> memory;   ///< bytes in use on its heap
+  std::atomic<std::uint64_t> memory_peak;  ///< most of them so far
+};
+static_assert(sizeof(ProgressLine) == 64);
+
 /// Size of error texts on the board in bytes, terminator included.
 inline constexpr std::size_t kErrorText = 1024;
 /// Largest number of faults of a job.
@@ -187,6 +200,7 @@ struct RankPage {
   FaultLine fault_lines[kFaultLines];                   ///< the first strikes, in order of time
   FinishedLine finished[kFinishedLines];
   LinkLine links[kLinkLines];
+  ProgressLine progress;
   FailureLines error;  ///< the rank's first
 
   /// Counts a sign of life. Only the rank itself calls it; of two threads that count at once, one may not be heard.
@@ -219,6 +233,15 @@ struct LinkRecord {
   std::uint64_t bytes = 0;
   std::uint64_t pending_ns = 0;
   std::uint64_t fastest = 0;  ///< bytes per second that only a few messages exceeded
+};
+
+/// ProgressLine as plain data.
+struct ProgressRecord {
+  std::uint64_t step = 0;
+  std::uint64_t steps = 0;     ///< 0: not known
+  std::optional<double> loss;  ///< of the last step that has one
+  std::uint64_t memory = 0;
+  std::uint64_t memory_peak = 0;
 };
 
 /// Returns the failure that an exception describes; its rank may be -1.
@@ -303,6 +326,11 @@ class FlightBoard {
   std::vector<FaultRecord> fault_records(int rank) const;
   /// Returns how often fault `number` struck, over all ranks.
   std::uint64_t fault_count(std::size_t number) const;
+
+  /// Notes the loss of a training step, and how many steps there are in all. To be called by the rank itself.
+  void note_loss(int rank, std::uint64_t step, std::uint64_t steps, double loss) const;
+  /// Returns how far the rank's program is.
+  ProgressRecord progress(int rank) const;
 
   /// Returns the speeds of messages to this rank, ordered by sender.
   std::vector<LinkRecord> link_records(int rank) const;

@@ -132,6 +132,13 @@ void Heap::count(Category category, std::size_t bytes) {
   use_.total += bytes;
   peaks_[category] = std::max(peaks_[category], use_[category]);
   peaks_.total = std::max(peaks_.total, use_.total);
+  show_use();
+}
+
+void Heap::show_use() const {
+  if (shown_[0] == nullptr) return;
+  shown_[0]->store(use_.total, std::memory_order_relaxed);
+  shown_[1]->store(peaks_.total, std::memory_order_relaxed);
 }
 
 /// Returns the bytes in use for an error: " (parameters 4096, activations 1024)"; empty if none are in use.
@@ -148,6 +155,7 @@ void Heap::free(std::span<std::byte> bytes, Category category) {
   if (recorder_ != nullptr) recorder_->give(bytes);
   use_[category] -= bytes.size();
   use_.total -= bytes.size();
+  show_use();
   const std::size_t length = round_up(bytes.size(), kLine);
   give_to_free(static_cast<std::size_t>(bytes.data() - reservation_.data()), length);
 }

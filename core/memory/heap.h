@@ -17,6 +17,8 @@
 #include "tsprun/memory.h"
 #include "tsprun/types.h"
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -58,6 +60,8 @@ class Heap {
 
   /// Tells a recorder of each block that is given back from now on; null: none. Borrowed.
   void record(Recorder* recorder) { recorder_ = recorder; }
+  /// Keeps two counters at the bytes in use and at their peak from now on, for readers in other processes. Borrowed.
+  void show(std::atomic<std::uint64_t>& use, std::atomic<std::uint64_t>& peak) { shown_ = {&use, &peak}; }
   /// Makes the next allocation of more than 0 bytes throw Error(out_of_memory) with this reason. For fault injection.
   void fail_next(std::string reason) { fail_next_ = std::move(reason); }
 
@@ -82,6 +86,7 @@ class Heap {
   void make_usable(std::size_t begin, std::size_t end);
   void release_pages(std::size_t pages);
   void count(Category category, std::size_t bytes);
+  void show_use() const;
   std::string breakdown() const;
 
   std::span<std::byte> reservation_;
@@ -94,6 +99,7 @@ class Heap {
   PageRuns resident_;                        // under a budget: the pages that are committed
   CategoryBytes use_;
   CategoryBytes peaks_;
+  std::array<std::atomic<std::uint64_t>*, 2> shown_ = {};  // use and peak; null: nobody reads them
   Recorder* recorder_ = nullptr;
   std::string fail_next_;  // empty: nothing shall fail
 };

@@ -96,7 +96,8 @@ class Context {
   /// Ends the job for a reason of the program's own: this call and all other ranks, out of whatever they wait in, throw an
   /// Error(failed) that names this rank and has this text. If the job has failed already, throws that failure.
   [[noreturn]] void fail(std::string_view text);
-  /// Tells fault injection that training step `step` (from 1) begins: faults that are due at this step strike now.
+  /// Announces that training step `step` (from 1) begins: `tsprun status` shows it, and faults that are due at this step strike
+  /// now.
   void begin_step(std::uint64_t step);
 
   /// Allocates a block of the rank's heap, from which payloads move between ranks with one copy; 0 bytes give an empty block. The

@@ -92,6 +92,7 @@ ordered_json board_json(const FlightBoard& board, std::uint64_t now_ns) {
   for (int rank = 0; rank < board.ranks(); ++rank) {
     const RankPage& page = board.page(rank);
     const std::uint64_t last_sign = page.last_sign_ns.load(std::memory_order_relaxed);
+    const ProgressRecord progress = board.progress(rank);
     ordered_json activities = ordered_json::array();
     for (int stream = 0; stream < kQueues; ++stream) {
       const std::optional<Activity> activity = board.activity(rank, static_cast<Stream>(stream));
@@ -110,6 +111,11 @@ ordered_json board_json(const FlightBoard& board, std::uint64_t now_ns) {
          // A sign may have come since `now_ns`.
          {"seconds_since_sign", last_sign == 0 ? ordered_json(nullptr)
                                                : ordered_json(static_cast<double>(now_ns - std::min(now_ns, last_sign)) * 1e-9)},
+         {"step", progress.step > 0 ? ordered_json(progress.step) : ordered_json(nullptr)},
+         {"steps", progress.steps > 0 ? ordered_json(progress.steps) : ordered_json(nullptr)},
+         {"loss", progress.loss ? ordered_json(*progress.loss) : ordered_json(nullptr)},
+         {"memory_bytes", progress.memory},
+         {"memory_peak_bytes", progress.memory_peak},
          {"activities", std::move(activities)}});
   }
   return ranks;
