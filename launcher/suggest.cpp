@@ -15,9 +15,9 @@ namespace {
 /// Names what there is for options with which others say how many sequences are computed at once.
 constexpr std::string_view kMicroBatches = "--micro-batches M, the parts of each data rank's share of --batch B";
 /// Names what there is for options with which others choose how the learning rate falls.
-constexpr std::string_view kConstantRate = "--lr RATE and --warmup N, after which the rate is constant";
+constexpr std::string_view kRates = "--lr-schedule constant, linear, cosine or wsd";
 /// Names what there is for options with which others evaluate during training.
-constexpr std::string_view kEvaluation = "--save-every K; `tsprun eval --model DIR/step-N` evaluates a checkpoint";
+constexpr std::string_view kEvaluation = "--eval-every K beside --eval-data FILE";
 
 // {another program's spelling, what is written here}
 constexpr auto kElsewhere = std::to_array<std::pair<std::string_view, std::string_view>>({
@@ -75,17 +75,21 @@ constexpr auto kElsewhere = std::to_array<std::pair<std::string_view, std::strin
     {"grad-accum", kMicroBatches},
     {"grad-accumulation-steps", kMicroBatches},
     {"gradient-accumulation-steps", kMicroBatches},
-    {"lr-scheduler", kConstantRate},
-    {"lr-scheduler-type", kConstantRate},
-    {"lr-decay-style", kConstantRate},
+    {"lr-scheduler", kRates},
+    {"lr-scheduler-type", kRates},
+    {"lr-decay-style", kRates},
+    {"lr-warmup-steps", "--warmup N"},
     {"warmup-steps", "--warmup N"},
     {"lr-warmup-iters", "--warmup N"},
-    {"epochs", "--steps N, where a step reads --batch times --seq tokens"},
-    {"num-epochs", "--steps N, where a step reads --batch times --seq tokens"},
-    {"num-train-epochs", "--steps N, where a step reads --batch times --seq tokens"},
-    {"eval-every", kEvaluation},
+    {"lr-decay-iters", "--decay-steps N"},
+    {"lr-wsd-decay-iters", "--decay-steps N"},
+    {"min-learning-rate", "--min-lr RATE"},
+    {"num-epochs", "--epochs E"},
+    {"num-train-epochs", "--epochs E"},
     {"eval-interval", kEvaluation},
     {"eval-steps", kEvaluation},
+    {"valid-data-path", "--eval-data FILE"},
+    {"validation-file", "--eval-data FILE"},
     {"save-interval", "--save-every K"},
     {"save-steps", "--save-every K"},
     {"log-interval", "--log-every N"},

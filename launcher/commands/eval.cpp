@@ -4,12 +4,12 @@
 #include "launcher/model/model_options.h"
 #include "launcher/model/model_rank.h"
 #include "launcher/model/output_file.h"
+#include "launcher/model/window_batch.h"
 #include "layers/io/data.h"
 #include "layers/parameters/not_finite.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -18,36 +18,6 @@
 namespace tsprun::detail::launcher {
 
 namespace {
-
-/// Windows that are evaluated together; all have the same length.
-class WindowBatch {
- public:
-  WindowBatch(const TokenStream& stream, std::size_t sequence, std::uint64_t first, std::size_t count)
-      : length_(window(stream.size(), sequence, first).length), batch_(count) {
-    std::vector<Token> tokens(length_ + 1);
-    for (std::uint64_t w = first; w < first + count; ++w) {
-      stream.read(window(stream.size(), sequence, w).first, tokens);
-      ids_.insert(ids_.end(), tokens.begin(), tokens.end() - 1);
-      labels_.insert(labels_.end(), tokens.begin() + 1, tokens.end());
-    }
-  }
-  TokenBatch tokens() const { return {.batch = batch_, .sequence = length_, .ids = ids_, .labels = labels_}; }
-  std::size_t length() const { return length_; }
-
- private:
-  std::size_t length_;
-  std::size_t batch_;
-  std::vector<Token> ids_;
-  std::vector<std::int64_t> labels_;
-};
-
-/// Returns how many windows from `first` on are evaluated together: --batch of them; a shorter last one alone.
-std::size_t windows_together(const TokenStream& stream, const ModelCommandOptions& options, std::uint64_t first) {
-  const std::uint64_t all = window_count(stream.size(), options.sequence);
-  const std::uint64_t whole = (stream.size() - 1) / options.sequence;
-  if (first >= whole) return 1;
-  return static_cast<std::size_t>(std::min<std::uint64_t>(options.batch, std::min(whole, all) - first));
-}
 
 /// Returns a sink that writes tiles of logits of the windows from `first` on, of `length` tokens each. A window takes `sequence`
 /// rows of the file.
@@ -102,10 +72,9 @@ void EvalCommand::validate(const GlobalOptions& global) {
                theory::RunPeaks run(of, rank, how);
                std::uint64_t first = 0;
                for (int pass = 0; pass < kTellingPasses && first < windows; ++pass) {
-                 const std::size_t count = windows_together(stream, model_, first);
-                 const WindowBatch batch(stream, model_.sequence, first, count);
+                 const WindowBatch batch(stream, model_, first);
                  run.pass(batch.tokens());
-                 first += count;
+                 first += batch.count();
                }
                return run.peaks();
              });
@@ -144,14 +113,13 @@ void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptio
   PassesOfRun passes{.decisive = {},
                      .tokens =
                          [&](std::uint64_t first) {
-                           again.emplace(stream, options.sequence, first, windows_together(stream, options, first));
+                           again.emplace(stream, options, first);
                            return again->tokens();
                          },
                      .files = !options.model.empty()};
   rank.reset_times();
   for (std::uint64_t first = 0; first < windows;) {
-    const std::size_t count = windows_together(stream, options, first);
-    const WindowBatch batch(stream, options.sequence, first, count);
+    const WindowBatch batch(stream, options, first);
     const TokenBatch tokens = batch.tokens();
     std::optional<LogitsSink> logits;
     if (file) logits = logits_sink(session, *file, options.sequence, first, batch.length());
@@ -166,12 +134,12 @@ void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptio
     predicted += loss.tokens;
     if (first == 0) {
       audit.forward = model.forward_traffic();
-      audited.batch = count;
+      audited.batch = batch.count();
       audited.sequence = batch.length();
       audited_ids.assign(tokens.ids.begin(), tokens.ids.end());
     }
     passes.note(first, tokens, model, rank);
-    first += count;
+    first += batch.count();
     progress.update(first, static_cast<double>(loss.tokens), fmt::format("loss {:.4f}", loss.mean));
   }
   audit.seconds = rank.times();

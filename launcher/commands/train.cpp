@@ -76,14 +76,33 @@ void TrainCommand::validate(const GlobalOptions& global) {
   validate_model(model_, global, kTrainUse);
   check_batch(global, model_.batch, model_.micro_batches);
   validate_data(model_, true);
+  count_steps(train_, model_);
+  if (!train_.eval_data.empty()) validate_evaluation(global);
   validate_memory(model_, global, ModelUse::training);
-  check_training_need(model_, global, train_.resumed ? train_.resumed->state.step : 0, train_.steps, !train_.save.empty());
+  check_training_need(model_, global, train_.resumed ? train_.resumed->state.step : 0, train_.steps, !train_.save.empty(),
+                      evaluated_ ? &*evaluated_ : nullptr);
   check_trace_steps(global.trace_options, "train", train_.resumed ? train_.resumed->state.step + 1 : 1, train_.steps);
   if (!train_.save.empty()) validate_save();
   if (!train_.resumed) return;
   const CheckpointState& saved = train_.resumed->state;
   const CheckpointState now = checkpoint_state(train_, model_, global, {}, global.kernel_level, saved.step);
   for (const std::string& line : differences(saved, now)) spdlog::warn("{}: {}", train_.resumed->folder.string(), line);
+}
+
+/// Opens the validation data, and checks that the layout can evaluate.
+void TrainCommand::validate_evaluation(const GlobalOptions& global) {
+  if (const std::string why = why_only_trained(layout_of(global)); !why.empty()) {
+    refuse(fmt::format("--eval-data {}: {}; or leave it out, and evaluate checkpoints by `tsprun eval`", train_.eval_data.front(),
+                       why));
+  }
+  evaluated_ = model_;
+  evaluated_->data = train_.eval_data;
+  evaluated_->texts.clear();
+  try {
+    validate_data(*evaluated_, false);
+  } catch (const Error& error) {
+    throw Error(error.cause(), fmt::format("--eval-data: {}", error.what()));
+  }
 }
 
 /// Checks that a checkpoint fits into the folder, reads what it takes over from the model's folder, and checks that the folder is
@@ -109,7 +128,11 @@ void TrainCommand::validate_save() {
   }
 }
 
-Inputs TrainCommand::inputs() const { return model_inputs(model_); }
+Inputs TrainCommand::inputs() const {
+  Inputs inputs = model_inputs(model_);
+  for (const std::string& file : train_.eval_data) inputs.files.push_back({"--eval-data", file});
+  return inputs;
+}
 
 int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
   const ProgressLine::Style style = progress_style(global);
@@ -117,6 +140,7 @@ int TrainCommand::run_once(const GlobalOptions& global, Report& report) {
   const TrainPlan plan{.global = &global,
                        .model = &model_,
                        .train = &train_,
+                       .evaluated = evaluated_ ? &*evaluated_ : nullptr,
                        .progress = style,
                        .folder = folder_ ? &*folder_ : nullptr,
                        .source = source_ ? &*source_ : nullptr,
@@ -227,6 +251,9 @@ int TrainCommand::run(const GlobalOptions& global, Report& report) {
 
     spdlog::warn("restart {} of {}, from {}", restarts + 1, train_.max_restarts, train_.resumed->folder.string());
     if (StepList* steps = report.steps()) steps->keep_up_to(train_.resumed->state.step);
+    if (const auto found = report.root().find("evaluations"); found != report.root().end())
+      std::erase_if(found->get_ref<ordered_json::array_t&>(),
+                    [&](const ordered_json& each) { return each.at("step") > train_.resumed->state.step; });
     attempts.push_back({{"failure", report.root().at("failure")},
                         {"trace", keep_trace(global, restarts + 1)},
                         {"resumed_from", train_.resumed->folder.string()},

@@ -24,14 +24,15 @@ struct TrainPlan {
   const GlobalOptions* global;
   const ModelCommandOptions* model;
   const TrainOptions* train;
+  const ModelCommandOptions* evaluated;  ///< the model's options with the files of --eval-data; null: nothing is evaluated
   ProgressLine::Style progress;
   const RunFolder* folder;    ///< the folder of --save; null: nothing is saved
   const ModelSource* source;  ///< what checkpoints take over from the model's folder; null: nothing
   WindDown* wind_down;        ///< tells when to save and end early; null: never
 };
 
-/// Trains, prints progress and the audit, sets `steps`, `loss`, `per_rank` and `theory` in the report. A
-/// run that is asked to end saves, and returns without an audit.
+/// Trains, prints progress and the audit, sets `steps`, `evaluations`, `loss`, `per_rank` and `theory` in the report. A run that
+/// is asked to end saves, and returns without an audit.
 void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan);
 
 /// The command `train`, with its restarts after failures.
@@ -52,6 +53,7 @@ class TrainCommand final : public Command {
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
+  void validate_evaluation(const GlobalOptions& global);
   void validate_save();
   int run_once(const GlobalOptions& global, Report& report);
   bool may_restart(const Report& report, const std::vector<fault::Spec>& faults, std::uint64_t struck,
@@ -60,8 +62,9 @@ class TrainCommand final : public Command {
 
   ModelCommandOptions model_;
   TrainOptions train_;
-  std::optional<RunFolder> folder_;    ///< the folder of --save; empty: nothing is saved
-  std::optional<ModelSource> source_;  ///< what checkpoints take over from the model's folder; empty: nothing
+  std::optional<ModelCommandOptions> evaluated_;  ///< the model's options with the files of --eval-data
+  std::optional<RunFolder> folder_;               ///< the folder of --save; empty: nothing is saved
+  std::optional<ModelSource> source_;             ///< what checkpoints take over from the model's folder; empty: nothing
   std::optional<WindDown> wind_down_;
   std::string trouble_;  ///< why this tsprun can't start the job, to be told to other nodes
 };

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <system_error>
@@ -46,6 +47,64 @@ std::string own_folder(const std::filesystem::path& resumed, const std::filesyst
   return name.has_parent_path() ? name.parent_path().string() : ".";
 }
 
+Choice<RateSchedule> rate_schedules() {
+  Choice<RateSchedule> choice;
+  for (std::size_t i = 0; i < kRateSchedules.size(); ++i)
+    choice.choices.emplace_back(kRateSchedules[i], static_cast<RateSchedule>(i));
+  return choice;
+}
+
+/// Makes checkpoints of a run whose rate falls keep the row's --steps, on which its rates depend.
+void save_if_rate_falls(const TypedRow<std::uint64_t>& steps, const Given<RateSchedule>& schedule) {
+  steps.saved(&CheckpointState::steps);
+  const auto falls = [](const CheckpointState& state) { return state.schedule != RateSchedule::constant; };
+  OptionRow& row = steps.row;
+  row.restore = [falls, restore = row.restore](const auto& state) {
+    if (falls(state) && state.epochs == 0) restore(state);
+  };
+  row.record = [&schedule, record = row.record](auto& state) {
+    if (schedule != RateSchedule::constant) record(state);
+  };
+  row.difference = [falls, difference = row.difference](const auto& saved, const auto& now) {
+    return falls(saved) && falls(now) ? difference(saved, now) : std::string();
+  };
+}
+
+/// Checks the options of the learning rate together.
+void validate_rates(const TrainOptions& options) {
+  if (options.schedule == RateSchedule::constant) {
+    constexpr const char* kWhy = "has no effect with --lr-schedule constant; try --lr-schedule cosine";
+    if (options.least_rate > 0) refuse(fmt::format("--min-lr {}: {}", options.least_rate.text, kWhy));
+    if (options.decay_steps > 0) refuse(fmt::format("--decay-steps {}: {}", options.decay_steps.text, kWhy));
+    return;
+  }
+  if (options.warmup >= options.steps) {
+    refuse(fmt::format("--lr-schedule {}: --warmup {} leaves none of the {} steps for the rate to fall; try --warmup {}",
+                       options.schedule.text, options.warmup.value, options.steps.value, options.steps / 10));
+  }
+  if (const std::uint64_t most = options.steps - options.warmup; options.decay_steps > most) {
+    refuse(fmt::format("--decay-steps {}: {} steps come after the warm-up; try --decay-steps {}", options.decay_steps.text, most,
+                       most));
+  }
+  if (options.least_rate > options.learning_rate) {
+    refuse(fmt::format("--min-lr {}: above --lr {}, from which the rate falls; try --min-lr {}", options.least_rate.text,
+                       options.learning_rate.value, options.learning_rate / 10));
+  }
+}
+
+/// Checks what depends on the number of steps.
+void validate_steps(const TrainOptions& options) {
+  validate_rates(options);
+  if (!options.resumed || options.resumed->state.step < options.steps) return;
+  const std::uint64_t done = options.resumed->state.step;
+  if (options.epochs > 0) {
+    refuse(fmt::format("--epochs {}: they are {} steps, and {} has done {} already; try --epochs {}", options.epochs,
+                       options.steps.value, options.resumed->folder.string(), done, std::floor(options.epochs) + 1));
+  }
+  refuse(fmt::format("--steps {}: {} has done {} already; try --steps {}", options.steps.text, options.resumed->folder.string(),
+                     done, done + 100));
+}
+
 /// Returns the rows of all options that a checkpoint may keep.
 OptionTable table_of(TrainOptions& options, ModelCommandOptions& model) {
   OptionTable table;
@@ -60,16 +119,23 @@ void warn_of_skipped(const std::vector<std::string>& skipped) {
   for (const std::string& line : skipped) spdlog::warn("skipped a checkpoint: {}", line);
 }
 
+LearningRate TrainOptions::rates() const {
+  return {
+      .schedule = schedule, .peak = learning_rate, .least = least_rate, .warmup = warmup, .steps = steps, .decay = decay_steps};
+}
+
 UpdateOptions TrainOptions::update(std::uint64_t step) const {
-  const double rate =
-      step >= warmup ? learning_rate.value : learning_rate * static_cast<double>(step) / static_cast<double>(warmup.value);
-  return {.learning_rate = rate,
+  return {.learning_rate = rates().at(step),
           .weight_decay = weight_decay,
           .beta1 = beta1,
           .beta2 = beta2,
           .epsilon = epsilon,
           .clip = clip,
           .step = step};
+}
+
+bool TrainOptions::evaluates_after(std::uint64_t step) const {
+  return !eval_data.empty() && (step == steps || (eval_every != 0 && step % eval_every == 0));
 }
 
 bool TrainOptions::saves_after(std::uint64_t step) const {
@@ -80,13 +146,34 @@ void TrainOptions::declare(OptionTable& table) {
   using enum Trait;
   constexpr double kMost = 1e6;
   table.group("Training");
-  table.add("--steps N", steps, "steps in all, those of a resumed checkpoint included", Whole{1, kMostSteps});
+  save_if_rate_falls(table.add("--steps N", steps, "steps in all, those of a resumed checkpoint included", Whole{1, kMostSteps}),
+                     schedule);
+  table
+      .add("--epochs E", epochs,
+           "read each window of --seq tokens once in every epoch, in random order, instead of drawing windows anywhere, and end "
+           "after E epochs (rounded up to steps); 0: --steps says when",
+           Number{{.lowest = 0, .highest = kMost}})
+      .saved(&CheckpointState::epochs);
   table.add("--lr RATE", learning_rate, "learning rate", Number{{.lowest = 0, .highest = kMost}})
       .saved(&CheckpointState::learning_rate);
   table
-      .add("--warmup N", warmup, "steps in which the learning rate grows from 0, linearly; constant afterwards",
+      .add("--warmup N", warmup, "steps in which the learning rate grows from 0, linearly; then --lr-schedule",
            Whole{0, kMostSteps})
       .saved(&CheckpointState::warmup);
+  table
+      .add("--lr-schedule NAME", schedule,
+           "{}: how the learning rate falls to --min-lr: not at all, over all steps, or (wsd) linearly in the last --decay-steps",
+           rate_schedules())
+      .saved(&CheckpointState::schedule);
+  table
+      .add("--min-lr RATE", least_rate, "where the schedule ends, one step after the last",
+           Number{{.lowest = 0, .highest = kMost}})
+      .saved(&CheckpointState::least_rate);
+  table
+      .add("--decay-steps N", decay_steps,
+           "last steps, in which the learning rate falls; default: all after the warm-up, for wsd a tenth of all",
+           Whole{0, kMostSteps}, computed)
+      .saved(&CheckpointState::decay_steps);
   table.add("--weight-decay X", weight_decay, "of matrices only", Number{{.lowest = 0, .highest = kMost}})
       .saved(&CheckpointState::weight_decay);
   table.add("--beta1 X", beta1, "AdamW's", Number{{.lowest = 0, .highest = 1, .below = true}}).saved(&CheckpointState::beta1);
@@ -94,6 +181,10 @@ void TrainOptions::declare(OptionTable& table) {
   table.add("--eps X", epsilon, "AdamW's", Number{{.lowest = 0, .highest = 1, .open = true}}).saved(&CheckpointState::epsilon);
   table.add("--clip X", clip, "largest global gradient norm; 0: none", Number{{.lowest = 0, .highest = kMost}})
       .saved(&CheckpointState::clip);
+  table.add("--eval-data FILE", eval_data,
+            "files of validation data, as --data's: their mean loss is printed after the last step, and after every K-th", reads);
+  table.add("--eval-every K", eval_every, "steps between evaluations of --eval-data; default: one at the end",
+            Whole{1, kMostSteps}, computed);
   table.add("--save DIR", save,
             "write checkpoints DIR/step-000120, each a --model folder too; default: with --resume the folder that it goes on in",
             per_node);
@@ -167,15 +258,30 @@ void validate_train(const TrainOptions& options, DType dtype) {
   if (options.save_within.given() && options.save_within > 0)
     needs_save("--save-within", options.save_within.text, "a signal waits for a last checkpoint, and none is written");
   if (options.save_on.given()) needs_save("--save-on", options.save_on.text, "no checkpoints are written");
+  if (options.eval_every.given() && options.eval_data.empty())
+    refuse(fmt::format("--eval-every {}: says when, not what; give --eval-data FILE", options.eval_every.text));
   if (options.max_restarts > 0) needs_save("--max-restarts", options.max_restarts.text, "there is no checkpoint to go on from");
+  if (options.epochs == 0) validate_steps(options);
+  else if (options.steps.given())
+    refuse(fmt::format("--steps {}: the run counts epochs, {}; leave it out, or give --epochs 0", options.steps.text,
+                       options.epochs));
   // Moments and their roots are f32 unless the model is f64.
   if (constexpr double kLeast = std::numeric_limits<float>::min(); dtype != DType::f64 && options.epsilon < kLeast)
     refuse(fmt::format("--eps {}: with --dtype {} it is an f32, at least {:.3g}; try --eps 1e-8", options.epsilon.text,
                        name(dtype), kLeast));
-  if (options.resumed && options.resumed->state.step >= options.steps) {
-    refuse(fmt::format("--steps {}: {} has done {} already; try --steps {}", options.steps, options.resumed->folder.string(),
-                       options.resumed->state.step, options.resumed->state.step + 100));
-  }
+}
+
+void count_steps(TrainOptions& options, ModelCommandOptions& model) {
+  if (options.epochs == 0) return;
+  model.whole_epochs = true;
+  const std::uint64_t windows = (model.tokens - 1) / model.sequence;
+  const double steps = std::ceil(options.epochs * static_cast<double>(windows) / static_cast<double>(model.batch.value));
+  if (steps > static_cast<double>(kMostSteps))
+    refuse(fmt::format("--epochs {}: {:.3g} steps are more than {}; give fewer", options.epochs, steps, kMostSteps));
+  options.steps = static_cast<std::uint64_t>(steps);
+  validate_steps(options);
+  spdlog::info("--epochs {}: {} windows of {} tokens, {} steps of {} windows", options.epochs, windows, model.sequence.value,
+               options.steps.value, model.batch.value);
 }
 
 CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommandOptions& model, const GlobalOptions& global,

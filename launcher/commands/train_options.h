@@ -7,6 +7,7 @@
 #include "launcher/options.h"
 #include "layers/checkpoints/checkpoint.h"
 #include "layers/model/model.h"
+#include "layers/parameters/learning_rate.h"
 
 #include <csignal>
 #include <cstddef>
@@ -22,8 +23,12 @@ namespace tsprun::detail::launcher {
 /// checkpoint's values.
 struct TrainOptions {
   Given<std::uint64_t> steps{100};
+  Given<double> epochs{0};            ///< 0: as many steps as --steps says
   Given<double> learning_rate{3e-4};  ///< after the warm-up
   Given<std::uint64_t> warmup{0};
+  Given<RateSchedule> schedule{RateSchedule::constant};
+  Given<double> least_rate{0};
+  Given<std::uint64_t> decay_steps{0};  ///< 0: as many as LearningRate::default_decay() says
   Given<double> weight_decay{0.01};
   Given<double> beta1{0.9};
   Given<double> beta2{0.95};
@@ -37,7 +42,9 @@ struct TrainOptions {
   Given<std::uint64_t> save_within{25};
   Given<int> save_on{SIGUSR2};  ///< the signal on which a checkpoint is saved, and the run goes on
   Given<std::uint64_t> max_restarts{0};
-  Given<std::uint64_t> log_every{0};  ///< steps between lines; 0: the clock says when
+  std::vector<std::string> eval_data;  ///< files of validation data; empty: nothing is evaluated
+  Given<std::uint64_t> eval_every{0};  ///< steps between evaluations; 0: one at the end
+  Given<std::uint64_t> log_every{0};   ///< steps between lines; 0: the clock says when
 
   // Values derived during validation, not given on the command line.
   std::optional<FoundCheckpoint> resumed;
@@ -46,8 +53,12 @@ struct TrainOptions {
 
   /// Adds the rows of the options.
   void declare(OptionTable& table);
+  /// Returns the learning rates of the run's steps.
+  LearningRate rates() const;
   /// Returns AdamW's settings of one step, counted from 1.
   UpdateOptions update(std::uint64_t step) const;
+  /// Returns true if an evaluation is due after `step`.
+  bool evaluates_after(std::uint64_t step) const;
   /// Returns true if a checkpoint is due after `step`.
   bool saves_after(std::uint64_t step) const;
 };
@@ -60,6 +71,9 @@ void find_resumed(TrainOptions& options, ModelCommandOptions& model);
 void warn_of_skipped(const std::vector<std::string>& skipped);
 /// Checks the options together, for a model in `dtype`. Throws Error(refused).
 void validate_train(const TrainOptions& options, DType dtype);
+/// Calculates the steps of --epochs, if they are given, for windows of the data that are known now, and checks what depends on
+/// the number of steps. Throws Error(refused).
+void count_steps(TrainOptions& options, ModelCommandOptions& model);
 /// Returns what a checkpoint after `step` records about the run.
 CheckpointState checkpoint_state(const TrainOptions& options, const ModelCommandOptions& model, const GlobalOptions& global,
                                  const std::string& run, kernels::Level level, std::uint64_t step);

@@ -5,6 +5,7 @@
 #include "launcher/model/model_rank.h"
 #include "launcher/model/session.h"
 #include "launcher/model/training_batch.h"
+#include "launcher/model/window_batch.h"
 #include "layers/parameters/not_finite.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
@@ -13,6 +14,7 @@
 
 #include <array>
 #include <cmath>
+#include <optional>
 #include <span>
 
 namespace tsprun::detail::launcher {
@@ -57,6 +59,59 @@ Requests agree(Session& session, WindDown& wind_down) {
   return requests;
 }
 
+/// The validation data of a run; every rank evaluates them together.
+class Validation {
+ public:
+  /// Opens the files of --data of `options`, which are --eval-data's. Borrows all.
+  Validation(Session& session, Model& model, const ModelCommandOptions& options)
+      : session_(session), model_(model), options_(options), stream_(options.stream()) {}
+
+  /// Reads the windows from number `first` on that are evaluated together; valid until the next call.
+  TokenBatch batch(std::uint64_t first) {
+    batch_.emplace(stream_, options_, first);
+    return batch_->tokens();
+  }
+
+  /// Evaluates all windows, prints and reports their mean loss. Leaves it when a signal asks any rank's tsprun to end.
+  void run(const TrainPlan& plan, std::uint64_t step, PassesOfRun& passes) {
+    const std::uint64_t windows = window_count(stream_.size(), options_.sequence);
+    Loss all;
+    for (std::uint64_t first = 0; first < windows; first += batch_->count()) {
+      if (plan.wind_down != nullptr && ends(*plan.wind_down)) return;
+      const TokenBatch tokens = batch(first);
+      const Loss loss = model_.evaluate(tokens);
+      if (!std::isfinite(loss.mean)) {
+        blame_not_finite(session_.rank(), session_.world(), model_.parameters(),
+                         {.what = fmt::format("step {}: the loss of --eval-data is not finite ({:.4f})", step, loss.mean),
+                          .advice = "if the model diverged, a smaller --lr, --warmup or --clip may help",
+                          .run = [&] { model_.evaluate(tokens); }});
+      }
+      all.mean += loss.mean * static_cast<double>(loss.tokens);
+      all.tokens += loss.tokens;
+      passes.note(PassesOfRun::kEvaluation | first, tokens, model_, session_.rank());
+    }
+    all.mean /= static_cast<double>(all.tokens);
+    if (!session_.speaks()) return;
+    session_.sink().append("evaluations", {{"step", step}, {"loss", all.mean}, {"tokens", all.tokens}});
+    if (plan.progress == ProgressLine::Style::silent) return;
+    session_.sink().line(fmt::format("evaluated after step {}: loss {:.4f} nats over {} tokens (perplexity {:.3f})", step,
+                                     all.mean, all.tokens, std::exp(all.mean)));
+  }
+
+ private:
+  bool ends(const WindDown& wind_down) {
+    double asked = wind_down.asked() != 0 ? 1 : 0;
+    session_.world().all_reduce(std::span<double>(&asked, 1), Reduction::max);
+    return asked > 0;
+  }
+
+  Session& session_;
+  Model& model_;
+  const ModelCommandOptions& options_;
+  TokenStream stream_;
+  std::optional<WindowBatch> batch_;
+};
+
 }  // namespace
 
 void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
@@ -76,14 +131,21 @@ void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
   }
   if (plan.folder != nullptr) try_shared_folder(rank, session.world(), plan.folder->dir());
   TrainingBatch batch(options);
+  std::optional<Validation> validation;
+  if (plan.evaluated != nullptr) validation.emplace(session, model, *plan.evaluated);
 
   ProgressLine progress(sink, session.speaks() ? plan.progress : ProgressLine::Style::silent, "step", plan.train->steps, done,
                         plan.train->log_every);
   const auto tokens = static_cast<double>(options.batch * options.sequence);
   PassesOfRun passes{.decisive = {},
-                     .tokens = [&](std::uint64_t step) { return batch.of_step(step); },
+                     .tokens =
+                         [&](std::uint64_t number) {
+                           if ((number & PassesOfRun::kEvaluation) == 0) return batch.of_step(number);
+                           return validation->batch(number & ~PassesOfRun::kEvaluation);
+                         },
                      .files = plan.train->resumed || !options.model.empty()};
   double loss = 0;
+  RankAudit mine;
   rank.reset_times();
   for (std::uint64_t step = done + 1; step <= plan.train->steps; ++step) {
     const std::uint64_t begin = posix::now_ns();
@@ -106,11 +168,19 @@ void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
                         .gradients = true,
                         .run = [&] { model.forward_backward(tokens_of_step); }});
     }
-    model.update(plan.train->update(step), norm);
+    const UpdateOptions update = plan.train->update(step);
+    model.update(update, norm);
     passes.note(step, tokens_of_step, model, rank);
+    mine.forward = model.forward_traffic();
+    mine.backward = model.backward_traffic();
     const double seconds = static_cast<double>(posix::now_ns() - begin) * 1e-9;
+    board_of(context).note_loss(context.rank(), step, plan.train->steps, loss);
     if (session.speaks()) {
-      sink.step({{"step", step}, {"loss", loss}, {"grad_norm", norm}, {"tokens_per_s", tokens / seconds}});
+      sink.step({{"step", step},
+                 {"loss", loss},
+                 {"grad_norm", norm},
+                 {"learning_rate", update.learning_rate},
+                 {"tokens_per_s", tokens / seconds}});
       progress.update(step, tokens, fmt::format("loss {:.4f}  grad_norm {:.3f}", loss, norm));
     }
     const Requests requests = asked ? agree(session, *wind_down) : Requests();
@@ -119,17 +189,17 @@ void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
       save(session, model, plan, step);
       passes.saved = true;
     }
-    if (!ends_early) continue;
-    wind_down->note_ended_by(requests.end_by);
-    if (session.speaks()) sink.set("loss", loss);
-    session.finish();
-    return;
+    if (ends_early) {
+      wind_down->note_ended_by(requests.end_by);
+      if (session.speaks()) sink.set("loss", loss);
+      session.finish();
+      return;
+    }
+    if (plan.train->evaluates_after(step)) validation->run(plan, step, passes);
   }
 
-  const RankAudit mine{.memory_peak = rank.memory_peaks(),
-                       .forward = model.forward_traffic(),
-                       .backward = model.backward_traffic(),
-                       .seconds = rank.times()};
+  mine.memory_peak = rank.memory_peaks();
+  mine.seconds = rank.times();
   check_finite(rank, session.world(), model.parameters(), [&](const Parameter&) {
     return fmt::format("after the update of step {}, a smaller --lr, --warmup or --clip may help: ", plan.train->steps);
   });

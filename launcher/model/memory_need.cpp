@@ -4,6 +4,7 @@
 #include "core/kernels/level.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/training_batch.h"
+#include "launcher/model/window_batch.h"
 #include "launcher/refuse.h"
 #include "transport/factory.h"
 
@@ -63,7 +64,7 @@ void check_need(const ModelCommandOptions& options, const GlobalOptions& global,
 }
 
 void check_training_need(const ModelCommandOptions& options, const GlobalOptions& global, std::uint64_t done, std::uint64_t last,
-                         bool saves) {
+                         bool saves, const ModelCommandOptions* evaluated) {
   const std::uint64_t steps = std::min(kTellingSteps, last - std::min(done, last));
   const std::string when = steps == 1 ? "its step" : "its first steps";
   check_need(options, global, true, saves ? when + " and a checkpoint" : when,
@@ -72,6 +73,7 @@ void check_training_need(const ModelCommandOptions& options, const GlobalOptions
                TrainingBatch batch(options);
                theory::RunPeaks run(of, rank, how);
                for (std::uint64_t step = done + 1; step <= done + steps; ++step) run.pass(batch.of_step(step));
+               if (evaluated != nullptr) run.evaluate(WindowBatch(evaluated->stream(), *evaluated, 0).tokens());
                if (saves) run.save();
                return run.peaks();
              });

@@ -20,9 +20,9 @@ using PeaksOfRank = std::function<CategoryBytes(const theory::MeshSetting& of, i
 void check_need(const ModelCommandOptions& options, const GlobalOptions& global, bool training, const std::string& when,
                 const PeaksOfRank& peaks, std::vector<int> replicas = {});
 
-/// Checks a training that goes on after step `done`: its first two steps, on the tokens that they read, and a checkpoint after
-/// them if it `saves`.
+/// Checks a training that goes on after step `done`: its first two steps, on the tokens that they read, the first windows that it
+/// evaluates, if `evaluated` has their data, and a checkpoint after them if it `saves`.
 void check_training_need(const ModelCommandOptions& options, const GlobalOptions& global, std::uint64_t done, std::uint64_t last,
-                         bool saves);
+                         bool saves, const ModelCommandOptions* evaluated);
 
 }  // namespace tsprun::detail::launcher

@@ -58,6 +58,7 @@ struct ModelCommandOptions {
   ModelConfig shape;                   ///< the model of --config or of the folder's config.json
   std::filesystem::path source;        ///< the folder, or else the config.json, that describes the model; empty: a built-in one
   std::uint64_t tokens = 0;            ///< number of tokens in all files of --data
+  bool whole_epochs = false;           ///< training reads each window once an epoch; else windows begin anywhere
   IdsOfTexts texts;                    ///< the ids of those of them that a tokenizer reads
   std::filesystem::path tokenizer;     ///< that tokenizer's file; empty: none is used
 

@@ -70,7 +70,9 @@ void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptio
     peaks.files = passes.files;
     theory::RunPeaks run(of, session.rank().rank(), peaks);
     for (const std::uint64_t number : passes.decisive.numbers()) {
-      run.pass(passes.tokens(number));
+      const TokenBatch tokens = passes.tokens(number);
+      if ((number & PassesOfRun::kEvaluation) != 0) run.evaluate(tokens);
+      else run.pass(tokens);
       session.rank().tick();
     }
     if (passes.saved) run.save();

@@ -33,6 +33,9 @@ theory::PeakOptions peak_options(Session& session, bool training);
 /// The passes of a run that decided a rank's memory peaks. `tokens` makes the tokens of a pass again; its result is valid until
 /// the next call.
 struct PassesOfRun {
+  /// Bit in the number of an evaluation between training steps.
+  static constexpr std::uint64_t kEvaluation = std::uint64_t{1} << 63;
+
   theory::DecisivePasses decisive;
   std::function<TokenBatch(std::uint64_t number)> tokens;
   bool files = false;  ///< weights were read from files
@@ -40,7 +43,7 @@ struct PassesOfRun {
 
   /// Records that the model has just made pass `number`.
   void note(std::uint64_t number, const TokenBatch& batch, const Model& model, Rank& rank) {
-    decisive.note(number, batch, model.rows_given(), rank.context().memory_use().total);
+    decisive.note(number, batch, model.rows_given(), rank.context().memory_use().total, (number & kEvaluation) != 0);
   }
 };
 

@@ -13,7 +13,10 @@ TrainingBatch::TrainingBatch(const ModelCommandOptions& options)
 TokenBatch TrainingBatch::of_step(std::uint64_t step) {
   const std::size_t S = options_.sequence;
   for (std::size_t b = 0; b < options_.batch; ++b) {
-    stream_.read(training_offset(stream_.size(), S, options_.seed, step, b), window_);
+    const std::uint64_t first = options_.whole_epochs
+                                    ? epoch_offset(stream_.size(), S, options_.seed, (step - 1) * options_.batch + b)
+                                    : training_offset(stream_.size(), S, options_.seed, step, b);
+    stream_.read(first, window_);
     for (std::size_t s = 0; s < S; ++s) {
       ids_[b * S + s] = window_[s];
       labels_[b * S + s] = window_[s + 1];

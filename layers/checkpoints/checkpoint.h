@@ -24,6 +24,7 @@
 #include "layers/checkpoints/model_source.h"
 #include "layers/io/config.h"
 #include "layers/layout/layout.h"
+#include "layers/parameters/learning_rate.h"
 #include "layers/parameters/parameter_store.h"
 
 #include <cstddef>
@@ -51,11 +52,16 @@ struct CheckpointState {
   std::size_t batch = 1;
   std::size_t sequence = 1;
   std::uint64_t data_tokens = 0;     ///< tokens in the stream of data
+  double epochs = 0;                 ///< that the run reads, each window once in each; 0: windows begin anywhere
   std::string end_of_document = {};  ///< the token behind each text of the data, as it was typed; empty: there was none
 
   // Settings of the update.
   double learning_rate = 3e-4;
   std::uint64_t warmup = 0;  ///< number of warm-up steps
+  RateSchedule schedule = RateSchedule::constant;
+  double least_rate = 0;          ///< where the schedule ends
+  std::uint64_t decay_steps = 0;  ///< in which the rate falls; 0: as many as LearningRate::default_decay() says
+  std::uint64_t steps = 0;        ///< of the whole run; 0 with a constant rate, which doesn't depend on it
   double weight_decay = 0.01;
   double beta1 = 0.9;
   double beta2 = 0.95;

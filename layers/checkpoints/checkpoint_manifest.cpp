@@ -14,6 +14,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <unordered_set>
 
 namespace tsprun::detail {
@@ -57,6 +58,19 @@ std::string seal_of(const json& object) {
   return hexadecimal(digest(std::as_bytes(std::span(text))));
 }
 
+/// Reads how the learning rate falls.
+void read_schedule(JsonObject& update, CheckpointState& state) {
+  JsonObject object = update.inside("schedule");
+  const auto at = std::ranges::find(kRateSchedules, object.text("name"));
+  if (at == kRateSchedules.begin() || at == kRateSchedules.end())
+    object.refuse("name", fmt::format("{}", fmt::join(std::span(kRateSchedules).subspan(1), ", ")));
+  state.schedule = static_cast<RateSchedule>(at - kRateSchedules.begin());
+  state.least_rate = read_number(object, "least_rate", std::numeric_limits<double>::infinity());
+  state.decay_steps = object.integer("decay_steps", 0, kMaxCount);
+  state.steps = object.integer("steps", 1, kMaxCount);
+  object.done();
+}
+
 CheckpointState read_state(JsonObject& top) {
   CheckpointState state;
   constexpr double kNoBound = std::numeric_limits<double>::infinity();
@@ -74,12 +88,14 @@ CheckpointState read_state(JsonObject& top) {
   if (data.find("micro_batches") != nullptr) state.micro_batches = data.integer("micro_batches", 1, kMostCounted);
   state.sequence = data.integer("sequence", 1, kMostCounted);
   state.data_tokens = data.integer("tokens", 0, kMaxCount);
+  if (data.find("epochs") != nullptr) state.epochs = read_number(data, "epochs", kNoBound);
   if (data.find("end_of_document") != nullptr) state.end_of_document = data.text("end_of_document");
   data.done();
 
   JsonObject update = top.inside("update");
   state.learning_rate = read_number(update, "learning_rate", kNoBound);
   state.warmup = update.integer("warmup", 0, kMaxCount);
+  if (update.find("schedule") != nullptr) read_schedule(update, state);
   state.weight_decay = read_number(update, "weight_decay", kNoBound);
   state.beta1 = read_number(update, "beta1", 1);
   state.beta2 = read_number(update, "beta2", 1);
@@ -145,6 +161,7 @@ std::string manifest_json(const Manifest& manifest) {
   object["data"] = {{"batch", state.batch}, {"sequence", state.sequence}, {"tokens", state.data_tokens}};
   // Earlier versions know neither micro-batches nor ends of documents, and read checkpoints of runs that had none.
   if (state.micro_batches != 1) object["data"]["micro_batches"] = state.micro_batches;
+  if (state.epochs > 0) object["data"]["epochs"] = state.epochs;
   if (!state.end_of_document.empty()) object["data"]["end_of_document"] = state.end_of_document;
   object["update"] = {{"learning_rate", state.learning_rate},
                       {"warmup", state.warmup},
@@ -153,6 +170,13 @@ std::string manifest_json(const Manifest& manifest) {
                       {"beta2", state.beta2},
                       {"epsilon", state.epsilon},
                       {"clip", state.clip}};
+  // As with what data may have: only runs whose rate falls.
+  if (state.schedule != RateSchedule::constant) {
+    object["update"]["schedule"] = {{"name", kRateSchedules[static_cast<std::size_t>(state.schedule)]},
+                                    {"least_rate", state.least_rate},
+                                    {"decay_steps", state.decay_steps},
+                                    {"steps", state.steps}};
+  }
   object["world"] = {{"ranks", state.layout.ranks()}, {"layout", state.layout.print()}, {"kernels", state.kernels}};
   for (const AxisRow& row : kAxes) {
     // Earlier versions know no ways of dp, and read checkpoints of runs in the usual one.

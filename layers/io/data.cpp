@@ -27,8 +27,9 @@ namespace {
 constexpr std::size_t kScratchBytes = std::size_t{256} << 10;
 constexpr std::uint64_t kLookedAt = std::uint64_t{64} << 10;  // bytes at the beginning that tell the format
 
-// Separates the random numbers of data from those of weights, which use the seed itself as key.
+// Separate the random numbers of data from those of weights, which use the seed itself as key.
 constexpr std::uint64_t kDataKey = 0x6461746120736571ULL;
+constexpr std::uint64_t kEpochKey = 0x65706F6368207365ULL;
 
 constexpr std::string_view kHowToWrite =
     "write ids as little-endian numbers of 32 bits, with numpy: ids.astype('<u4').tofile('tokens.u32')";
@@ -335,6 +336,32 @@ std::uint64_t training_offset(std::uint64_t tokens, std::size_t sequence, std::u
   // The high half of the product maps 64 random bits evenly onto [0, places).
   __extension__ using Wide = unsigned __int128;
   return static_cast<std::uint64_t>(static_cast<Wide>(bits) * places >> 64);
+}
+
+namespace {
+
+/// Returns the image of `place` under a permutation of [0, count) that the key and the number of the epoch choose: a balanced
+/// Feistel network over the next power of four, walked until it comes back into the range (Black and Rogaway, "Ciphers with
+/// arbitrary finite domains", 2002). It needs no memory, and any rank can ask for any place.
+std::uint64_t permuted(std::uint64_t count, std::uint64_t place, std::uint64_t key, std::uint64_t epoch) {
+  constexpr std::uint64_t kRounds = 6;
+  const auto half = std::max<std::uint64_t>(1, (static_cast<std::uint64_t>(std::bit_width(count - 1)) + 1) / 2);
+  const std::uint64_t mask = (std::uint64_t{1} << half) - 1;
+  do {
+    for (std::uint64_t round = 0; round < kRounds; ++round) {
+      const std::uint64_t left = place >> half;
+      const std::uint64_t right = place & mask;
+      place = right << half | (left ^ (philox(key, right, epoch * kRounds + round)[0] & mask));
+    }
+  } while (place >= count);
+  return place;
+}
+
+}  // namespace
+
+std::uint64_t epoch_offset(std::uint64_t tokens, std::size_t sequence, std::uint64_t seed, std::uint64_t index) {
+  const std::uint64_t windows = (tokens - 1) / sequence;
+  return permuted(windows, index % windows, seed ^ kEpochKey, index / windows) * sequence;
 }
 
 void check_training_data(std::uint64_t tokens, std::size_t sequence) {

@@ -81,6 +81,9 @@ Window window(std::uint64_t tokens, std::size_t sequence, std::uint64_t index);
 /// over the places at which S + 1 tokens fit. Precondition: check_training_data() passed.
 std::uint64_t training_offset(std::uint64_t tokens, std::size_t sequence, std::uint64_t seed, std::uint64_t step,
                               std::uint64_t index);
+/// Returns where sequence `index` of a training that reads whole epochs begins, counted from 0 over the whole run: each epoch
+/// reads all ⌊(N−1)/S⌋ whole windows once, in an order of its own. Precondition: check_training_data() passed.
+std::uint64_t epoch_offset(std::uint64_t tokens, std::size_t sequence, std::uint64_t seed, std::uint64_t index);
 /// Throws Error(refused) if the stream is shorter than one training sequence, S + 1 tokens.
 void check_training_data(std::uint64_t tokens, std::size_t sequence);
 

@@ -118,13 +118,17 @@ RunPeaks::RunPeaks(const MeshSetting& of, int rank, const PeakOptions& options)
 
 RunPeaks::~RunPeaks() = default;
 
+void RunPeaks::evaluate(const TokenBatch& tokens) {
+  countable([&] { parts_->model.evaluate(tokens); });
+}
+
 void RunPeaks::pass(const TokenBatch& tokens) {
+  if (!training_) {
+    evaluate(tokens);
+    return;
+  }
   Model& model = parts_->model;
   countable([&] {
-    if (!training_) {
-      model.evaluate(tokens);
-      return;
-    }
     model.forward_backward(tokens);
     model.update({}, model.gradient_norm());
   });
@@ -163,16 +167,18 @@ RecordedStep record_step(const MeshSetting& of, int rank, PeakOptions options, i
   return step;
 }
 
-void DecisivePasses::note(std::uint64_t number, const TokenBatch& tokens, const Model::RowsGiven& rows, std::uint64_t held) {
+void DecisivePasses::note(std::uint64_t number, const TokenBatch& tokens, const Model::RowsGiven& rows, std::uint64_t held,
+                          bool evaluation) {
   const auto surpasses = [&](const Pass& pass) {
-    return pass.batch == tokens.batch && pass.sequence == tokens.sequence && pass.micro_batches == tokens.micro_batches &&
+    return pass.evaluation == evaluation && pass.batch == tokens.batch && pass.sequence == tokens.sequence &&
+           pass.micro_batches == tokens.micro_batches &&
            std::ranges::equal(pass.rows.most(), rows.most(), std::greater_equal<>());
   };
   const bool changed = held != held_;
   if (!changed && std::ranges::any_of(alike_, surpasses)) return;
   numbers_.push_back(number);
   if (changed) alike_.clear();
-  else alike_.push_back({tokens.batch, tokens.sequence, tokens.micro_batches, rows});
+  else alike_.push_back({tokens.batch, tokens.sequence, tokens.micro_batches, evaluation, rows});
   held_ = held;
 }
 

@@ -47,8 +47,11 @@ class RunPeaks {
   /// Throws Error(refused) for an impossible layout.
   RunPeaks(const MeshSetting& of, int rank, const PeakOptions& options);
   ~RunPeaks();
-  /// Runs one training step or evaluation. Without ids, as if all ids were equally frequent.
+  /// Runs one training step, or an evaluation where the options are not of training. Without ids, as if all ids were equally
+  /// frequent.
   void pass(const TokenBatch& tokens);
+  /// Runs one evaluation, also between training steps.
+  void evaluate(const TokenBatch& tokens);
   /// Runs one pass over tokens without ids as if all of their embedding rows belonged to this rank, the worst case.
   void pass_with_own_ids(TokenBatch tokens);
   /// Books what saving a checkpoint takes now, between passes.
@@ -76,14 +79,15 @@ struct RecordedStep {
 /// see Recorder.
 RecordedStep record_step(const MeshSetting& of, int rank, PeakOptions options, int passes, bool count_received);
 
-/// Finds the passes of a rank's run that decide its memory peaks. A pass isn't decisive if an earlier one had the same batch and
-/// sequence, as many micro-batches, at least as many embedding rows to give, and the same memory in use before it; a forecast can
-/// leave it out.
+/// Finds the passes of a rank's run that decide its memory peaks. A pass isn't decisive if an earlier one of its kind had the
+/// same batch and sequence, as many micro-batches, at least as many embedding rows to give, and the same memory in use before it;
+/// a forecast can leave it out.
 class DecisivePasses {
  public:
   /// Notes that pass `number` has ended. `rows`: what Model::rows_given() returns of it; `held`: bytes in use on the heap now,
-  /// between passes.
-  void note(std::uint64_t number, const TokenBatch& tokens, const Model::RowsGiven& rows, std::uint64_t held);
+  /// between passes; `evaluation`: whether it was an evaluation between training steps.
+  void note(std::uint64_t number, const TokenBatch& tokens, const Model::RowsGiven& rows, std::uint64_t held,
+            bool evaluation = false);
   /// Returns the numbers of the decisive passes, in order. They are few: their count grows as the logarithm of the run's length.
   const std::vector<std::uint64_t>& numbers() const { return numbers_; }
 
@@ -92,6 +96,7 @@ class DecisivePasses {
     std::size_t batch;
     std::size_t sequence;
     std::size_t micro_batches;
+    bool evaluation;
     Model::RowsGiven rows;
   };
   std::vector<std::uint64_t> numbers_;

@@ -98,16 +98,16 @@ TEST(CommandLine, WhatOthersCallItIsTranslated) {
   for (const char* option : {"-np", "--nproc-per-node", "--nproc_per_node"})
     expect_refused({option, "4", "run", "--", "true"}, std::string("unknown option ") + option + ": tsprun takes -n N");
   expect_refused({"--nproc-per-node=4", "run", "--", "true"}, "tsprun takes -n N");
-  for (const auto& [option, here] : {std::pair{"--eval-every", "--save-every K; `tsprun eval"},
-                                     {"--eval-interval", "--save-every K; `tsprun eval"},
+  for (const auto& [option, here] : {std::pair{"--eval-interval", "--eval-every K beside --eval-data FILE"},
+                                     {"--validation-file", "--eval-data FILE"},
                                      {"--grad-accum", "--micro-batches M"},
                                      {"--gradient-accumulation-steps", "--micro-batches M"},
                                      {"--global-batch-size", "--batch B"},
                                      {"--micro-batch-size", "--micro-batches M"},
                                      {"--learning-rate", "--lr RATE"},
-                                     {"--lr-scheduler", "--lr RATE and --warmup N"},
+                                     {"--lr-scheduler", "--lr-schedule constant"},
                                      {"--output-dir", "--save DIR"},
-                                     {"--num-epochs", "--steps N"},
+                                     {"--num-epochs", "--epochs E"},
                                      {"--max-steps", "--steps N"},
                                      {"--log-interval", "--log-every N"},
                                      {"--tensor-parallel-size", "--layout tp=N"},
@@ -117,6 +117,44 @@ TEST(CommandLine, WhatOthersCallItIsTranslated) {
   expect_refused({"-nodes", "2", "doctor"}, "unknown option -nodes (did you mean --nodes?)");
   // As a value it is none of our business.
   EXPECT_EQ(ask({"generate", "--prompt", "-np", "--config", "nowhere"}).text.find("-np"), std::string::npos);
+}
+
+TEST(CommandLine, EvaluationsOfATrainingNeedDataAndALayoutThatEvaluates) {
+  expect_refused({"train", "--config", "nano", "--data", "/etc/passwd", "--eval-every", "5"},
+                 "--eval-every 5: says when, not what; give --eval-data FILE");
+  expect_refused({"train", "--config", "nano", "--data", "/etc/passwd", "--seq", "8", "--eval-data", "/nowhere"},
+                 "--eval-data: /nowhere");
+  expect_refused(
+      {"train", "--layout", "pp=2", "--config", "nano", "--data", "/etc/passwd", "--seq", "8", "--eval-data", "/etc/passwd"},
+      "--eval-data /etc/passwd: pp=2: pipelines train");
+}
+
+TEST(CommandLine, EpochsAndStepsAreNotBothGiven) {
+  const std::vector<const char*> train = {"train", "--config", "nano", "--data", "/etc/passwd", "--seq", "8", "--epochs"};
+  const auto refused = [&](const std::vector<const char*>& more, const std::string& text) {
+    std::vector<const char*> words = train;
+    words.insert(words.end(), more.begin(), more.end());
+    expect_refused(words, text);
+  };
+  refused({"2", "--steps", "50"}, "--steps 50: the run counts epochs, 2; leave it out, or give --epochs 0");
+  refused({"-1"}, "--epochs -1: numbers from 0");
+  refused({"1", "--warmup", "1000000", "--lr-schedule", "linear"}, "--lr-schedule linear: --warmup 1000000 leaves none");
+}
+
+TEST(CommandLine, RatesThatDoNotFallAreRefused) {
+  const auto refused = [](const std::vector<const char*>& more, const std::string& text) {
+    std::vector<const char*> words = {"train", "--config", "nano", "--data", "/etc/passwd"};
+    words.insert(words.end(), more.begin(), more.end());
+    expect_refused(words, text);
+  };
+  refused({"--lr-schedule", "step"}, "--lr-schedule step: constant, linear, cosine and wsd work");
+  refused({"--min-lr", "1e-5"}, "--min-lr 1e-5: has no effect with --lr-schedule constant; try --lr-schedule cosine");
+  refused({"--decay-steps", "9"}, "--decay-steps 9: has no effect with --lr-schedule constant");
+  refused({"--lr-schedule", "cosine", "--warmup", "100"},
+          "--lr-schedule cosine: --warmup 100 leaves none of the 100 steps for the rate to fall; try --warmup 10");
+  refused({"--lr-schedule", "wsd", "--warmup", "30", "--decay-steps", "71"},
+          "--decay-steps 71: 70 steps come after the warm-up; try --decay-steps 70");
+  refused({"--lr-schedule", "linear", "--min-lr", "1"}, "--min-lr 1: above --lr 0.0003, from which the rate falls");
 }
 
 TEST(CommandLine, LinesOfStepsAreNotAskedForAndForbidden) {

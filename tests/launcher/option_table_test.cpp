@@ -98,6 +98,31 @@ TEST(OptionTable, ACheckpointGivesWhatIsNotTyped) {
   EXPECT_EQ(next.warmup, 7U);
 }
 
+TEST(OptionTable, ACheckpointGivesTheStepsOnWhichItsRatesDepend) {
+  for (const RateSchedule schedule : {RateSchedule::constant, RateSchedule::cosine}) {
+    TrainOptions train;
+    OptionTable table(train);
+    CheckpointState saved;
+    saved.schedule = schedule;
+    saved.steps = schedule == RateSchedule::constant ? 0 : 700;
+    for (const OptionRow& row : table.rows())
+      if (row.restore) row.restore(saved);
+    EXPECT_EQ(train.steps, schedule == RateSchedule::constant ? 100U : 700U);
+    EXPECT_EQ(train.schedule, schedule);
+    CheckpointState next;
+    for (const OptionRow& row : table.rows())
+      if (row.record) row.record(next);
+    EXPECT_EQ(next.schedule, saved.schedule);
+    EXPECT_EQ(next.steps, saved.steps);
+    next.steps = 1400;
+    const std::vector<std::string> lines = differences(saved, next);
+    EXPECT_EQ(lines.size(), schedule == RateSchedule::constant ? 0U : 1U);
+    if (!lines.empty()) {
+      EXPECT_EQ(lines[0], "--steps: 1400 now, 700 in the checkpoint");
+    }
+  }
+}
+
 TEST(Differences, NameTheFactsThatARunChanges) {
   CheckpointState state;
   state.learning_rate = 0.1 + 0.2;

@@ -39,7 +39,12 @@ inline CheckpointState checkpoint_state(std::uint64_t step, DType dtype = DType:
   state.sequence = 31;
   state.data_tokens = 987654321;
   state.learning_rate = 0.1 + 0.2;  // needs all digits
+  state.epochs = 2.7;
   state.warmup = 17;
+  state.schedule = RateSchedule::wsd;
+  state.least_rate = 0.3 - 0.1;
+  state.decay_steps = 5;
+  state.steps = 1'000'000'000'000;
   state.epsilon = 5e-324;
   state.layout = Layout::parse("tp=2,sp=2").with(TensorExchange::sequence).with(SequenceExchange::ring);
   state.kernels = "avx512";

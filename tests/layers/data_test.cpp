@@ -258,6 +258,34 @@ TEST(EvaluationWindows, PredictEachTokenButTheFirstOnce) {
   }
 }
 
+TEST(EpochOffsets, ReadEachWindowOncePerEpochInAnOrderOfItsOwn) {
+  constexpr std::size_t kSequence = 7;
+  for (const std::uint64_t windows : {1U, 2U, 3U, 4U, 5U, 16U, 17U, 1000U}) {
+    const std::uint64_t tokens = windows * kSequence + 1 + windows % kSequence;  // a rest that is shorter than a window
+    std::set<std::vector<std::uint64_t>> orders;
+    for (const std::uint64_t seed : {0U, 5U}) {
+      for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+        std::vector<std::uint64_t> order;
+        for (std::uint64_t i = 0; i < windows; ++i) order.push_back(epoch_offset(tokens, kSequence, seed, epoch * windows + i));
+        orders.insert(order);
+        std::ranges::sort(order);
+        for (std::uint64_t i = 0; i < windows; ++i) EXPECT_EQ(order[i], i * kSequence);
+      }
+    }
+    if (windows >= 16) {
+      EXPECT_EQ(orders.size(), 6U) << windows;
+    }
+  }
+}
+
+TEST(EpochOffsets, LeaveNoPlaceMoreOftenThanOthersAtTheFirst) {
+  // Of many epochs the first window is each of 10 equally often: 400 expected, a standard deviation of 19.
+  constexpr std::uint64_t kWindows = 10;
+  std::vector<int> count(kWindows);
+  for (std::uint64_t epoch = 0; epoch < 4000; ++epoch) ++count[epoch_offset(kWindows + 1, 1, 3, epoch * kWindows)];
+  for (const int each : count) EXPECT_NEAR(each, 400, 95);
+}
+
 TEST(TrainingOffsets, AreEvenlySpreadAndDifferBySeedStepAndSequence) {
   constexpr std::uint64_t kTokens = 110;
   constexpr std::size_t kSequence = 10;  // 100 places

@@ -169,6 +169,35 @@ TEST(Board, TheReportOfStatusNamesEachRanksOperationAndState) {
   EXPECT_EQ(job.wait().code, 128 + SIGTERM) << job.err();
 }
 
+TEST(Board, ShowsTheStepItsLossAndTheMemoryOfATraining) {
+  const TemporaryDirectory directory;
+  std::ofstream(directory.path("text")) << std::string(200, 'a') << std::string(200, 'b');
+  Process job({tsprun_path(), "-n", "2", "train", "--config", "nano", "--data", directory.path("text"), "--seq", "32", "--steps",
+               "1000000"});
+  nlohmann::json ranks;
+  std::string printed;
+  for (int tries = 0; tries < 3000 && (ranks.empty() || ranks[1].at("loss").is_null()); ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    printed = run_tsprun({"--json", directory.path("r"), "status", std::to_string(job.pid())}).out;
+    const nlohmann::json report = read_json(directory.path("r"));
+    if (report.contains("status")) ranks = report.at("status");
+  }
+  ASSERT_EQ(ranks.size(), 2U) << printed;
+  for (const nlohmann::json& rank : ranks) {
+    EXPECT_GE(rank.at("step"), 1) << rank;
+    EXPECT_EQ(rank.at("steps"), 1'000'000) << rank;
+    EXPECT_GT(rank.at("loss"), 0) << rank;
+    EXPECT_LT(rank.at("loss"), 6) << rank;                // ln 256 at first
+    EXPECT_GT(rank.at("memory_bytes"), 1 << 16) << rank;  // weights alone
+    EXPECT_GE(rank.at("memory_peak_bytes"), rank.at("memory_bytes")) << rank;
+  }
+  EXPECT_TRUE(printed.starts_with("2 ranks, deadline of waits 30 s\nstep ")) << printed;
+  EXPECT_NE(printed.find(" of 1000000, loss "), std::string::npos) << printed;
+  EXPECT_NE(printed.find(" MiB"), std::string::npos) << printed;
+  end_soon(job);
+  EXPECT_EQ(job.wait().code, 128 + SIGTERM) << job.err();
+}
+
 TEST(Board, SaysForWhomRanksWaitThatAreStillConnecting) {
   Process job(tsprun_actor({"-n", "2", "--nodes", "2", "--inter", "tcp"}, {"stop_before_joining", "1"}));
   std::string seen;

@@ -85,6 +85,74 @@ TEST(Train, IsBitIdenticalFromRunToRunAndForAnyThreads) {
   EXPECT_EQ(first, losses("3"));
 }
 
+TEST(Train, EvaluatesAsEvalDoesWithoutAnotherByte) {
+  const TextData data(3000);
+  const TextData other(700);
+  for (const char* layout : {"tsp=2", "dp=2,tp=2", "sp=2", "zero3=2"}) {
+    SCOPED_TRACE(layout);
+    const std::string save = data.path(fmt::format("of-{}", layout));
+    const json report = run_for_report(data, train(data, layout,
+                                                   {"--eval-data", other.text(), "--eval-every", "2", "--steps", "5", "--save",
+                                                    save, "--save-every", "1", "--audit", "strict"}));
+    const json& evaluations = report.at("evaluations");
+    ASSERT_EQ(evaluations.size(), 3U);
+    for (const std::size_t i : {0U, 1U, 2U}) {
+      const int step = i == 2 ? 5 : static_cast<int>(2 * i + 2);
+      const json eval = run_for_report(data, {"eval", "--layout", layout, "--model", fmt::format("{}/step-{:06}", save, step),
+                                              "--data", other.text(), "--seq", "37", "--batch", "2"});
+      EXPECT_EQ(evaluations[i].at("step"), step);
+      EXPECT_EQ(evaluations[i].at("loss"), eval.at("loss"));
+      EXPECT_EQ(evaluations[i].at("tokens"), eval.at("tokens"));
+    }
+    const json plain = run_for_report(data, train(data, layout, {"--steps", "5"}));
+    for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(report.at("steps")[i].at("loss"), plain.at("steps")[i].at("loss"));
+  }
+}
+
+TEST(Train, ReadsWholeEpochs) {
+  const TextData data(3000);  // 81 windows of 37 tokens, in batches of 2
+  const std::string save = data.path("epochs");
+  const auto epochs = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"train", "--layout", "dp=2", "--config", "nano", "--data", data.text(), "--seq", "37"};
+    all.insert(all.end(), {"--batch", "2", "--save-every", "20", "--save", save});
+    all.insert(all.end(), more.begin(), more.end());
+    return run_for_report(data, all);
+  };
+  const json first = epochs({"--epochs", "0.6"});
+  EXPECT_EQ(first.at("steps").size(), 25U);  // of 48.6 windows
+  const json whole = epochs({"--epochs", "0.7", "--overwrite"});
+  ASSERT_EQ(whole.at("steps").size(), 29U);
+  for (std::size_t i = 0; i < 25; ++i) EXPECT_EQ(first.at("steps")[i].at("loss"), whole.at("steps")[i].at("loss"));
+  const json rest = run_for_report(data, {"train", "--layout", "dp=2", "--data", data.text(), "--resume", save + "/step-000020"});
+  ASSERT_EQ(rest.at("steps").size(), 9U);
+  for (std::size_t i = 0; i < 9; ++i) EXPECT_EQ(rest.at("steps")[i].at("loss"), whole.at("steps")[20 + i].at("loss"));
+}
+
+TEST(Train, GoesOnWithItsScheduleOfLearningRates) {
+  const TextData data(3000);
+  const std::vector<std::string> rates = {"--lr",     "0.01", "--lr-schedule", "cosine", "--min-lr", "0.002",
+                                          "--warmup", "1",    "--save-every",  "2",      "--steps",  "5"};
+  const auto saved = [&](const std::string& folder) {
+    std::vector<std::string> all = {"--save", data.path(folder)};
+    all.insert(all.end(), rates.begin(), rates.end());
+    return run_for_report(data, train(data, "tsp=2", all));
+  };
+  const json whole = saved("whole").at("steps");
+  for (const int step : {1, 2, 3, 4, 5}) {
+    const double expected = step == 1 ? 0.01 : 0.002 + 0.008 * (1 + std::cos(std::acos(-1.0) * (step - 2) / 4)) / 2;
+    EXPECT_NEAR(whole.at(static_cast<std::size_t>(step - 1)).at("learning_rate").get<double>(), expected, 1e-16) << step;
+  }
+  std::filesystem::create_directory(data.path("part"));
+  std::filesystem::copy(data.path("whole/step-000002"), data.path("part/step-000002"), std::filesystem::copy_options::recursive);
+  // Neither the rates nor the number of steps are said again.
+  const json rest = run_for_report(data, {"train", "--layout", "tsp=2", "--data", data.text(), "--resume", data.path("part")});
+  ASSERT_EQ(rest.at("steps").size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    for (const char* figure : {"step", "loss", "grad_norm", "learning_rate"})
+      EXPECT_EQ(rest.at("steps").at(i).at(figure), whole.at(i + 2).at(figure)) << figure << " of row " << i;
+  }
+}
+
 TEST(Train, ReceivesWhatTheFormulasSayUnderEveryRecomputation) {
   const TextData data(3000);
   for (const char* recompute : {"none", "selective", "full"}) {
