@@ -122,6 +122,24 @@ void gelu_typed(const ActivationRow& row, Gelu form, bool backward) {
   });
 }
 
+template <class T>
+void geglu_typed(const ActivationRow& row, Gelu form, bool backward) {
+  const hn::ScalableTag<T> d;
+  for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR {
+    auto value = hn::Zero(d);
+    auto slope = hn::Zero(d);
+    gelu_of(d, form, load(d, row.in[0], i, n), value, slope);
+    const auto up = load(d, row.in[1], i, n);
+    if (!backward) {
+      store(d, hn::Mul(value, up), row.out[0], i, n);
+      return;
+    }
+    const auto dy = load(d, row.in[2], i, n);
+    store(d, hn::Mul(hn::Mul(dy, up), slope), row.out[0], i, n);
+    store(d, hn::Mul(dy, value), row.out[1], i, n);
+  });
+}
+
 bool wide(const ActivationRow& row) { return row.in[0].dtype == DType::f64; }
 void swiglu_row(const ActivationRow& row) { wide(row) ? swiglu_typed<double>(row) : swiglu_typed<float>(row); }
 void swiglu_backward_row(const ActivationRow& row) {
@@ -129,6 +147,9 @@ void swiglu_backward_row(const ActivationRow& row) {
 }
 void gelu_row(const ActivationRow& row, Gelu form, bool backward) {
   wide(row) ? gelu_typed<double>(row, form, backward) : gelu_typed<float>(row, form, backward);
+}
+void geglu_row(const ActivationRow& row, Gelu form, bool backward) {
+  wide(row) ? geglu_typed<double>(row, form, backward) : geglu_typed<float>(row, form, backward);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -142,6 +163,7 @@ namespace tsprun::detail::kernels {
 HWY_EXPORT(swiglu_row);
 HWY_EXPORT(swiglu_backward_row);
 HWY_EXPORT(gelu_row);
+HWY_EXPORT(geglu_row);
 
 namespace {
 
@@ -193,6 +215,19 @@ void gelu(const Compute& on, const Tensor& y, const ConstTensor& x, Gelu form) {
 void gelu_backward(const Compute& on, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, Gelu form) {
   for_activation_rows(on, "gelu_backward", {&dx}, {&x, &dy}, [&](const ActivationRow& row) {
     HWY_DYNAMIC_DISPATCH(gelu_row)(row, form, true);
+  });
+}
+
+void geglu(const Compute& on, const Tensor& y, const ConstTensor& gate, const ConstTensor& up, Gelu form) {
+  for_activation_rows(on, "geglu", {&y}, {&gate, &up}, [&](const ActivationRow& row) {
+    HWY_DYNAMIC_DISPATCH(geglu_row)(row, form, false);
+  });
+}
+
+void geglu_backward(const Compute& on, const Tensor& dgate, const Tensor& dup, const ConstTensor& dy, const ConstTensor& gate,
+                    const ConstTensor& up, Gelu form) {
+  for_activation_rows(on, "geglu_backward", {&dgate, &dup}, {&gate, &up, &dy}, [&](const ActivationRow& row) {
+    HWY_DYNAMIC_DISPATCH(geglu_row)(row, form, true);
   });
 }
 

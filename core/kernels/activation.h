@@ -1,4 +1,4 @@
-// Activation functions of MLPs, forward and backward: SwiGLU (gated) and GeLU (plain).
+// Activation functions of MLPs, forward and backward: SwiGLU and GeGLU (gated), and GeLU (plain).
 //
 // All views of one call have the same shape and dense rows. bf16 and f32 may be mixed: arithmetic is in f32 and each result is
 // rounded once. f64 goes only with f64. An output may be the same memory as an input of the same dtype.
@@ -26,5 +26,11 @@ enum class Gelu : std::uint8_t {
 void gelu(const Compute& on, const Tensor& y, const ConstTensor& x, Gelu form);
 /// Computes dx = dy ∘ gelu'(x).
 void gelu_backward(const Compute& on, const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, Gelu form);
+
+/// Computes y = gelu(gate) ∘ up.
+void geglu(const Compute& on, const Tensor& y, const ConstTensor& gate, const ConstTensor& up, Gelu form);
+/// Computes dgate = dy ∘ up ∘ gelu'(gate) and dup = dy ∘ gelu(gate).
+void geglu_backward(const Compute& on, const Tensor& dgate, const Tensor& dup, const ConstTensor& dy, const ConstTensor& gate,
+                    const ConstTensor& up, Gelu form);
 
 }  // namespace tsprun::detail::kernels

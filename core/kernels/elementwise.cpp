@@ -20,6 +20,24 @@ HWY_BEFORE_NAMESPACE();
 namespace tsprun::detail::kernels {
 namespace HWY_NAMESPACE {
 
+/// Computes a row of out = a + factor·b.
+template <class Out, class A, class B>
+void add_multiple_row(Out* out, const A* a, const B* b, double factor, std::size_t count) {
+  const Tag<A> d;
+  const auto times = hn::Set(d, static_cast<Accumulator<A>>(factor));
+  for_lanes(d, count, [&](std::size_t i, std::size_t n) HWY_ATTR {
+    store(d, hn::MulAdd(times, load(d, b + i, n), load(d, a + i, n)), out + i, n);
+  });
+}
+
+/// Computes a row of out = factor·a.
+template <class Out, class A>
+void multiply_row(Out* out, const A* a, double factor, std::size_t count) {
+  const Tag<A> d;
+  const auto times = hn::Set(d, static_cast<Accumulator<A>>(factor));
+  for_lanes(d, count, [&](std::size_t i, std::size_t n) HWY_ATTR { store(d, hn::Mul(times, load(d, a + i, n)), out + i, n); });
+}
+
 /// Computes a row of out = a + b if `b` isn't null, otherwise out = a.
 template <class Out, class A, class B>
 void combine_row(Out* out, const A* a, const B* b, std::size_t count) {
@@ -33,25 +51,34 @@ void combine_row(Out* out, const A* a, const B* b, std::size_t count) {
   }
 }
 
+template <class Out, class A, class B>
+void combine_typed(Out* out, const A* a, const B* b, double factor, std::size_t count) {
+  if (factor == 1) combine_row(out, a, b, count);
+  else if (b != nullptr) add_multiple_row(out, a, b, factor, count);
+  else multiply_row(out, a, factor, count);
+}
+
 template <class Out, class A>
-void combine_any_term(void* out, const void* a, const void* b, DType b_type, std::size_t count) {
+void combine_any_term(void* out, const void* a, const void* b, DType b_type, double factor, std::size_t count) {
   if constexpr (std::is_same_v<A, double>) {
-    combine_row(static_cast<Out*>(out), static_cast<const A*>(a), static_cast<const double*>(b), count);
+    combine_typed(static_cast<Out*>(out), static_cast<const A*>(a), static_cast<const double*>(b), factor, count);
   } else if (b_type == DType::bf16) {
-    combine_row(static_cast<Out*>(out), static_cast<const A*>(a), static_cast<const bf16*>(b), count);
+    combine_typed(static_cast<Out*>(out), static_cast<const A*>(a), static_cast<const bf16*>(b), factor, count);
   } else {
-    combine_row(static_cast<Out*>(out), static_cast<const A*>(a), static_cast<const float*>(b), count);
+    combine_typed(static_cast<Out*>(out), static_cast<const A*>(a), static_cast<const float*>(b), factor, count);
   }
 }
 
-void combine(DType out_type, void* out, DType a_type, const void* a, DType b_type, const void* b, std::size_t count) {
-  if (out_type == DType::f64) return combine_any_term<double, double>(out, a, b, b_type, count);
+/// Computes out = a + factor·b, or out = factor·a where `b` is null.
+void combine(DType out_type, void* out, DType a_type, const void* a, DType b_type, const void* b, double factor,
+             std::size_t count) {
+  if (out_type == DType::f64) return combine_any_term<double, double>(out, a, b, b_type, factor, count);
   if (out_type == DType::f32) {
-    if (a_type == DType::f32) return combine_any_term<float, float>(out, a, b, b_type, count);
-    return combine_any_term<float, bf16>(out, a, b, b_type, count);
+    if (a_type == DType::f32) return combine_any_term<float, float>(out, a, b, b_type, factor, count);
+    return combine_any_term<float, bf16>(out, a, b, b_type, factor, count);
   }
-  if (a_type == DType::f32) return combine_any_term<bf16, float>(out, a, b, b_type, count);
-  return combine_any_term<bf16, bf16>(out, a, b, b_type, count);
+  if (a_type == DType::f32) return combine_any_term<bf16, float>(out, a, b, b_type, factor, count);
+  return combine_any_term<bf16, bf16>(out, a, b, b_type, factor, count);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -84,7 +111,8 @@ void for_pieces(const Compute& on, const Tensor& out, const ConstTensor& a, cons
   });
 }
 
-void combine_views(const Compute& on, const char* kernel, const Tensor& out, const ConstTensor& a, const ConstTensor* b) {
+void combine_views(const Compute& on, const char* kernel, const Tensor& out, const ConstTensor& a, const ConstTensor* b,
+                   double factor = 1) {
   const ConstTensor& term = b == nullptr ? a : *b;
   for (const ConstTensor* view : {&a, &term}) {
     require(same_shape(out, *view), kernel, "the operands need the output's shape", *view);
@@ -95,7 +123,7 @@ void combine_views(const Compute& on, const char* kernel, const Tensor& out, con
   for_pieces(on, out, a, term, [&](std::size_t out_at, std::size_t a_at, std::size_t b_at, std::size_t count) {
     HWY_DYNAMIC_DISPATCH(combine)
     (out.dtype(), out.data() + out_at * size_of(out.dtype()), a.dtype(), a.data() + a_at * size_of(a.dtype()), term.dtype(),
-     b == nullptr ? nullptr : term.data() + b_at * size_of(term.dtype()), count);
+     b == nullptr ? nullptr : term.data() + b_at * size_of(term.dtype()), factor, count);
   });
 }
 
@@ -105,6 +133,14 @@ void convert(const Compute& on, const Tensor& to, const ConstTensor& from) { com
 
 void add(const Compute& on, const Tensor& out, const ConstTensor& a, const ConstTensor& b) {
   combine_views(on, "add", out, a, &b);
+}
+
+void add_multiple(const Compute& on, const Tensor& out, const ConstTensor& a, const ConstTensor& b, double factor) {
+  combine_views(on, "add_multiple", out, a, &b, factor);
+}
+
+void multiply(const Compute& on, const Tensor& out, const ConstTensor& a, double factor) {
+  combine_views(on, "multiply", out, a, nullptr, factor);
 }
 
 void fill_zero(const Compute& on, const Tensor& out) {

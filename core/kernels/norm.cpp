@@ -29,11 +29,13 @@ struct Statistics {
 /// Operands of a norm on one row.
 struct NormRow {
   bool centered;  // LayerNorm
+  bool has_bias;  // LayerNorm, forward
   double epsilon;
+  NormForm form;
   std::size_t width;
   ConstRow x;
   ConstRow gain;
-  ConstRow bias;  // LayerNorm, forward
+  ConstRow bias;  // if has_bias
   ConstRow dy;
   Row out;  // y or dx
   bool add;
@@ -41,12 +43,13 @@ struct NormRow {
 /// Operands of the column sums over a block's rows.
 struct ColumnSums {
   const Tensor* dgain;
-  const Tensor* dbias;  // null: RMSNorm
+  const Tensor* dbias;  // null: no bias
   const ConstTensor* dy;
   const ConstTensor* x;
   const Statistics* statistics;
   std::size_t first_row;
   std::size_t rows;
+  double multiplier;
 };
 }  // namespace tsprun::detail::kernels
 #endif
@@ -77,20 +80,39 @@ Statistics statistics_of(const NormRow& row) {
   return {static_cast<double>(mean), static_cast<double>(T{1} / std::sqrt(variance + static_cast<T>(row.epsilon)))};
 }
 
-template <class T>
+/// Returns the effective gain.
+template <bool kPlain, class D>
+HWY_INLINE hn::Vec<D> gain_of(D d, const NormRow& row, std::size_t i, std::size_t n) {
+  const auto gain = load(d, row.gain, i, n);
+  if constexpr (kPlain) return gain;
+  else return row.form.gain_from_one ? hn::Add(hn::Set(d, hn::TFromD<D>{1}), gain) : gain;
+}
+
+// Most norms are plain: a gain w, and LayerNorm with a bias. Their code is apart, and computes nothing besides.
+
+template <class T, bool kPlain>
 void forward_typed(const NormRow& row) {
   const hn::ScalableTag<T> d;
   const Statistics statistics = statistics_of<T>(row);
   const auto mean = hn::Set(d, static_cast<T>(statistics.mean));
   const auto rate = hn::Set(d, static_cast<T>(statistics.rate));
   for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR {
-    auto y = hn::Mul(hn::Mul(hn::Sub(load(d, row.x, i, n), mean), rate), load(d, row.gain, i, n));
-    if (row.centered) y = hn::Add(y, load(d, row.bias, i, n));
+    auto y = hn::Mul(hn::Mul(hn::Sub(load(d, row.x, i, n), mean), rate), gain_of<kPlain>(d, row, i, n));
+    if (kPlain ? row.centered : row.has_bias) y = hn::Add(y, load(d, row.bias, i, n));
+    if constexpr (!kPlain) y = hn::Mul(y, hn::Set(d, static_cast<T>(row.form.multiplier)));
     store(d, y, row.out, i, n);
   });
 }
 
-template <class T>
+/// Returns dx̂ = g ∘ dy, times the multiplier.
+template <bool kPlain, class D>
+HWY_INLINE hn::Vec<D> gradient_of(D d, const NormRow& row, std::size_t i, std::size_t n) {
+  const auto gradient = hn::Mul(gain_of<kPlain>(d, row, i, n), load(d, row.dy, i, n));
+  if constexpr (kPlain) return gradient;
+  else return hn::Mul(gradient, hn::Set(d, static_cast<hn::TFromD<D>>(row.form.multiplier)));
+}
+
+template <class T, bool kPlain>
 void backward_typed(const NormRow& row, const Statistics& statistics) {
   const hn::ScalableTag<T> d;
   const auto mean = hn::Set(d, static_cast<T>(statistics.mean));
@@ -99,7 +121,7 @@ void backward_typed(const NormRow& row, const Statistics& statistics) {
   auto product = hn::Zero(d);
   for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR {
     const auto normal = hn::Mul(hn::Sub(load(d, row.x, i, n), mean), rate);
-    const auto gradient = hn::Mul(load(d, row.gain, i, n), load(d, row.dy, i, n));
+    const auto gradient = gradient_of<kPlain>(d, row, i, n);
     sum = hn::Add(sum, gradient);
     product = hn::MulAdd(gradient, normal, product);
   });
@@ -108,14 +130,14 @@ void backward_typed(const NormRow& row, const Statistics& statistics) {
   const auto mean_product = hn::Set(d, sum_of_lanes(d, product) / width);
   for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR {
     const auto normal = hn::Mul(hn::Sub(load(d, row.x, i, n), mean), rate);
-    const auto gradient = hn::Mul(load(d, row.gain, i, n), load(d, row.dy, i, n));
+    const auto gradient = gradient_of<kPlain>(d, row, i, n);
     auto dx = hn::Mul(rate, hn::Sub(hn::Sub(gradient, mean_gradient), hn::Mul(normal, mean_product)));
     if (row.add) dx = hn::Add(load(d, ConstRow(row.out), i, n), dx);
     store(d, dx, row.out, i, n);
   });
 }
 
-template <class T>
+template <class T, bool kPlain>
 void columns_typed(const ColumnSums& sums, std::size_t first, std::size_t end) {
   const hn::ScalableTag<T> d;
   T* dgain = sums.dgain->as<T>();
@@ -128,7 +150,8 @@ void columns_typed(const ColumnSums& sums, std::size_t first, std::size_t end) {
     for_lanes(d, end - first, [&](std::size_t at, std::size_t n) HWY_ATTR {
       const std::size_t i = first + at;
       const auto normal = hn::Mul(hn::Sub(load(d, x, i, n), mean), rate);
-      const auto gradient = load(d, dy, i, n);
+      auto gradient = load(d, dy, i, n);
+      if constexpr (!kPlain) gradient = hn::Mul(gradient, hn::Set(d, static_cast<T>(sums.multiplier)));
       store(d, hn::MulAdd(gradient, normal, load(d, dgain + i, n)), dgain + i, n);
       if (dbias != nullptr) store(d, hn::Add(load(d, dbias + i, n), gradient), dbias + i, n);
     });
@@ -137,13 +160,22 @@ void columns_typed(const ColumnSums& sums, std::size_t first, std::size_t end) {
 
 bool wide(const ConstRow& row) { return row.dtype == DType::f64; }
 
-void norm_forward(const NormRow& row) { wide(row.x) ? forward_typed<double>(row) : forward_typed<float>(row); }
+bool plain(const NormRow& row) { return row.form == NormForm{} && row.centered == row.has_bias; }
+
+void norm_forward(const NormRow& row) {
+  if (plain(row)) wide(row.x) ? forward_typed<double, true>(row) : forward_typed<float, true>(row);
+  else wide(row.x) ? forward_typed<double, false>(row) : forward_typed<float, false>(row);
+}
 Statistics norm_statistics(const NormRow& row) { return wide(row.x) ? statistics_of<double>(row) : statistics_of<float>(row); }
 void norm_dx(const NormRow& row, const Statistics& statistics) {
-  wide(row.x) ? backward_typed<double>(row, statistics) : backward_typed<float>(row, statistics);
+  if (row.form == NormForm{})
+    wide(row.x) ? backward_typed<double, true>(row, statistics) : backward_typed<float, true>(row, statistics);
+  else wide(row.x) ? backward_typed<double, false>(row, statistics) : backward_typed<float, false>(row, statistics);
 }
 void norm_columns(const ColumnSums& sums, std::size_t first, std::size_t end) {
-  sums.x->dtype() == DType::f64 ? columns_typed<double>(sums, first, end) : columns_typed<float>(sums, first, end);
+  const bool in_f64 = sums.x->dtype() == DType::f64;
+  if (sums.multiplier == 1) in_f64 ? columns_typed<double, true>(sums, first, end) : columns_typed<float, true>(sums, first, end);
+  else in_f64 ? columns_typed<double, false>(sums, first, end) : columns_typed<float, false>(sums, first, end);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -169,21 +201,25 @@ void check_parameter(const char* kernel, const ConstTensor& parameter, const Con
           kernel, "gain and bias must be [h], f64 where x is", parameter);
 }
 
-void forward(const Compute& on, const char* kernel, const Tensor& y, const ConstTensor& x, const ConstTensor& gain,
-             const ConstTensor* bias, double epsilon) {
+/// Computes a norm's forward pass. A bias without dims: none.
+void forward(const Compute& on, const char* kernel, bool centered, const Tensor& y, const ConstTensor& x, const ConstTensor& gain,
+             const ConstTensor& bias, double epsilon, const NormForm& form) {
+  const bool has_bias = bias.dims() > 0;
   require(dense_rows(x) && computes(x.dtype()), kernel, "x must have dense rows of a float type", x);
   check_like(kernel, "y must have x's shape and dense rows", y, x);
   check_parameter(kernel, gain, x);
-  if (bias != nullptr) check_parameter(kernel, *bias, x);
+  if (has_bias) check_parameter(kernel, bias, x);
   if (x.empty()) return;
   const std::size_t width = x.size(x.dims() - 1);
   for_rows(on, row_count(x), width, [&](std::size_t first, std::size_t end) {
     NormRow row{};
-    row.centered = bias != nullptr;
+    row.centered = centered;
+    row.has_bias = has_bias;
     row.epsilon = epsilon;
+    row.form = form;
     row.width = width;
     row.gain = row_of(gain, 0);
-    if (bias != nullptr) row.bias = row_of(*bias, 0);
+    if (has_bias) row.bias = row_of(bias, 0);
     for (std::size_t r = first; r < end; ++r) {
       row.x = row_of(x, r);
       row.out = row_of(y, r);
@@ -192,14 +228,16 @@ void forward(const Compute& on, const char* kernel, const Tensor& y, const Const
   });
 }
 
-void backward(const Compute& on, const char* kernel, const Tensor& dx, const Tensor& dgain, const Tensor* dbias,
-              const ConstTensor& dy, const ConstTensor& x, const ConstTensor& gain, double epsilon, Write write) {
+/// Computes a norm's backward pass. A dbias without dims: there is no bias.
+void backward(const Compute& on, const char* kernel, bool centered, const Tensor& dx, const Tensor& dgain, const Tensor& dbias,
+              const ConstTensor& dy, const ConstTensor& x, const ConstTensor& gain, double epsilon, Write write,
+              const NormForm& form) {
   require(dense_rows(x) && computes(x.dtype()), kernel, "x must have dense rows of a float type", x);
   check_like(kernel, "dy must have x's shape and dense rows", dy, x);
   check_like(kernel, "dx must have x's shape and dense rows", dx, x);
   check_parameter(kernel, gain, x);
-  for (const Tensor* sums : {&dgain, dbias}) {
-    if (sums == nullptr) continue;
+  for (const Tensor* sums : {&dgain, &dbias}) {
+    if (sums == &dbias && dbias.dims() == 0) continue;
     check_parameter(kernel, *sums, x);
     require(sums->dtype() == summed_in(x.dtype()), kernel, "dgain and dbias must be of the type of sums", *sums);
   }
@@ -208,8 +246,10 @@ void backward(const Compute& on, const char* kernel, const Tensor& dx, const Ten
   const std::size_t rows = row_count(x);
   const std::size_t width = x.size(x.dims() - 1);
   Statistics* statistics = Carver(on.workspace).take<Statistics>(kBlockRows);
-  const NormRow blank{.centered = dbias != nullptr,
+  const NormRow blank{.centered = centered,
+                      .has_bias = false,
                       .epsilon = epsilon,
+                      .form = form,
                       .width = width,
                       .x = {},
                       .gain = row_of(gain, 0),
@@ -226,7 +266,7 @@ void backward(const Compute& on, const char* kernel, const Tensor& dx, const Ten
         statistics[r] = HWY_DYNAMIC_DISPATCH(norm_statistics)(row);
       }
     });
-    const ColumnSums sums{&dgain, dbias, &dy, &x, statistics, block, count};
+    const ColumnSums sums{&dgain, dbias.dims() == 0 ? nullptr : &dbias, &dy, &x, statistics, block, count, form.multiplier};
     for_columns(on, width, [&](std::size_t first, std::size_t columns) {
       HWY_DYNAMIC_DISPATCH(norm_columns)(sums, first, first + columns);
     });
@@ -244,23 +284,24 @@ void backward(const Compute& on, const char* kernel, const Tensor& dx, const Ten
 
 }  // namespace
 
-void rms_norm(const Compute& on, const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon) {
-  forward(on, "rms_norm", y, x, gain, nullptr, epsilon);
+void rms_norm(const Compute& on, const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon,
+              const NormForm& form) {
+  forward(on, "rms_norm", false, y, x, gain, {}, epsilon, form);
 }
 
 void rms_norm_backward(const Compute& on, const Tensor& dx, const Tensor& dgain, const ConstTensor& dy, const ConstTensor& x,
-                       const ConstTensor& gain, double epsilon, Write write) {
-  backward(on, "rms_norm_backward", dx, dgain, nullptr, dy, x, gain, epsilon, write);
+                       const ConstTensor& gain, double epsilon, Write write, const NormForm& form) {
+  backward(on, "rms_norm_backward", false, dx, dgain, {}, dy, x, gain, epsilon, write, form);
 }
 
 void layer_norm(const Compute& on, const Tensor& y, const ConstTensor& x, const ConstTensor& gain, const ConstTensor& bias,
-                double epsilon) {
-  forward(on, "layer_norm", y, x, gain, &bias, epsilon);
+                double epsilon, const NormForm& form) {
+  forward(on, "layer_norm", true, y, x, gain, bias, epsilon, form);
 }
 
 void layer_norm_backward(const Compute& on, const Tensor& dx, const Tensor& dgain, const Tensor& dbias, const ConstTensor& dy,
-                         const ConstTensor& x, const ConstTensor& gain, double epsilon, Write write) {
-  backward(on, "layer_norm_backward", dx, dgain, &dbias, dy, x, gain, epsilon, write);
+                         const ConstTensor& x, const ConstTensor& gain, double epsilon, Write write, const NormForm& form) {
+  backward(on, "layer_norm_backward", true, dx, dgain, dbias, dy, x, gain, epsilon, write, form);
 }
 
 std::size_t norm_backward_workspace() { return workspace_bytes(kBlockRows * sizeof(Statistics), 1); }

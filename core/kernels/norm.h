@@ -10,24 +10,34 @@
 
 namespace tsprun::detail::kernels {
 
+/// What a norm does with its gain w. The effective gain g is w, or 1 + w, and the whole result is multiplied.
+struct NormForm {
+  bool gain_from_one = false;  ///< g = 1 + w
+  double multiplier = 1;       ///< y = multiplier·(g ∘ x̂ + bias)
+
+  bool operator==(const NormForm&) const = default;
+};
+
 /// Computes y = gain ∘ x̂ with x̂ = x / √(mean(x²) + epsilon). `y` may be `x`.
-void rms_norm(const Compute& on, const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon);
+void rms_norm(const Compute& on, const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon,
+              const NormForm& form = {});
 
 /// Computes, with dx̂ = gain ∘ dy, dx = (dx̂ − x̂·mean(dx̂ ∘ x̂)) / √(mean(x²) + epsilon), which replaces `dx` or is added to it,
 /// and adds the sum over rows of dy ∘ x̂, in the order of rows, to dgain. `dx` may be `dy`. Needs norm_backward_workspace() bytes
 /// of workspace.
 void rms_norm_backward(const Compute& on, const Tensor& dx, const Tensor& dgain, const ConstTensor& dy, const ConstTensor& x,
-                       const ConstTensor& gain, double epsilon, Write write = Write::replace);
+                       const ConstTensor& gain, double epsilon, Write write = Write::replace, const NormForm& form = {});
 
-/// Computes y = gain ∘ x̂ + bias with x̂ = (x − mean(x)) / √(var(x) + epsilon). `y` may be `x`.
+/// Computes y = gain ∘ x̂ + bias with x̂ = (x − mean(x)) / √(var(x) + epsilon). `y` may be `x`. A bias without dims: none.
 void layer_norm(const Compute& on, const Tensor& y, const ConstTensor& x, const ConstTensor& gain, const ConstTensor& bias,
-                double epsilon);
+                double epsilon, const NormForm& form = {});
 
 /// Computes, with dx̂ = gain ∘ dy, dx = (dx̂ − mean(dx̂) − x̂·mean(dx̂ ∘ x̂)) / √(var(x) + epsilon), which replaces `dx` or is
-/// added to it, and adds the sums over rows of dy ∘ x̂ to dgain and of dy to dbias, in the order of rows. Needs
-/// norm_backward_workspace() bytes of workspace.
+/// added to it, and adds the sums over rows of dy ∘ x̂ to dgain and of dy to dbias, in the order of rows. A dbias without dims:
+/// there is no bias. Needs norm_backward_workspace() bytes of workspace.
 void layer_norm_backward(const Compute& on, const Tensor& dx, const Tensor& dgain, const Tensor& dbias, const ConstTensor& dy,
-                         const ConstTensor& x, const ConstTensor& gain, double epsilon, Write write = Write::replace);
+                         const ConstTensor& x, const ConstTensor& gain, double epsilon, Write write = Write::replace,
+                         const NormForm& form = {});
 
 /// Returns the bytes of workspace that either backward needs, whatever the shape.
 std::size_t norm_backward_workspace();

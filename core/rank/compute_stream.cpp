@@ -177,29 +177,32 @@ bool ComputeStream::has_lost_lse(const ConstTensor& lse, const ConstTensor& o) c
   return !engine_.options().phantom && kernels::has_lost_lse(lse, o);
 }
 
-void ComputeStream::rms_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon) {
+void ComputeStream::rms_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon,
+                             const kernels::NormForm& form) {
   run(touches("norm", x, y, y, bytes_of(x, gain), bytes_of(y)), 0,
-      [&](const kernels::Compute& on) { kernels::rms_norm(on, y, x, gain, epsilon); });
+      [&](const kernels::Compute& on) { kernels::rms_norm(on, y, x, gain, epsilon, form); });
 }
 
 void ComputeStream::rms_norm_backward(const Tensor& dx, const Tensor& dgain, const ConstTensor& dy, const ConstTensor& x,
-                                      const ConstTensor& gain, double epsilon, kernels::Write write) {
+                                      const ConstTensor& gain, double epsilon, kernels::Write write,
+                                      const kernels::NormForm& form) {
   run(touches("norm backward", dy, dx, dx, bytes_of(dy, x, gain, dgain) + added_to(write, dx), bytes_of(dx, dgain)),
       kernels::norm_backward_workspace(),
-      [&](const kernels::Compute& on) { kernels::rms_norm_backward(on, dx, dgain, dy, x, gain, epsilon, write); });
+      [&](const kernels::Compute& on) { kernels::rms_norm_backward(on, dx, dgain, dy, x, gain, epsilon, write, form); });
 }
 
 void ComputeStream::layer_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, const ConstTensor& bias,
-                               double epsilon) {
+                               double epsilon, const kernels::NormForm& form) {
   run(touches("norm", x, y, y, bytes_of(x, gain, bias), bytes_of(y)), 0,
-      [&](const kernels::Compute& on) { kernels::layer_norm(on, y, x, gain, bias, epsilon); });
+      [&](const kernels::Compute& on) { kernels::layer_norm(on, y, x, gain, bias, epsilon, form); });
 }
 
 void ComputeStream::layer_norm_backward(const Tensor& dx, const Tensor& dgain, const Tensor& dbias, const ConstTensor& dy,
-                                        const ConstTensor& x, const ConstTensor& gain, double epsilon, kernels::Write write) {
+                                        const ConstTensor& x, const ConstTensor& gain, double epsilon, kernels::Write write,
+                                        const kernels::NormForm& form) {
   run(touches("norm backward", dy, dx, dx, bytes_of(dy, x, gain, dgain, dbias) + added_to(write, dx), bytes_of(dx, dgain, dbias)),
       kernels::norm_backward_workspace(),
-      [&](const kernels::Compute& on) { kernels::layer_norm_backward(on, dx, dgain, dbias, dy, x, gain, epsilon, write); });
+      [&](const kernels::Compute& on) { kernels::layer_norm_backward(on, dx, dgain, dbias, dy, x, gain, epsilon, write, form); });
 }
 
 void ComputeStream::add_bias(const Tensor& x, const ConstTensor& bias) {
@@ -243,6 +246,17 @@ void ComputeStream::gelu_backward(const Tensor& dx, const ConstTensor& dy, const
       [&](const kernels::Compute& on) { kernels::gelu_backward(on, dx, dy, x, form); });
 }
 
+void ComputeStream::geglu(const Tensor& y, const ConstTensor& gate, const ConstTensor& up, kernels::Gelu form) {
+  run(touches("geglu", gate, y, y, bytes_of(gate, up), bytes_of(y)), 0,
+      [&](const kernels::Compute& on) { kernels::geglu(on, y, gate, up, form); });
+}
+
+void ComputeStream::geglu_backward(const Tensor& dgate, const Tensor& dup, const ConstTensor& dy, const ConstTensor& gate,
+                                   const ConstTensor& up, kernels::Gelu form) {
+  run(touches("geglu backward", dy, dgate, dgate, bytes_of(dy, gate, up), bytes_of(dgate, dup)), 0,
+      [&](const kernels::Compute& on) { kernels::geglu_backward(on, dgate, dup, dy, gate, up, form); });
+}
+
 void ComputeStream::dropout(const Tensor& y, const ConstTensor& x, std::span<const std::uint64_t> rows,
                             const kernels::Dropout& of) {
   run(touches("dropout", x, y, y, bytes_of(x), bytes_of(y)), 0,
@@ -268,6 +282,16 @@ void ComputeStream::convert(const Tensor& to, const ConstTensor& from) {
 void ComputeStream::add(const Tensor& out, const ConstTensor& a, const ConstTensor& b) {
   run(touches("add", a, out, out, bytes_of(a, b), bytes_of(out)), 0,
       [&](const kernels::Compute& on) { kernels::add(on, out, a, b); });
+}
+
+void ComputeStream::add_multiple(const Tensor& out, const ConstTensor& a, const ConstTensor& b, double factor) {
+  run(touches("add multiple", a, out, out, bytes_of(a, b), bytes_of(out)), 0,
+      [&](const kernels::Compute& on) { kernels::add_multiple(on, out, a, b, factor); });
+}
+
+void ComputeStream::multiply(const Tensor& out, const ConstTensor& a, double factor) {
+  run(touches("multiply", a, out, out, bytes_of(a), bytes_of(out)), 0,
+      [&](const kernels::Compute& on) { kernels::multiply(on, out, a, factor); });
 }
 
 void ComputeStream::fill_zero(const Tensor& out) {

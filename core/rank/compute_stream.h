@@ -61,13 +61,16 @@ class ComputeStream {
   bool has_lost_lse(const ConstTensor& lse, const ConstTensor& o) const;
 
   // --- rows
-  void rms_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon);
+  void rms_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon,
+                const kernels::NormForm& form = {});
   void rms_norm_backward(const Tensor& dx, const Tensor& dgain, const ConstTensor& dy, const ConstTensor& x,
-                         const ConstTensor& gain, double epsilon, kernels::Write write = kernels::Write::replace);
-  void layer_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, const ConstTensor& bias, double epsilon);
+                         const ConstTensor& gain, double epsilon, kernels::Write write = kernels::Write::replace,
+                         const kernels::NormForm& form = {});
+  void layer_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, const ConstTensor& bias, double epsilon,
+                  const kernels::NormForm& form = {});
   void layer_norm_backward(const Tensor& dx, const Tensor& dgain, const Tensor& dbias, const ConstTensor& dy,
                            const ConstTensor& x, const ConstTensor& gain, double epsilon,
-                           kernels::Write write = kernels::Write::replace);
+                           kernels::Write write = kernels::Write::replace, const kernels::NormForm& form = {});
   void add_bias(const Tensor& x, const ConstTensor& bias);
   void bias_backward(const Tensor& dbias, const ConstTensor& dy);
   void rope_table(const Tensor& table, std::span<const std::int64_t> positions, std::span<const double> frequencies);
@@ -77,6 +80,9 @@ class ComputeStream {
                        const ConstTensor& up);
   void gelu(const Tensor& y, const ConstTensor& x, kernels::Gelu form);
   void gelu_backward(const Tensor& dx, const ConstTensor& dy, const ConstTensor& x, kernels::Gelu form);
+  void geglu(const Tensor& y, const ConstTensor& gate, const ConstTensor& up, kernels::Gelu form);
+  void geglu_backward(const Tensor& dgate, const Tensor& dup, const ConstTensor& dy, const ConstTensor& gate,
+                      const ConstTensor& up, kernels::Gelu form);
   void dropout(const Tensor& y, const ConstTensor& x, std::span<const std::uint64_t> rows, const kernels::Dropout& of);
   void gather_rows(const Tensor& out, const ConstTensor& table, std::span<const std::uint32_t> rows);
   void scatter_add_rows(const Tensor& table, const ConstTensor& values, std::span<const std::uint32_t> rows);
@@ -84,6 +90,8 @@ class ComputeStream {
   // --- elements
   void convert(const Tensor& to, const ConstTensor& from);
   void add(const Tensor& out, const ConstTensor& a, const ConstTensor& b);
+  void add_multiple(const Tensor& out, const ConstTensor& a, const ConstTensor& b, double factor);
+  void multiply(const Tensor& out, const ConstTensor& a, double factor);
   void fill_zero(const Tensor& out);
 
   // --- loss

@@ -110,5 +110,43 @@ TEST(Gelu, BackwardEqualsFiniteDifferences) {
   }
 }
 
+TEST(Geglu, EqualsTheFormula) {
+  for (const kernels::Gelu form : {kernels::Gelu::exact, kernels::Gelu::tanh}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+      const Array gate = inputs(dtype, 1001, 1);
+      const Array up = Array::normal(dtype, {1001}, 2);
+      Array y(dtype, {1001});
+      kernels::geglu({}, y.view(), gate.view(), up.view(), form);
+      for (std::size_t i = 0; i < gate.count(); ++i) {
+        const double expected = gelu(gate[i], form) * up[i];
+        const double floor = dtype == DType::f64 ? 1e-16 : 2e-8;
+        EXPECT_NEAR(y[i], expected, std::max(tolerance(dtype), 1e-12) * std::abs(expected) + floor * std::abs(gate[i] * up[i]))
+            << name(dtype) << " gate " << gate[i];
+      }
+    }
+  }
+}
+
+TEST(Geglu, BackwardEqualsFiniteDifferencesAndMayOverwriteItsInputs) {
+  for (const kernels::Gelu form : {kernels::Gelu::exact, kernels::Gelu::tanh}) {
+    Array gate = Array::normal(DType::f64, {3, 21}, 1, 2);
+    Array up = Array::normal(DType::f64, {3, 21}, 2);
+    const Array dy = Array::normal(DType::f64, {3, 21}, 3);
+    Array y(DType::f64, {3, 21});
+    const auto loss = [&] {
+      kernels::geglu({}, y.view(), gate.view(), up.view(), form);
+      return weighted(y, dy);
+    };
+    Array dgate(DType::f64, {3, 21});
+    Array dup(DType::f64, {3, 21});
+    kernels::geglu_backward({}, dgate.view(), dup.view(), dy.view(), gate.view(), up.view(), form);
+    EXPECT_LE(distance(dgate, finite_differences(gate, loss)), 1e-8);
+    EXPECT_LE(distance(dup, finite_differences(up, loss)), 1e-8);
+    kernels::geglu_backward({}, gate.view(), up.view(), dy.view(), gate.view(), up.view(), form);
+    EXPECT_TRUE(gate == dgate);
+    EXPECT_TRUE(up == dup);
+  }
+}
+
 }  // namespace
 }  // namespace tsprun::detail::test::activation_kernel_test

@@ -153,6 +153,74 @@ TEST(Norm, HasTheSameBitsForAnyNumberOfThreads) {
   EXPECT_TRUE(one.dx == many.dx && one.dgain == many.dgain && one.dbias == many.dbias);
 }
 
+/// A gain as 1 + w, a multiplier of the whole result, and LayerNorm without a bias.
+TEST(Norm, FormsOfTheGainEqualTheirFormulasAndFiniteDifferences) {
+  for (const bool centered : {false, true}) {
+    for (const bool has_bias : {false, true}) {
+      if (has_bias && !centered) continue;
+      for (const kernels::NormForm& form :
+           {kernels::NormForm{}, kernels::NormForm{.gain_from_one = true},
+            kernels::NormForm{.gain_from_one = true, .multiplier = 0.3}, kernels::NormForm{.multiplier = -1.5}}) {
+        Array x = Array::normal(DType::f64, {4, 21}, 1);
+        Array gain = Array::normal(DType::f64, {21}, 2);
+        Array bias = Array::normal(DType::f64, {21}, 3);
+        const Array dy = Array::normal(DType::f64, {4, 21}, 4);
+        Array y(DType::f64, {4, 21});
+        const auto compute = [&](const Tensor& to, const Array& of_x, const Array& of_gain, const Array& of_bias) {
+          const ConstTensor b = has_bias ? of_bias.view() : ConstTensor();
+          if (centered) kernels::layer_norm({}, to, of_x.view(), of_gain.view(), b, kEpsilon, form);
+          else kernels::rms_norm({}, to, of_x.view(), of_gain.view(), kEpsilon, form);
+        };
+        compute(y.view(), x, gain, bias);
+        Array g(DType::f64, {21});
+        Array b(DType::f64, {21});
+        for (std::size_t i = 0; i < 21; ++i) {
+          g.set(i, form.multiplier * (gain[i] + (form.gain_from_one ? 1 : 0)));
+          b.set(i, has_bias ? form.multiplier * bias[i] : 0);
+        }
+        EXPECT_LE(distance(y, naive(centered ? Kind::layer : Kind::rms, x, g, b)), 1e-13);
+
+        Bench bench;
+        Array dx(DType::f64, {4, 21});
+        Array dgain(DType::f64, {21});
+        Array dbias(DType::f64, {21});
+        if (centered) {
+          kernels::layer_norm_backward(bench.on(), dx.view(), dgain.view(), has_bias ? dbias.view() : Tensor(), dy.view(),
+                                       x.view(), gain.view(), kEpsilon, kernels::Write::replace, form);
+        } else {
+          kernels::rms_norm_backward(bench.on(), dx.view(), dgain.view(), dy.view(), x.view(), gain.view(), kEpsilon,
+                                     kernels::Write::replace, form);
+        }
+        const auto loss = [&] {
+          compute(y.view(), x, gain, bias);
+          return weighted(y, dy);
+        };
+        EXPECT_LE(distance(dx, finite_differences(x, loss, 1e-6)), 1e-7);
+        EXPECT_LE(distance(dgain, finite_differences(gain, loss)), 1e-8);
+        if (has_bias) {
+          EXPECT_LE(distance(dbias, finite_differences(bias, loss)), 1e-8);
+        }
+        for (const DType dtype : {DType::f32, DType::bf16}) {  // one rounding, however large the gain
+          const auto narrow = [&](const Array& wide, std::vector<std::size_t> sizes) {
+            Array of(dtype, std::move(sizes));
+            for (std::size_t i = 0; i < of.count(); ++i) of.set(i, wide[i]);
+            return of;
+          };
+          Array to(dtype, {4, 21});
+          const Array narrow_x = narrow(x, {4, 21});
+          const Array narrow_gain = narrow(gain, {21});
+          compute(to.view(), narrow_x, narrow_gain, narrow(bias, {21}));
+          for (std::size_t i = 0; i < 21; ++i) {
+            g.set(i, form.multiplier * (narrow_gain[i] + (form.gain_from_one ? 1 : 0)));
+            b.set(i, has_bias ? form.multiplier * narrow(bias, {21})[i] : 0);
+          }
+          EXPECT_LE(distance(to, naive(centered ? Kind::layer : Kind::rms, narrow_x, g, b)), tolerance(dtype)) << name(dtype);
+        }
+      }
+    }
+  }
+}
+
 // The squares of one row are too large for f32: no number is right, and zeros would be wrong in silence.
 TEST(Norm, OfARowThatOverflowsIsNan) {
   for (const Kind kind : {Kind::rms, Kind::layer}) {

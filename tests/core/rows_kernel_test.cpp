@@ -94,6 +94,28 @@ TEST(Elementwise, AddsMixedTypes) {
   EXPECT_NE(sum[999], 0);
 }
 
+TEST(Elementwise, MultipliesAndAddsMultiplesInMixedTypes) {
+  for (const DType to : {DType::f32, DType::bf16}) {
+    for (const DType from : {DType::f32, DType::bf16}) {
+      const Array a = Array::normal(from, {3, 37}, 1);
+      const Array b = Array::normal(DType::f32, {3, 37}, 2);
+      Array sum(to, {3, 37});
+      Array multiple(to, {3, 37});
+      kernels::add_multiple({}, sum.view(), a.view(), b.view(), 0.22);
+      kernels::multiply({}, multiple.view(), a.view(), -12.5);
+      for (std::size_t i = 0; i < a.count(); ++i) {
+        EXPECT_NEAR(sum[i], a[i] + 0.22 * b[i], tolerance(to) * (std::abs(a[i]) + std::abs(b[i]))) << i;
+        EXPECT_NEAR(multiple[i], -12.5 * a[i], tolerance(to) * 12.5 * std::abs(a[i])) << i;
+      }
+    }
+  }
+  Array wide = Array::normal(DType::f64, {70'000}, 3);  // several tasks, in place
+  const std::vector<double> before = wide.values();
+  kernels::add_multiple({}, wide.view(), wide.view(), wide.view(), 2);
+  kernels::multiply({}, wide.view(), wide.view(), 0.25);
+  for (std::size_t i = 0; i < before.size(); ++i) ASSERT_DOUBLE_EQ(wide[i], 0.75 * before[i]) << i;
+}
+
 TEST(Elementwise, RefusesToMixF64WithOthers) {
   Array a(DType::f64, {4});
   Array b(DType::f32, {4});
