@@ -63,7 +63,7 @@ void refuse_window(ConfigFields& fields, WindowField meaning) {
 }
 
 void refuse_restricted(ConfigFields& fields, const ModelType& type) {
-  fields.refuse_restricted(type.restricted);
+  fields.refuse_restricted(type.restricted, type.honoured);
   fields.refuse_restricted(kRestricted);
   refuse_window(fields, type.window);
   if (const json* types = fields.find("layer_types")) {
@@ -157,6 +157,11 @@ LoadedConfig parse_config(std::string_view text, const std::string& where) {
     config.rope_theta = rope.theta;
     config.rope_scaling = rope.scaling;
   }
+  config.embedding_multiplier = fields.positive(names.embedding_multiplier, config.embedding_multiplier);
+  config.residual_multiplier = fields.positive(names.residual_multiplier, config.residual_multiplier);
+  config.attention_multiplier = fields.positive(names.attention_multiplier, config.attention_multiplier);
+  config.logits_multiplier = fields.positive(names.logits_multiplier, config.logits_multiplier);
+  config.logits_divisor = fields.positive(names.logits_divisor, config.logits_divisor);
   if (type.read_layers != nullptr) type.read_layers(fields, config);
   config.tied_embeddings = fields.flag("tie_word_embeddings", type.tied_embeddings);
   config.residual_dropout = fields.probability(names.residual_dropout, type.dropout);
@@ -234,6 +239,11 @@ std::string hugging_face_json(const ModelConfig& config, std::string_view torch_
   put(names.max_positions, config.max_positions);
   put(names.activation, std::ranges::find(type.activations, config.mlp, &ActivationName::mlp)->name);
   put(names.norm_epsilon, config.norm_epsilon);
+  put(names.embedding_multiplier, config.embedding_multiplier);
+  put(names.residual_multiplier, config.residual_multiplier);
+  put(names.attention_multiplier, config.attention_multiplier);
+  put(names.logits_multiplier, config.logits_multiplier);
+  put(names.logits_divisor, config.logits_divisor);
   if (type.write_layers != nullptr) type.write_layers(config, object);
   if (type.model.rotary_positions()) write_rope(object, {.theta = config.rope_theta, .scaling = config.rope_scaling});
   if (type.window == WindowField::unless_null) object.emplace("sliding_window", nullptr);

@@ -4,6 +4,7 @@
 
 #include "layers/io/model_type.h"
 
+#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <string>
@@ -39,6 +40,15 @@ struct ModelConfig : ModelSpec {
 
   /// Returns the angles by which a position turns the pairs of a head. Precondition: rotary positions.
   std::vector<double> rope_frequencies() const { return detail::rope_frequencies(rope_theta, rope_scaling, head_dim); }
+
+  /// Returns the factor of embedded tokens.
+  double embedding_factor() const { return embedding_multiplier; }
+  /// Returns the factor of the scores q·k.
+  double attention_factor() const {
+    return attention_multiplier > 0 ? attention_multiplier : 1 / std::sqrt(static_cast<double>(head_dim));
+  }
+  /// Returns the factor of logits.
+  double logits_factor() const { return logits_multiplier / logits_divisor; }
 
   bool layer_norms() const { return norm == Norm::layer; }
   bool gated_mlp() const { return mlp == Mlp::swiglu; }

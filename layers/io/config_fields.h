@@ -57,8 +57,8 @@ class ConfigFields : public JsonObject {
     refuse(field, expected + "null (nothing else is supported)");
   }
 
-  /// Throws Error(refused) for a field that is present with a value that isn't neutral.
-  void refuse_restricted(std::span<const RestrictedFields> restricted);
+  /// Throws Error(refused) for a field that is present with a value that isn't neutral, unless it is one of `honoured`.
+  void refuse_restricted(std::span<const RestrictedFields> restricted, std::span<const std::string_view> honoured = {});
   /// Throws Error(refused) if the file has a field "architectures" that contains none of `names`. The message shows the first as
   /// expected.
   void require_architecture(std::span<const std::string_view> names);

@@ -91,7 +91,12 @@ struct ModelSpec {
   double rope_theta = 10000.0;     ///< base of rotary positions
   RopeScaling rope_scaling = {};
   Mlp mlp = Mlp::swiglu;
-  LayerSpecs specs = {};  ///< what each layer computes
+  double embedding_multiplier = 1;  ///< of embedded tokens
+  double residual_multiplier = 1;   ///< of a sublayer's result, where it is added to the residual
+  double attention_multiplier = 0;  ///< of the scores q·k; 0: 1/√d
+  double logits_multiplier = 1;     ///< of logits
+  double logits_divisor = 1;        ///< of logits
+  LayerSpecs specs = {};            ///< what each layer computes
 
   const LayerSpec& layer(std::size_t number) const { return specs[number]; }
   /// Returns whether layers rotate q and k.
@@ -141,6 +146,7 @@ enum class ParameterRole {
 struct ConfigNames {
   std::string_view hidden, layers, query_heads, intermediate, vocabulary, max_positions, activation, norm_epsilon;
   std::string_view kv_heads{}, head_dim{}, residual_dropout{}, embedding_dropout{}, attention_dropout{};
+  std::string_view embedding_multiplier{}, residual_multiplier{}, attention_multiplier{}, logits_multiplier{}, logits_divisor{};
 };
 
 /// Fields that change the computation. Only their neutral values are supported; null is always neutral.
@@ -186,10 +192,12 @@ struct ModelType {
   ConfigNames fields;
   std::span<const ActivationName> activations;   ///< the first is the default
   std::span<const RestrictedFields> restricted;  ///< beside those of all families
-  std::span<const std::string_view> ignored;     ///< fields that don't influence what is computed, beside those of all families
+  /// Fields in `restricted` that restrict another family, with whose this one begins, and that this one reads.
+  std::span<const std::string_view> honoured{};
+  std::span<const std::string_view> ignored;  ///< fields that don't influence what is computed, beside those of all families
 
-  /// Reads what layers don't have in common, after their number, and writes it into a config.json that doesn't say it; null: the
-  /// family's layers are alike.
+  /// Reads what its layers are, after their number, and other fields of the family alone; writes them into a config.json that
+  /// doesn't say it. Null: the layers are those of `model`.
   void (*read_layers)(ConfigFields& fields, ModelConfig& config) = nullptr;
   void (*write_layers)(const ModelConfig& config, nlohmann::json& object) = nullptr;
 

@@ -35,22 +35,24 @@ void Block::end_sublayer(const BlockPass& pass, const Tensor& y, const Bias& bia
   if (drops(pass)) dropout(pass, y, y, layer, site);
 }
 
-/// Returns the gradient of a sublayer's result before bias and dropout, and adds to the bias' gradient. Without dropout it is `d`
-/// itself, which is also the residual's gradient; else `memory` holds it.
+/// Returns the gradient of a sublayer's result before bias, dropout and multiplier, and adds to the bias' gradient. Without
+/// dropout and multiplier it is `d` itself, which is also the residual's gradient; else `memory` holds it.
 ConstTensor Block::result_gradient(const BlockPass& pass, const Tensor& d, const Bias& bias, std::size_t layer, DropoutSite site,
                                    OwnedTensor& memory) const {
   Tensor of_result = d;
-  if (drops(pass)) {
+  const double multiplier = config_.residual_multiplier;
+  if (drops(pass) || multiplier != 1)
     of_result = memory = like(d, d.dtype(), Category::workspace, "gradient of a sublayer's result");
-    dropout(pass, of_result, d, layer, site);
-  }
+  if (drops(pass)) dropout(pass, of_result, d, layer, site);
+  if (multiplier != 1) rank_.compute().multiply(of_result, drops(pass) ? of_result : d, multiplier);
   bias.add_gradient(rank_.compute(), of_result);
   return of_result;
 }
 
 OwnedTensor Block::residual(const Tensor& x, const Tensor& y, Category category, std::string_view what) const {
   OwnedTensor sum = like(x, dtype_, category, what);
-  rank_.compute().add(sum, x, y);
+  if (config_.residual_multiplier == 1) rank_.compute().add(sum, x, y);
+  else rank_.compute().add_multiple(sum, x, y, config_.residual_multiplier);
   return sum;
 }
 

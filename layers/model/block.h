@@ -1,7 +1,7 @@
 // One transformer block around a strategy's sublayers: norms, the last biases of the sublayers, dropout and residuals, forward
 // and backward, and what is kept in between.
 //
-//   x2 = x1 + drop(attention(norm(x1)) + b_O);  x3 = x2 + drop(mlp(norm(x2)) + b_2)
+//   x2 = x1 + m·drop(attention(norm(x1)) + b_O);  x3 = x2 + m·drop(mlp(norm(x2)) + b_2);  m: the residual multiplier
 #pragma once
 
 #include "core/rank/rank.h"

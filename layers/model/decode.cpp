@@ -9,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <utility>
 
 namespace tsprun::detail {
@@ -183,6 +182,7 @@ OwnedTensor Decoder::embed(std::span<const Token> tokens) {
                                          {.stream = Stream::kv, .purpose = Purpose::embedding}));
     rank_.compute().gather_rows(x, in.view(), where);
   }
+  if (config_.embedding_factor() != 1) rank_.compute().multiply(x, x.view(), config_.embedding_factor());
   if (config_.learned_positions) add_positions(x);
   return x;
 }
@@ -194,9 +194,9 @@ void Decoder::add_positions(const Tensor& x) {
   }
 }
 
-OwnedTensor Decoder::normed(const Tensor& x, const NormWeights& norm) {
+OwnedTensor Decoder::normed(const Tensor& x, const NormWeights& norm, double multiplier) {
   OwnedTensor y = rows(dtype_, config_.hidden, "normed token");
-  apply_norm(rank_.compute(), config_, y, x, norm);
+  apply_norm(rank_.compute(), config_, y, x, norm, multiplier);
   return y;
 }
 
@@ -217,7 +217,7 @@ std::vector<std::size_t> Decoder::by_share(std::size_t width) const {
 OwnedTensor Decoder::attended(std::size_t layer, const Tensor& own_q) {
   const std::size_t d = config_.head_dim;
   const std::size_t heads = slice_.queries.count;
-  const kernels::Attention all{.scale = 1 / std::sqrt(static_cast<double>(d)),
+  const kernels::Attention all{.scale = config_.attention_factor(),
                                .mask = kernels::Mask::none(),
                                .heads = {config_.heads_per_kv_head(), slice_.queries.first, slice_.kv.first}};
   const auto attend = [&](std::size_t text, const Tensor& o, const Tensor& lse, const ConstTensor& q) {
@@ -268,7 +268,7 @@ OwnedTensor Decoder::merged_heads(const Tensor& parts) {
   }
   const OwnedTensor o = rank_.tensor(Category::workspace, sums_, {1, texts(), count, d}, "attention output");
   const OwnedTensor lse = rank_.tensor(Category::workspace, sums_, {1, count, texts()}, "log-sum-exp");
-  rank_.compute().merge_attention(1 / std::sqrt(static_cast<double>(d)), o, lse, part_o, part_lse);
+  rank_.compute().merge_attention(config_.attention_factor(), o, lse, part_o, part_lse);
   rank_.compute().convert(narrow, o->reshaped({texts(), count * d}));
   return narrow;
 }
@@ -369,14 +369,15 @@ ConstTensor Decoder::step(std::span<const Token> tokens) {
     const BlockVectors vectors = model_.vectors(layer);
     const auto add = [&](const OwnedTensor& y, const Bias& bias) {
       bias.add_to(compute, y);
-      compute.add(x, x.view(), y.view());
+      if (config_.residual_multiplier == 1) compute.add(x, x.view(), y.view());
+      else compute.add_multiple(x, x.view(), y.view(), config_.residual_multiplier);
     };
     add(attention(layer, normed(x, vectors.attention).view()), vectors.attention_output);
     add(mlp(layer, normed(x, vectors.mlp).view()), vectors.mlp_output);
   }
   const Tensor head = model_.vocabulary_weights().head;
   const OwnedTensor own = rank_.tensor(Category::communication, sums_, {texts(), head.size(0)}, "logits");
-  compute.gemm(own, normed(x, model_.final_norm_weights()).view(), head.transposed(0, 1));
+  compute.gemm(own, normed(x, model_.final_norm_weights(), config_.logits_factor()).view(), head.transposed(0, 1));
   rank_.enter_stage(PassPart::head, false, [&] { return "head, " + where(); });
   rank_.look(Watched::input, x.view());
   rank_.look(Watched::result, own.view());

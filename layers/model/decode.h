@@ -89,7 +89,7 @@ class Decoder {
   OwnedTensor attended(std::size_t layer, const Tensor& own_q);
   OwnedTensor merged_heads(const Tensor& parts);
   OwnedTensor mlp(std::size_t layer, const ConstTensor& x);
-  OwnedTensor normed(const Tensor& x, const NormWeights& norm);
+  OwnedTensor normed(const Tensor& x, const NormWeights& norm, double multiplier = 1);
   void sum_over_ranks(const Tensor& y);
   void gather_logits(const Tensor& own);
   std::string where() const;

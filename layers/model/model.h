@@ -178,7 +178,7 @@ class Model {
   std::pair<Tensor, Tensor> replicated(ParameterRole role, std::size_t layer) const;
   NormWeights norm(ParameterRole gain, ParameterRole bias, std::size_t layer) const;
   Bias bias(ParameterRole role, std::size_t layer) const;
-  void add_positions(const Tensor& x);
+  void complete_embedding(const Tensor& x);
   void sum_replicated_gradients();
   /// Returns whether this rank and one at the pipeline's other end have copies of the embedding.
   bool shares_embedding() const {

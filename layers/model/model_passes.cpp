@@ -73,10 +73,11 @@ std::unique_ptr<Vocabulary> Model::vocabulary_of(const MicroBatch& of) {
   return std::make_unique<ExchangedVocabulary>(rank_, vocabulary_ranks_, vocabulary_rows_, head_plan_, vocabulary_weights(), of);
 }
 
+/// Returns the head's input: the normed residual, times the factor of logits, since these are linear in it.
 OwnedTensor Model::final_norm(const Tensor& x) {
   OwnedTensor y =
       rank_.tensor(Category::workspace, options_.dtype, {layout_->held_rows(), options_.config.hidden}, "normed output");
-  apply_norm(rank_.compute(), options_.config, y, x.merged(0), final_norm_weights());
+  apply_norm(rank_.compute(), options_.config, y, x.merged(0), final_norm_weights(), options_.config.logits_factor());
   return y;
 }
 
@@ -102,8 +103,9 @@ void Model::sum_over_world(std::span<double> values) {
   rank_.wait(mesh_.world().post_all_reduce(buffer, buffer, Reduction::sum));
 }
 
-/// Adds learned positions, if the model has them, to the embedded tokens x [rows, h].
-void Model::add_positions(const Tensor& x) {
+/// Multiplies the embedded tokens x [rows, h] and adds learned positions, if the model does so.
+void Model::complete_embedding(const Tensor& x) {
+  if (const double factor = options_.config.embedding_factor(); factor != 1) rank_.compute().multiply(x, x, factor);
   if (!options_.config.learned_positions) return;
   const OwnedTensor rows = rank_.tensor(Category::workspace, options_.dtype, {x.size(0), x.size(1)}, "learned positions");
   rank_.compute().gather_rows(rows, positions(), positions_of_rows_);
@@ -157,7 +159,7 @@ void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
   OwnedTensor x = layout_->residual(rank_, Category::workspace, options_.dtype, options_.config.hidden, "embedded tokens");
   const std::unique_ptr<Vocabulary> vocabulary = vocabulary_of({});
   vocabulary->embed(x->merged(0), *layout_, ids, Category::workspace);
-  add_positions(x->merged(0));
+  complete_embedding(x->merged(0));
   for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
     const TraceSpan span_of_layer(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
     BlockSaved saved;

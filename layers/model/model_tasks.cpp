@@ -68,7 +68,7 @@ void Model::embed(Pass& pass) {
   const Tensor x = pass.x->merged(0);
   pass.vocabulary->embed(x, *layout_, pass.own.ids, pass.kept());
   rows_given_.note(pass.of, stage_, pass.vocabulary->rows_given());
-  add_positions(x);
+  complete_embedding(x);
   drop_embedding(pass, x);
   rank_.look(Watched::result, pass.x.view());
 }
@@ -130,7 +130,7 @@ void Model::head_backward(Pass& pass) {
   {
     const OwnedTensor dx = pass.vocabulary->head_backward(final_norm(pass.x).view(), pass.lse, *layout_, pass.weight);
     norm_backward(compute, options_.config, pass.d->merged(0), dx, pass.x->merged(0), final_norm_weights(),
-                  kernels::Write::replace);
+                  kernels::Write::replace, options_.config.logits_factor());
   }
   rank_.look(Watched::input_gradient, pass.d.view());
   if (pass.of.last() && !options_.config.tied_embeddings) sums_.post(head_pack(), Purpose::head);
@@ -148,13 +148,20 @@ void Model::layers_backward(Pass& pass, const ModelTask& task) {
 
 void Model::embed_backward(Pass& pass) {
   rank_.enter_stage(PassPart::embedding, true, [] { return std::string("embedding, backward"); });
-  drop_embedding(pass, pass.d->merged(0));
-  pass.vocabulary->embed_backward(pass.d->merged(0));
-  if (pass.of.last() && !shares_embedding()) sums_.post(embedding_pack(), Purpose::embedding);
-  if (options_.config.learned_positions) {
-    const Tensor gradient = replicated(ParameterRole::positions, 0).second;
-    rank_.compute().scatter_add_rows(gradient, pass.d->merged(0), positions_of_rows_);
+  const Tensor d = pass.d->merged(0);
+  drop_embedding(pass, d);
+  const auto add_to_positions = [&] {
+    if (!options_.config.learned_positions) return;
+    rank_.compute().scatter_add_rows(replicated(ParameterRole::positions, 0).second, d, positions_of_rows_);
+  };
+  const double factor = options_.config.embedding_factor();
+  if (factor != 1) {
+    add_to_positions();
+    rank_.compute().multiply(d, d, factor);
   }
+  pass.vocabulary->embed_backward(d);
+  if (pass.of.last() && !shares_embedding()) sums_.post(embedding_pack(), Purpose::embedding);
+  if (factor == 1) add_to_positions();  // while the embedding's gradients travel
   end_backward(pass);
 }
 

@@ -15,21 +15,23 @@ struct NormWeights {
   Tensor bias_gradient;
 };
 
-/// Computes y = norm(x).
+/// Computes y = multiplier·norm(x).
 inline void apply_norm(ComputeStream& compute, const ModelConfig& config, const Tensor& y, const ConstTensor& x,
-                       const NormWeights& weights) {
-  if (config.layer_norms()) compute.layer_norm(y, x, weights.gain, weights.bias, config.norm_epsilon);
-  else compute.rms_norm(y, x, weights.gain, config.norm_epsilon);
+                       const NormWeights& weights, double multiplier = 1) {
+  const kernels::NormForm form{.multiplier = multiplier};
+  if (config.layer_norms()) compute.layer_norm(y, x, weights.gain, weights.bias, config.norm_epsilon, form);
+  else compute.rms_norm(y, x, weights.gain, config.norm_epsilon, form);
 }
 
 /// Writes or adds dx, and adds to the gradients in `weights`.
 inline void norm_backward(ComputeStream& compute, const ModelConfig& config, const Tensor& dx, const ConstTensor& dy,
-                          const ConstTensor& x, const NormWeights& weights, kernels::Write write) {
+                          const ConstTensor& x, const NormWeights& weights, kernels::Write write, double multiplier = 1) {
+  const kernels::NormForm form{.multiplier = multiplier};
   if (config.layer_norms()) {
-    compute.layer_norm_backward(dx, weights.gain_gradient, weights.bias_gradient, dy, x, weights.gain, config.norm_epsilon,
-                                write);
+    compute.layer_norm_backward(dx, weights.gain_gradient, weights.bias_gradient, dy, x, weights.gain, config.norm_epsilon, write,
+                                form);
   } else {
-    compute.rms_norm_backward(dx, weights.gain_gradient, dy, x, weights.gain, config.norm_epsilon, write);
+    compute.rms_norm_backward(dx, weights.gain_gradient, dy, x, weights.gain, config.norm_epsilon, write, form);
   }
 }
 

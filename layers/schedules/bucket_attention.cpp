@@ -8,7 +8,7 @@ using kernels::Write;
 namespace {
 
 kernels::Attention attention_of(const BucketReaders& readers, const LocalChunk& chunk) {
-  return {.scale = attention_scale(readers.q.size(3)),
+  return {.scale = readers.scale,
           .mask = kernels::Mask::from_positions(chunk.start, 0),
           .heads = readers.heads,
           .dropout = readers.dropout.of(readers.dropout.first_head, {.start = chunk.start}, {})};

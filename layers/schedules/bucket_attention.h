@@ -4,16 +4,11 @@
 #include "layers/schedules/kv_bucket.h"
 #include "layers/schedules/log_sum_exps.h"
 
-#include <cmath>
-#include <cstddef>
-
 namespace tsprun::detail {
-
-/// Returns 1/√d, by which scores are multiplied.
-inline double attention_scale(std::size_t head_dim) { return 1 / std::sqrt(static_cast<double>(head_dim)); }
 
 /// The n query heads of this rank's tokens that read a bucket.
 struct BucketReaders {
+  double scale;                       ///< of scores
   kernels::HeadMap heads;             ///< says which of the bucket's K/V heads a query head reads
   kernels::AttentionDropout dropout;  ///< for the first query head
   Tensor q, o;                        ///< [B, S_p, n, d]

@@ -43,6 +43,7 @@ Dense::Dense(Rank& rank, Communicator& sequence, const StrategyOptions& options,
           {.queries = slice.queries.count,
            .kv = slice.kv.count,
            .map = {.group = config_.heads_per_kv_head(), .first_query = slice.queries.first, .first_kv = slice.kv.first},
+           .scale = config_.attention_factor(),
            .bucket_heads = options.kv_bucket_heads})),
       weights_(std::move(weights)) {}
 

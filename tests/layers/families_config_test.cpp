@@ -167,6 +167,57 @@ TEST(SmolLM3Config, RefusesWhatChangesTheComputationByName) {
   }
 }
 
+/// Granite 3.0 2B's config.json as the hub has it.
+json granite() {
+  return json::parse(R"({
+    "architectures": ["GraniteForCausalLM"], "attention_bias": false, "attention_dropout": 0.1,
+    "attention_multiplier": 0.015625, "bos_token_id": 0, "embedding_multiplier": 12.0, "eos_token_id": 0,
+    "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192, "logits_scaling": 8.0,
+    "max_position_embeddings": 4096, "mlp_bias": false, "model_type": "granite", "num_attention_heads": 32,
+    "num_hidden_layers": 40, "num_key_value_heads": 8, "pad_token_id": 0, "residual_multiplier": 0.22, "rms_norm_eps": 1e-05,
+    "rope_scaling": null, "rope_theta": 10000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "transformers_version": "4.46.0.dev0", "use_cache": true, "vocab_size": 49155})");
+}
+
+TEST(GraniteConfig, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(granite());
+  EXPECT_TRUE(loaded.warnings.empty());
+  const ModelConfig& c = loaded.config;
+  EXPECT_EQ(elements_of(c), 2'533'531'648U);  // as Hugging Face counts them
+  EXPECT_EQ((std::vector<double>{c.embedding_factor(), c.residual_multiplier, c.attention_factor(), c.logits_factor()}),
+            (std::vector<double>{12, 0.22, 1 / 64.0, 1 / 8.0}));
+  EXPECT_EQ(c.attention_dropout, 0.1);
+  EXPECT_EQ(c.layer(0).biases, Biases{});
+  json object = granite();
+  object["attention_bias"] = true;
+  object["logits_scaling"] = 13;  // whose reciprocal isn't exact
+  EXPECT_EQ(parse(object).config.layer(39).biases, (Biases{.query = true, .key = true, .value = true, .output = true}));
+  expect_read_back(parse(object).config);
+  for (const char* field : {"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"})
+    object.erase(field);
+  const ModelConfig without = parse(object).config;
+  EXPECT_EQ((std::vector<double>{without.embedding_factor(), without.residual_multiplier, without.attention_factor(),
+                                 without.logits_factor()}),
+            (std::vector<double>{1, 1, 1, 1}));
+}
+
+TEST(GraniteConfig, RefusesWhatChangesTheComputationByName) {
+  const std::vector<std::pair<std::string, json>> bad = {
+      {"mlp_bias", true},    {"embedding_multiplier", 0}, {"residual_multiplier", -1}, {"attention_multiplier", "1"},
+      {"logits_scaling", 0}, {"logit_scale", 2},          {"attention_bias", "yes"},   {"num_local_experts", 8},
+      {"hidden_act", "gelu"}};
+  for (const auto& [field, value] : bad) {
+    json object = granite();
+    object[field] = value;
+    EXPECT_REFUSED(parse(object), '"' + field);
+  }
+  for (const char* field : {"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"}) {
+    json object = qwen3();  // other families don't have them
+    object[field] = 2;
+    EXPECT_REFUSED(parse(object), field);
+  }
+}
+
 /// GPT-2's config.json as the hub has it.
 json gpt2() {
   return json::parse(R"({
@@ -247,7 +298,7 @@ TEST(Gpt2Config, RefusesWhatChangesTheComputationByName) {
 }
 
 TEST(HuggingFaceJson, OfFamiliesIsReadBackAsTheSameModelWithoutWarnings) {
-  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), gpt2()}) expect_read_back(parse(object).config);
+  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gpt2()}) expect_read_back(parse(object).config);
   ModelConfig exact = parse(gpt2()).config;
   exact.mlp = Mlp::gelu;
   expect_read_back(exact);

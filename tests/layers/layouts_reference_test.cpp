@@ -187,6 +187,12 @@ TEST(FeaturesAgainstReference, EachIsDecidedByItself) {
                                              .output = either(),
                                              .up = either(),
                                              .down = either()}};
+      const auto multiplier = [&](double usual, double other) { return either() ? usual : other; };
+      of.config.embedding_multiplier = multiplier(1, 3.5);
+      of.config.residual_multiplier = multiplier(1, 0.4);
+      of.config.attention_multiplier = multiplier(0, 0.3);
+      of.config.logits_multiplier = multiplier(1, 0.5);
+      of.config.logits_divisor = multiplier(1, 3);
       expect_reference(of, on, 1e-11);
     }
   }
@@ -210,6 +216,27 @@ TEST(Gpt2AgainstReference, RefusesMoreTokensThanItHasPositions) {
   EXPECT_THROW(run_model(of, 1), std::exception);
   of.sequence = 64;
   EXPECT_NO_THROW(run_model(of, 1));
+}
+
+/// Each by itself, with a tied embedding, in the type in which such models run.
+TEST(MultipliersAgainstReference, InEveryType) {
+  std::mt19937_64 random(14);
+  for (const Layout& on : std::vector<Layout>{Layout::tsp(2), dense(2, 2, kMegatron)}) {
+    for (double ModelSpec::*const multiplier :
+         {&ModelSpec::embedding_multiplier, &ModelSpec::residual_multiplier, &ModelSpec::attention_multiplier,
+          &ModelSpec::logits_multiplier, &ModelSpec::logits_divisor}) {
+      for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+        ModelCase of = random_case(random, on);
+        of.config.tied_embeddings = true;
+        of.config.layers = 1;
+        of.config.hidden = 64;
+        of.config.*multiplier = 1.7;
+        of.sequence += 20;
+        of.dtype = dtype;
+        expect_reference(of, on, dtype == DType::f64 ? 1e-11 : dtype == DType::f32 ? 2e-5 : 3e-2);
+      }
+    }
+  }
 }
 
 TEST(LayoutsAgainstReference, InSinglePrecisionAndBf16) {

@@ -102,6 +102,18 @@ TEST(ReferenceModel, GradientsOfUnlikeLayersAreFiniteDifferences) {
   expect_model_gradients(c, {});
 }
 
+TEST(ReferenceModel, GradientsWithMultipliersAreFiniteDifferences) {
+  for (ReferenceCase c : reference_cases()) {
+    c.config.embedding_multiplier = 2.5;
+    c.config.residual_multiplier = 0.3;
+    c.config.attention_multiplier = 0.4;
+    c.config.logits_multiplier = 0.6;
+    c.config.logits_divisor = 1.4;
+    expect_block_gradients(c, {});
+    expect_model_gradients(c, {});
+  }
+}
+
 TEST(ReferenceGpt2, GradientsAreFiniteDifferencesWithAndWithoutDropout) {
   for (const ReferenceCase& c : test::gpt2_reference_cases()) {
     for (const reference::DropoutDraw& draw :

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <map>
 #include <mutex>
@@ -134,11 +135,13 @@ inline AttentionRun run_attention(const AttentionCase& of) {
     Rank rank(context, options);
     Communicator& axis = context.world();
     const DType sums = kernels::summed_in(of.dtype);
-    const std::unique_ptr<SequenceAttention> attention = make_sequence_attention(of.exchange, rank, axis, of.dtype,
-                                                                                 {.queries = queries.count,
-                                                                                  .kv = kv.count,
-                                                                                  .map = {of.group(), queries.first, kv.first},
-                                                                                  .bucket_heads = of.bucket_heads});
+    const std::unique_ptr<SequenceAttention> attention =
+        make_sequence_attention(of.exchange, rank, axis, of.dtype,
+                                {.queries = queries.count,
+                                 .kv = kv.count,
+                                 .map = {of.group(), queries.first, kv.first},
+                                 .scale = 1 / std::sqrt(static_cast<double>(of.head_dim)),
+                                 .bucket_heads = of.bucket_heads});
     const ModelConfig config = small_config(1, 1, of.query_heads, of.kv_heads, of.head_dim, 1, 1);
     TokenLayout tokens(rank, config, of.dtype, of.batch, of.sequence, axis.rank(), axis.size());
     const auto room = [&](const HeadRange& heads, DType dtype) {

@@ -29,7 +29,7 @@ Tensors<T> zeros(const std::vector<Parameter>& parameters) {
 namespace {
 
 AttentionSizes attention_sizes(const ModelConfig& config, std::size_t batch, std::size_t sequence) {
-  return {batch, sequence, config.query_heads, config.kv_heads, config.head_dim};
+  return {batch, sequence, config.query_heads, config.kv_heads, config.head_dim, config.attention_multiplier};
 }
 
 template <class T>
@@ -38,10 +38,11 @@ void check_size(const char* what, const std::vector<T>& x, std::size_t expected)
   throw Error(Cause::refused, fmt::format("reference: {} has {} elements; expected B·S·h = {}", what, x.size(), expected));
 }
 
+/// Returns what is added to the residual of a sublayer's result y, m·(factors ∘ y); with a gradient for y, that of the result.
 template <class T>
-std::vector<T> product(const std::vector<T>& a, const std::vector<T>& b) {
-  std::vector<T> result(a.size());
-  for (std::size_t i = 0; i < a.size(); ++i) result[i] = a[i] * b[i];
+std::vector<T> residual_part(const ModelConfig& config, const std::vector<T>& factors, const std::vector<T>& y) {
+  std::vector<T> result(y.size());
+  for (std::size_t i = 0; i < y.size(); ++i) result[i] = static_cast<T>(config.residual_multiplier) * factors[i] * y[i];
   return result;
 }
 
@@ -62,7 +63,8 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
   check_size("x", x, batch * sequence * config.hidden);
   const Layer<T> of(config, parameters, weights);
   const auto drop = [&](DropoutSite site, const std::vector<T>& y) {
-    return product(dropout_factors<T>(draw, config.residual_dropout, layer, site, batch * sequence, config.hidden), y);
+    return residual_part(config, dropout_factors<T>(draw, config.residual_dropout, layer, site, batch * sequence, config.hidden),
+                         y);
   };
 
   BlockActivations<T> s{};
@@ -111,7 +113,8 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
   Layer<T> of(config, parameters, weights, &gradients);
   const auto like = [](const std::vector<T>& x) { return std::vector<T>(x.size()); };
   const auto drop = [&](DropoutSite site, const std::vector<T>& d) {
-    return product(dropout_factors<T>(s.draw, config.residual_dropout, layer, site, s.batch * s.sequence, config.hidden), d);
+    return residual_part(
+        config, dropout_factors<T>(s.draw, config.residual_dropout, layer, site, s.batch * s.sequence, config.hidden), d);
   };
 
   std::vector<T> dact = like(s.act);

@@ -1,10 +1,11 @@
 // Reference for one transformer block, forward and backward, on one rank in plain loops:
 //
-//   x₂ = x  + D(attention(P(n·W_Qᵀ + b_Q), P(n·W_Kᵀ + b_K), n·W_Vᵀ + b_V)·W_Oᵀ + b_O)   with n = norm(x)
-//   y  = x₂ + D(act(n)·W_downᵀ + b_down)                                                with n = norm(x₂)
+//   x₂ = x  + m·D(attention(P(n·W_Qᵀ + b_Q), P(n·W_Kᵀ + b_K), n·W_Vᵀ + b_V)·W_Oᵀ + b_O)   with n = norm(x)
+//   y  = x₂ + m·D(act(n)·W_downᵀ + b_down)                                                with n = norm(x₂)
 //
 // The model's features say what these are: norm is RMSNorm or LayerNorm; P is RoPE, or nothing if positions are learned; act(n)
-// is swiglu(n·W_gateᵀ, n·W_upᵀ) or gelu(n·W_upᵀ + b_up); biases may be missing. D is dropout.
+// is swiglu(n·W_gateᵀ, n·W_upᵀ) or gelu(n·W_upᵀ + b_up); biases may be missing. D is dropout, m the
+// residual multiplier.
 #pragma once
 
 #include "layers/io/config.h"

@@ -51,6 +51,13 @@ void positions_backward(std::vector<T>& dtable, const std::vector<T>& dx, std::s
 }
 
 template <class T>
+void multiply(std::vector<T>& x, double factor) {
+  for (T& element : x) element *= static_cast<T>(factor);
+}
+
+double embedding_multiplier(const ModelConfig& config) { return config.embedding_multiplier; }
+
+template <class T>
 std::vector<T> embedding_factors(const ModelConfig& config, std::size_t tokens, const DropoutDraw& draw) {
   return dropout_factors<T>(draw, config.embedding_dropout, 0, DropoutSite::embedding, tokens, config.hidden);
 }
@@ -61,6 +68,7 @@ Activations<T> forward(const ModelConfig& config, std::size_t batch, std::size_t
   const Layer<T> of(config, model_parameters(config), weights);
   Activations<T> s;
   s.last = embedding(of.weight(ParameterRole::embedding), ids, config.hidden);
+  multiply(s.last, embedding_multiplier(config));
   if (config.learned_positions) {
     add_positions(s.last, of.weight(ParameterRole::positions), sequence, config.hidden);
   }
@@ -72,6 +80,7 @@ Activations<T> forward(const ModelConfig& config, std::size_t batch, std::size_t
   }
   s.normed = of.norm(s.last, ParameterRole::final_norm);
   s.logits = of.linear(s.normed, ParameterRole::head);
+  multiply(s.logits, config.logits_multiplier / config.logits_divisor);
   return s;
 }
 
@@ -86,6 +95,7 @@ Tensors<T> backward(const ModelConfig& config, const Tensors<T>& weights, std::s
   std::vector<T> dnormed(s.normed.size());
   std::vector<T> dx(s.last.size());
   cross_entropy_backward(dlogits, s.logits, labels, config.vocabulary);
+  multiply(dlogits, config.logits_multiplier / config.logits_divisor);
   of.linear_backward(dnormed, dlogits, s.normed, ParameterRole::head);
   of.norm_backward(dx, dnormed, s.last, ParameterRole::final_norm);
   for (std::size_t layer = config.layers; layer-- > 0;) {
@@ -96,6 +106,7 @@ Tensors<T> backward(const ModelConfig& config, const Tensors<T>& weights, std::s
   if (config.learned_positions) {
     positions_backward(of.gradient(ParameterRole::positions), dx, sequence, config.hidden);
   }
+  multiply(dx, embedding_multiplier(config));
   embedding_backward(of.gradient(ParameterRole::embedding), dx, ids, config.hidden);
   return gradients;
 }

@@ -179,7 +179,7 @@ Attention<T> attention(const std::vector<T>& q, const std::vector<T>& k, const s
                        const std::vector<T>& factors) {
   const Places at{sizes};
   const std::size_t d = sizes.head_dim;
-  const T scale = 1 / std::sqrt(static_cast<T>(d));
+  const T scale = sizes.scale > 0 ? static_cast<T>(sizes.scale) : 1 / std::sqrt(static_cast<T>(d));
   Attention<T> result{std::vector<T>(q.size()),
                       std::vector<T>(sizes.batch * sizes.query_heads * sizes.sequence * sizes.sequence)};
   for (std::size_t b = 0; b < sizes.batch; ++b) {
@@ -214,7 +214,7 @@ void attention_backward(std::vector<T>& dq, std::vector<T>& dk, std::vector<T>& 
                         const std::vector<T>& v, const AttentionSizes& sizes, const std::vector<T>& factors) {
   const Places at{sizes};
   const std::size_t d = sizes.head_dim;
-  const T scale = 1 / std::sqrt(static_cast<T>(d));
+  const T scale = sizes.scale > 0 ? static_cast<T>(sizes.scale) : 1 / std::sqrt(static_cast<T>(d));
   std::vector<T> dp(sizes.sequence);
   for (std::size_t b = 0; b < sizes.batch; ++b) {
     for (std::size_t head = 0; head < sizes.query_heads; ++head) {

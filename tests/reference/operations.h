@@ -49,6 +49,7 @@ struct AttentionSizes {
   std::size_t query_heads;  // n_h
   std::size_t kv_heads;     // n_kv; query head i reads K/V head ⌊i·n_kv/n_h⌋
   std::size_t head_dim;     // d
+  double scale = 0;         // factor of scores; 0: 1/√d
 };
 /// Results of attention().
 template <class T>
@@ -56,7 +57,7 @@ struct Attention {
   std::vector<T> output;         // [B, S, n_h, d]
   std::vector<T> probabilities;  // [B, n_h, S, S], 0 above the diagonal, before dropout
 };
-/// Returns causal attention, (R ∘ softmax(q·kᵀ/√d))·v. q [B, S, n_h, d], k and v [B, S, n_kv, d]. R are the dropout factors,
+/// Returns causal attention, (R ∘ softmax(scale·q·kᵀ))·v. q [B, S, n_h, d], k and v [B, S, n_kv, d]. R are the dropout factors,
 /// `factors` [B, n_h, S, S]; if empty, all are 1.
 template <class T>
 Attention<T> attention(const std::vector<T>& q, const std::vector<T>& k, const std::vector<T>& v, const AttentionSizes& sizes,

@@ -12,5 +12,11 @@ ModelType qwen2();
 ModelType qwen3();
 ModelType mistral();
 ModelType smollm3();
+ModelType granite();
+
+/// Reads attention_bias, with which W_Q, W_K, W_V and W_O add biases; for ModelType::read_layers.
+void read_attention_bias(ConfigFields& fields, ModelConfig& config);
+/// Writes it, unless `object` says it.
+void write_attention_bias(const ModelConfig& config, nlohmann::json& object);
 
 }  // namespace tsprun::detail::families

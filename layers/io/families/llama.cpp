@@ -40,7 +40,7 @@ constexpr RestrictedFields kLlamaRestricted[] = {
 
 constexpr std::string_view kLlamaIgnored[] = {"pretraining_tp", "max_window_layers", "is_llama_config"};
 
-// Those of Qwen's models, too: a model has the biases and norms of heads that its layers say.
+// Those of other families, too: a model has the biases and norms of heads that its layers say.
 constexpr WeightName kLlamaWeights[] = {{ParameterRole::embedding, "model.embed_tokens.weight"},
                                         {ParameterRole::attention_norm, "model.layers.{}.input_layernorm.weight"},
                                         {ParameterRole::query, "model.layers.{}.self_attn.q_proj.weight"},
@@ -52,6 +52,7 @@ constexpr WeightName kLlamaWeights[] = {{ParameterRole::embedding, "model.embed_
                                         {ParameterRole::query_norm, "model.layers.{}.self_attn.q_norm.weight"},
                                         {ParameterRole::key_norm, "model.layers.{}.self_attn.k_norm.weight"},
                                         {ParameterRole::output, "model.layers.{}.self_attn.o_proj.weight"},
+                                        {ParameterRole::output_bias, "model.layers.{}.self_attn.o_proj.bias"},
                                         {ParameterRole::mlp_norm, "model.layers.{}.post_attention_layernorm.weight"},
                                         {ParameterRole::gate, "model.layers.{}.mlp.gate_proj.weight"},
                                         {ParameterRole::up, "model.layers.{}.mlp.up_proj.weight"},

@@ -63,7 +63,8 @@ class GatherAttention final : public SequenceAttention {
     bucket.gather(axis_.rank, axis_.group, tokens, k.slice(2, heads.first_kv, heads.kv), v.slice(2, heads.first_kv, heads.kv));
   }
   BucketReaders readers(const SequencePass& pass, const BucketHeads& heads, const AttentionHeads& of) const {
-    return {.heads = {heads_.map.group, heads_.map.first_query + heads.first_query, heads_.map.first_kv + heads.first_kv},
+    return {.scale = heads_.scale,
+            .heads = {heads_.map.group, heads_.map.first_query + heads.first_query, heads_.map.first_kv + heads.first_kv},
             .dropout = dropout(pass, heads.first_query),
             .q = of.q.slice(2, heads.first_query, heads.queries),
             .o = of.o.slice(2, heads.first_query, heads.queries),

@@ -15,7 +15,6 @@
 // D − 1 hops, where the rank's own part is added last (layers/schedules/ring.h). Each pass is a loop over the D steps, in which K
 // and V move one step ahead (layers/schedules/look_ahead.h). Traffic: docs/algorithms.md, "Exact traffic", row SP ring.
 #include "layers/schedules/ring.h"
-#include "layers/schedules/bucket_attention.h"
 #include "layers/schedules/look_ahead.h"
 #include "layers/schedules/sp/sequence_attention.h"
 
@@ -65,8 +64,8 @@ class RingAttention final : public SequenceAttention {
     return pack.split(1, pack.size(1) / 2).select(1, which).split(1, heads_.kv * d).transposed(0, 1).split(2, d);
   }
   AttentionPair meet(const TokenLayout& tokens, int other) const;
-  kernels::Attention attention(const SequencePass& pass, const AttentionPair& pair, std::size_t head_dim) const {
-    return {.scale = attention_scale(head_dim),
+  kernels::Attention attention(const SequencePass& pass, const AttentionPair& pair) const {
+    return {.scale = heads_.scale,
             .mask = pair.mask,
             .heads = heads_.map,
             .dropout = dropout(pass, 0, pair.query_positions, pair.key_positions)};
@@ -96,7 +95,7 @@ void RingAttention::forward(SequencePass& pass, const TokenLayout& tokens, const
   const auto attend = [&](std::size_t t) {
     const AttentionPair pair = meet(tokens, shard_at(axis_.group, t));
     if (t == 0) {
-      const auto own_keys = [&](const Tensor& to) { compute.flash_forward(attention(pass, pair, d), o, to, of.q, of.k, of.v); };
+      const auto own_keys = [&](const Tensor& to) { compute.flash_forward(attention(pass, pair), o, to, of.q, of.k, of.v); };
       lse.exists() ? own_keys(lse) : of.lse.write(0, tokens.local(), o, own_keys);
       return;
     }
@@ -106,16 +105,16 @@ void RingAttention::forward(SequencePass& pass, const TokenLayout& tokens, const
     const OwnedTensor part = step(axis_.sums, {tokens.batch(), count, heads_.queries, d}, "partial attention output");
     const OwnedTensor part_lse = step(axis_.sums, {tokens.batch(), heads_.queries, count, 2}, "partial log-sum-exp");
     const auto keys = [&](std::size_t which) { return part_of(pack, which, d).slice(1, pair.keys.first, pair.keys.count); };
-    compute.flash_forward(attention(pass, pair, d), part, part_lse, of.q.slice(1, first, count), keys(0), keys(1));
+    compute.flash_forward(attention(pass, pair), part, part_lse, of.q.slice(1, first, count), keys(0), keys(1));
     const Tensor to = o.slice(1, first, count);
     const Tensor to_lse = lse->slice(2, first, count);
     const std::array<ConstTensor, 2> outputs = {to, part};
     const std::array<ConstTensor, 2> statistics = {to_lse, part_lse};
-    compute.merge_attention(attention_scale(d), to, to_lse, outputs, statistics);
+    compute.merge_attention(heads_.scale, to, to_lse, outputs, statistics);
   };
 
   look_ahead(steps(), {{1, travel}, {0, attend}});
-  if (lse.exists()) of.lse.take(attention_scale(d), lse, o);
+  if (lse.exists()) of.lse.take(heads_.scale, lse, o);
   if (wide.exists()) compute.convert(of.o, wide);
 }
 
@@ -148,7 +147,7 @@ void RingAttention::backward(SequencePass& pass, const TokenLayout& tokens, cons
     const Tensor K = t == 0 ? of.k : part_of(pack, 0, d);
     const Tensor V = t == 0 ? of.v : part_of(pack, 1, d);
     if (t > 0) compute.fill_zero(part);  // queries of this rank may see only some of the keys, or none
-    compute.flash_backward(attention(pass, pair, d), rows(gradients.dq), keys(part_of(part, 0, d)), keys(part_of(part, 1, d)),
+    compute.flash_backward(attention(pass, pair), rows(gradients.dq), keys(part_of(part, 0, d)), keys(part_of(part, 1, d)),
                            rows(gradients.d_o), statistics(of.lse.view()), statistics(delta), rows(of.q), keys(K), keys(V),
                            t == 0 ? Write::replace : Write::add);
     sums.pass_on(t);

@@ -29,6 +29,7 @@ struct SequenceHeads {
   std::size_t queries = 1;       ///< n_q
   std::size_t kv = 1;            ///< n_k: exactly the K/V heads that the query heads read
   kernels::HeadMap map = {};     ///< says which K/V head a query head reads
+  double scale = 1;              ///< of scores
   std::size_t bucket_heads = 0;  ///< gather only: K/V heads gathered at a time; 0: chosen
 };
 

@@ -6,7 +6,6 @@
 //
 // A rank's query heads are computed in two parts: while one is computed, o or dq of the one before leaves, and dO of the next
 // arrives (layers/schedules/look_ahead.h).
-#include "layers/schedules/bucket_attention.h"
 #include "layers/schedules/look_ahead.h"
 #include "layers/schedules/sp/head_exchange.h"
 
@@ -54,7 +53,7 @@ class UlyssesAttention final : public SequenceAttention {
     HeadExchange::Move move;
   };
   std::size_t me() const { return static_cast<std::size_t>(axis_.p()); }
-  std::vector<Part> parts(const SequencePass& pass, std::size_t head_dim) const;
+  std::vector<Part> parts(const SequencePass& pass) const;
   OwnedTensor whole_tensor(DType dtype, const TokenLayout& tokens, std::size_t heads, std::size_t elements,
                            std::string_view what) const {
     return axis_.rank.tensor(Category::communication, dtype, {tokens.sequence(), tokens.batch(), heads, elements}, what);
@@ -102,7 +101,7 @@ void UlyssesAttention::exchange(const TokenLayout& tokens, const AttentionHeads&
 // --- forward -------------------------------------------------------------------------------------------------------------------
 
 void UlyssesAttention::forward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) {
-  const std::vector<Part> all = parts(pass, tokens.head_dim());
+  const std::vector<Part> all = parts(pass);
   std::vector<Whole> o(all.size());
 
   const auto attend = [&](std::size_t i) {
@@ -130,7 +129,7 @@ void UlyssesAttention::backward(SequencePass& pass, const TokenLayout& tokens, c
   Whole dk;
   Whole dv;
   {
-    const std::vector<Part> all = parts(pass, d);
+    const std::vector<Part> all = parts(pass);
     const OwnedTensor delta = step(axis_.sums, {tokens.batch(), tokens.local(), heads_.queries, 1}, "delta of attention");
     compute.flash_delta(delta->select(3, 0).transposed(1, 2), gradients.d_o, of.o);
     Whole deltas{whole_tensor(axis_.sums, tokens, queries_[me()].count, 1, "delta of whole sequences"), {}};
@@ -181,7 +180,7 @@ void UlyssesAttention::backward(SequencePass& pass, const TokenLayout& tokens, c
 // --- heads ---------------------------------------------------------------------------------------------------------------------
 
 /// Cuts this rank's query heads into two parts, or one if there is one head.
-std::vector<UlyssesAttention::Part> UlyssesAttention::parts(const SequencePass& pass, std::size_t head_dim) const {
+std::vector<UlyssesAttention::Part> UlyssesAttention::parts(const SequencePass& pass) const {
   const kernels::HeadMap& map = heads_.map;
   const HeadRange& mine = queries_[me()];
   const int count = mine.count > 1 ? 2 : 1;
@@ -195,7 +194,7 @@ std::vector<UlyssesAttention::Part> UlyssesAttention::parts(const SequencePass& 
     Part part{.own = own,
               .kv = {first_kv - map.first_kv - kv_[me()].first, end_kv - first_kv},
               .of = {},
-              .attention = {.scale = attention_scale(head_dim),
+              .attention = {.scale = heads_.scale,
                             .mask = kernels::Mask::from_positions(0, 0),
                             .heads = {map.group, query, first_kv},
                             .dropout = dropout(pass, mine.first + own.first)}};

@@ -330,7 +330,8 @@ HeadRange TspAttention::in_turn(const TspUnit& unit) const {
 
 BucketReaders TspAttention::readers(const TspUnit& unit, const AttentionHeads& turn) const {
   const auto& [first, count] = in_turn(unit);
-  return {.heads = {axis_.heads.heads_per_kv_head(), unit.queries.first, plan_.buckets[unit.bucket].heads.first},
+  return {.scale = axis_.config.attention_factor(),
+          .heads = {axis_.heads.heads_per_kv_head(), unit.queries.first, plan_.buckets[unit.bucket].heads.first},
           .dropout = dropout_.of(axis_.slice.queries.first + unit.queries.first, {}, {}),
           .q = turn.q.slice(2, first, count),
           .o = turn.o.slice(2, first, count),

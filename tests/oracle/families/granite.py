@@ -18,6 +18,7 @@ class Granite(Decoder):
     EXPECTED = dict(head_dim=Ellipsis)
     TINY = {"plain": dict(embedding_multiplier=12.0, logits_scaling=8.0, residual_multiplier=0.22, attention_multiplier=0.3,
                           tie_word_embeddings=True),
+            "attention_bias": dict(attention_bias=True, attention_multiplier=0.5, logits_scaling=0.5, residual_multiplier=1.5),
             "biases": dict(attention_bias=True, mlp_bias=True, attention_multiplier=0.5, logits_scaling=0.5)}
 
     def embed(self, run):
