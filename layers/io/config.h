@@ -42,7 +42,9 @@ struct ModelConfig : ModelSpec {
   std::vector<double> rope_frequencies() const { return detail::rope_frequencies(rope_theta, rope_scaling, head_dim); }
 
   /// Returns the factor of embedded tokens.
-  double embedding_factor() const { return embedding_multiplier; }
+  double embedding_factor() const {
+    return embedding_multiplier * (embedding_times_root ? std::sqrt(static_cast<double>(hidden)) : 1);
+  }
   /// Returns the factor of the scores q·k.
   double attention_factor() const {
     return attention_multiplier > 0 ? attention_multiplier : 1 / std::sqrt(static_cast<double>(head_dim));
@@ -51,7 +53,7 @@ struct ModelConfig : ModelSpec {
   double logits_factor() const { return logits_multiplier / logits_divisor; }
 
   bool layer_norms() const { return norm == Norm::layer; }
-  bool gated_mlp() const { return mlp == Mlp::swiglu; }
+  bool gated_mlp() const { return mlp == Mlp::swiglu || mlp == Mlp::geglu_tanh || mlp == Mlp::geglu; }
   bool drops() const { return residual_dropout > 0 || embedding_dropout > 0 || attention_dropout > 0; }
   /// Elements of the biases of W_Q, W_K, W_V and W_1, and of the gains of heads, in all layers.
   std::size_t projection_vectors() const {

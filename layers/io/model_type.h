@@ -21,9 +21,11 @@ enum class Norm : std::uint8_t {
 };
 
 enum class Mlp : std::uint8_t {
-  swiglu,     ///< gated: silu(x·W_gateᵀ) ∘ (x·W_upᵀ)
-  gelu_tanh,  ///< no gate: gelu(x·W_1ᵀ) in the tanh form
-  gelu        ///< no gate: x·Φ(x)
+  swiglu,      ///< gated: silu(x·W_gateᵀ) ∘ (x·W_upᵀ)
+  gelu_tanh,   ///< no gate: gelu(x·W_1ᵀ) in the tanh form
+  gelu,        ///< no gate: x·Φ(x)
+  geglu_tanh,  ///< gated: gelu(x·W_gateᵀ) ∘ (x·W_upᵀ) in the tanh form
+  geglu        ///< the same with x·Φ(x)
 };
 
 /// Linear layers of a block that add a bias.
@@ -91,12 +93,14 @@ struct ModelSpec {
   double rope_theta = 10000.0;     ///< base of rotary positions
   RopeScaling rope_scaling = {};
   Mlp mlp = Mlp::swiglu;
-  double embedding_multiplier = 1;  ///< of embedded tokens
-  double residual_multiplier = 1;   ///< of a sublayer's result, where it is added to the residual
-  double attention_multiplier = 0;  ///< of the scores q·k; 0: 1/√d
-  double logits_multiplier = 1;     ///< of logits
-  double logits_divisor = 1;        ///< of logits
-  LayerSpecs specs = {};            ///< what each layer computes
+  bool gains_from_one = false;        ///< gains of norms, also of heads, are 1 + w of what files have
+  double embedding_multiplier = 1;    ///< of embedded tokens
+  bool embedding_times_root = false;  ///< embedded tokens are multiplied by √h, too
+  double residual_multiplier = 1;     ///< of a sublayer's result, where it is added to the residual
+  double attention_multiplier = 0;    ///< of the scores q·k; 0: 1/√d
+  double logits_multiplier = 1;       ///< of logits
+  double logits_divisor = 1;          ///< of logits
+  LayerSpecs specs = {};              ///< what each layer computes
 
   const LayerSpec& layer(std::size_t number) const { return specs[number]; }
   /// Returns whether layers rotate q and k.

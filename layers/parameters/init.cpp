@@ -93,7 +93,8 @@ void fill_fresh(const Parameter& parameter, std::size_t layers, std::uint64_t se
     throw Error(Cause::refused, fmt::format("fresh weights: \"{}\" can't be drawn as bytes", parameter.name));
   }
   if (const Fresh fresh = traits_of(parameter.role).fresh; fresh == Fresh::zeros || fresh == Fresh::ones) {
-    for (std::size_t i = 0; i < into.count; ++i) store(into, i, fresh == Fresh::ones ? 1.0 : 0.0);
+    const double value = fresh == Fresh::ones && !parameter.gains_from_one ? 1 : 0;
+    for (std::size_t i = 0; i < into.count; ++i) store(into, i, value);
     return;
   }
   const double deviation = fresh_deviation(parameter.role, layers);

@@ -18,7 +18,7 @@ struct NormWeights {
 /// Computes y = multiplier·norm(x).
 inline void apply_norm(ComputeStream& compute, const ModelConfig& config, const Tensor& y, const ConstTensor& x,
                        const NormWeights& weights, double multiplier = 1) {
-  const kernels::NormForm form{.multiplier = multiplier};
+  const kernels::NormForm form{.gain_from_one = config.gains_from_one, .multiplier = multiplier};
   if (config.layer_norms()) compute.layer_norm(y, x, weights.gain, weights.bias, config.norm_epsilon, form);
   else compute.rms_norm(y, x, weights.gain, config.norm_epsilon, form);
 }
@@ -26,7 +26,7 @@ inline void apply_norm(ComputeStream& compute, const ModelConfig& config, const 
 /// Writes or adds dx, and adds to the gradients in `weights`.
 inline void norm_backward(ComputeStream& compute, const ModelConfig& config, const Tensor& dx, const ConstTensor& dy,
                           const ConstTensor& x, const NormWeights& weights, kernels::Write write, double multiplier = 1) {
-  const kernels::NormForm form{.multiplier = multiplier};
+  const kernels::NormForm form{.gain_from_one = config.gains_from_one, .multiplier = multiplier};
   if (config.layer_norms()) {
     compute.layer_norm_backward(dx, weights.gain_gradient, weights.bias_gradient, dy, x, weights.gain, config.norm_epsilon, write,
                                 form);

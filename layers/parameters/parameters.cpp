@@ -58,7 +58,8 @@ void append(std::vector<Parameter>& all, const ModelConfig& config, ParameterRol
   for (const auto& [role, name] : config.type->weights) {
     if (role < first || role > last) continue;
     std::vector<std::size_t> shape = shape_of(config, role, config.layer(layer));
-    if (!shape.empty()) all.push_back({fmt::format(fmt::runtime(name), layer), role, layer, std::move(shape)});
+    if (!shape.empty())
+      all.push_back({fmt::format(fmt::runtime(name), layer), role, layer, std::move(shape), config.gains_from_one});
   }
 }
 

@@ -17,6 +17,7 @@ struct Parameter {
   ParameterRole role;
   std::size_t layer;               ///< 0 outside the blocks
   std::vector<std::size_t> shape;  ///< as stored: matrices [out, in] or [in, out], norm gains [h], biases [out]
+  bool gains_from_one = false;     ///< gains of its model are 1 + w, so that fresh ones are 0
 
   bool is_matrix() const { return shape.size() == 2; }
   std::size_t rows() const { return is_matrix() ? shape[0] : 1; }  ///< a vector is one row

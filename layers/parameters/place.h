@@ -72,7 +72,7 @@ enum class CutBy : std::uint8_t {
 enum class Fresh : std::uint8_t {
   normal,           ///< N(0, 0.02²)
   normal_by_depth,  ///< the same divided by √(2L): matrices that end a sublayer
-  ones,
+  ones,             ///< gains; 0 where a gain is 1 + w (Parameter::gains_from_one)
   zeros
 };
 

@@ -16,10 +16,11 @@ namespace tsprun::detail {
 /// Computes what follows the product of some heads' W_Q, W_K or W_V. Borrows the stream.
 class HeadProjection {
  public:
-  /// Norm of each head: its gain [d] with the gradient, and epsilon. A gain without dims: no norm.
+  /// Norm of each head: its gain [d] with the gradient, epsilon, and what the gain means. A gain without dims: no norm.
   struct HeadNorm {
     Bias gain;
     double epsilon = 0;
+    kernels::NormForm form = {};
   };
   /// `rotations` [S, d] has a row for each token; no dims: nothing is rotated.
   HeadProjection(ComputeStream& compute, const Bias& bias, const HeadNorm& norm, const ConstTensor& rotations)
@@ -29,15 +30,16 @@ class HeadProjection {
   /// norm, and `product` with its bias is left for finish_backward().
   void finish(const Tensor& x, const Tensor& product) const {
     bias_.add_to(compute_, matrix_of(product));
-    if (norm_.gain.exists()) compute_.rms_norm(x, product, norm_.gain.values, norm_.epsilon);
+    if (norm_.gain.exists()) compute_.rms_norm(x, product, norm_.gain.values, norm_.epsilon, norm_.form);
     if (rotations_.dims() > 0) compute_.rope(x, rotations_, kernels::Rotation::forward);
   }
   /// Turns the gradient `d` [B, S, heads, d] of q, k or v, in the type of sums, into that of the product, in place, and adds to
   /// the gradient of the norm's gain. `product` is needed where there is a norm.
   void finish_backward(const Tensor& d, const ConstTensor& product) const {
     if (rotations_.dims() > 0) compute_.rope(d, rotations_, kernels::Rotation::inverse);
-    const auto& [gain, epsilon] = norm_;
-    if (gain.exists()) compute_.rms_norm_backward(d, gain.gradient, d, product, gain.values, epsilon);
+    const auto& [gain, epsilon, form] = norm_;
+    if (gain.exists())
+      compute_.rms_norm_backward(d, gain.gradient, d, product, gain.values, epsilon, kernels::Write::replace, form);
   }
   /// Adds to the gradient of the bias. `d` is what finish_backward() left.
   void add_gradients(const Tensor& d) const { bias_.add_gradient(compute_, matrix_of(d)); }
@@ -67,7 +69,10 @@ class HeadProjections {
  private:
   HeadProjection of(const Bias& bias, const Bias& gain, const HeadRange& heads, const ConstTensor& rotations) const {
     const std::size_t d = config_.head_dim;
-    return {compute_, bias.slice(heads.first * d, heads.count * d), {gain, config_.norm_epsilon}, rotations};
+    return {compute_,
+            bias.slice(heads.first * d, heads.count * d),
+            {gain, config_.norm_epsilon, {.gain_from_one = config_.gains_from_one}},
+            rotations};
   }
 
   ComputeStream& compute_;

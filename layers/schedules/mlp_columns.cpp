@@ -10,7 +10,11 @@ using kernels::Write;
 
 MlpColumns::MlpColumns(Rank& rank, const ModelConfig& config, DType dtype, std::size_t rows, std::size_t first, std::size_t count,
                        const MlpSaved& saved)
-    : rank_(rank), gated_(config.gated_mlp()), gelu_(config.mlp == Mlp::gelu ? Gelu::exact : Gelu::tanh), dtype_(dtype) {
+    : rank_(rank),
+      gated_(config.gated_mlp()),
+      silu_(config.mlp == Mlp::swiglu),
+      gelu_(config.mlp == Mlp::gelu || config.mlp == Mlp::geglu ? Gelu::exact : Gelu::tanh),
+      dtype_(dtype) {
   const auto place = [&](const OwnedTensor& kept, OwnedTensor& memory, std::string_view what) -> Tensor {
     if (kept.exists()) return kept->merged(0).slice(1, first, count);
     memory = rank_.tensor(Category::workspace, dtype_, {rows, count}, what);
@@ -31,7 +35,8 @@ void MlpColumns::project(const ConstTensor& X, const MlpMatrices& W, const Bias&
 
 OwnedTensor MlpColumns::activation() const {
   OwnedTensor a = rank_.tensor(Category::workspace, dtype_, {gate_.size(0), gate_.size(1)}, "gated activation");
-  if (gated_) compute().swiglu(a, gate_, up_);
+  if (silu_) compute().swiglu(a, gate_, up_);
+  else if (gated_) compute().geglu(a, gate_, up_, gelu_);
   else compute().gelu(a, gate_, gelu_);
   return a;
 }
@@ -49,7 +54,8 @@ MlpColumns::Gradients MlpColumns::backward(const ConstTensor& dY, const MlpMatri
   }
   d.up = room("gradient of up");
   compute().gemm(d.up, dY, W.W2t.transposed(0, 1));  // gradient of the gated activation, until the next line
-  compute().swiglu_backward(d.gate, d.up, d.up, gate_, up_);
+  if (silu_) compute().swiglu_backward(d.gate, d.up, d.up, gate_, up_);
+  else compute().geglu_backward(d.gate, d.up, d.up, gate_, up_, gelu_);
   return d;
 }
 

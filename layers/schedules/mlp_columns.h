@@ -1,5 +1,5 @@
-// Computation with some columns of an MLP, wherever their weights come from. Gated: y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ. Plain:
-// y = gelu(x·W1ᵀ + b1)·W2ᵀ; then there is no W3, and `gate` is the only pre-activation.
+// Computation with some columns of an MLP, wherever their weights come from. Gated: y = (σ(x·W1ᵀ) ∘ (x·W3ᵀ))·W2ᵀ, where σ is
+// silu or gelu. Plain: y = gelu(x·W1ᵀ + b1)·W2ᵀ; then there is no W3, and `gate` is the only pre-activation.
 #pragma once
 
 #include "core/rank/rank.h"
@@ -40,7 +40,8 @@ class MlpColumns {
 
   Rank& rank_;
   bool gated_;
-  kernels::Gelu gelu_;
+  bool silu_;
+  kernels::Gelu gelu_;  // unless silu_
   DType dtype_;
   OwnedTensor gate_memory_;
   OwnedTensor up_memory_;

@@ -114,7 +114,7 @@ struct Symbols {
         a(n_h * d),
         k(n_kv * d),
         g(n_h / n_kv),
-        matrices(of.model.mlp == Mlp::swiglu ? 3 : 2),
+        matrices(of.model.mlp == Mlp::gelu || of.model.mlp == Mlp::gelu_tanh ? 2 : 3),
         beta(of.bytes.element),
         beta_a(of.bytes.accumulated),
         beta_l(of.bytes.lse),

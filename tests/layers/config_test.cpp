@@ -143,7 +143,7 @@ TEST(ConfigFile, RefusesNumbersThatArentPositiveAndFinite) {
 TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
   EXPECT_REFUSED(parse(with("no_rope_layers", {1, 0})), "\"no_rope_layers\"");  // Llama's layers are alike
   const std::vector<std::pair<const char*, json>> bad = {
-      {"model_type", "gemma"},
+      {"model_type", "mamba"},
       {"hidden_act", "gelu"},
       {"attention_bias", true},
       {"mlp_bias", true},

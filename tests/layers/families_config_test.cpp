@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -218,6 +219,62 @@ TEST(GraniteConfig, RefusesWhatChangesTheComputationByName) {
   }
 }
 
+/// Gemma 2B's config.json as the hub has it.
+json gemma() {
+  return json::parse(R"({
+    "architectures": ["GemmaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 2,
+    "eos_token_id": 1, "head_dim": 256, "hidden_act": "gelu", "hidden_activation": null, "hidden_size": 2048,
+    "initializer_range": 0.02, "intermediate_size": 16384, "max_position_embeddings": 8192, "model_type": "gemma",
+    "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1, "pad_token_id": 0, "rms_norm_eps": 1e-06,
+    "rope_scaling": null, "rope_theta": 10000.0, "torch_dtype": "bfloat16", "transformers_version": "4.38.0.dev0",
+    "use_cache": true, "vocab_size": 256000})");
+}
+
+TEST(GemmaConfig, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(gemma());
+  EXPECT_TRUE(loaded.warnings.empty());
+  const ModelConfig& c = loaded.config;
+  EXPECT_EQ(elements_of(c), 2'506'172'416U);  // as Hugging Face counts them
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_TRUE(c.gains_from_one);
+  EXPECT_EQ(c.embedding_factor(), std::sqrt(2048.0));
+  EXPECT_EQ(c.attention_factor(), 1 / 16.0);
+  json object = gemma();
+  object.erase("head_dim");
+  EXPECT_EQ(parse(object).config.head_dim, 256U);
+}
+
+/// hidden_activation counts; in files without it, whatever form of GeLU hidden_act names, the tanh form is meant.
+TEST(GemmaConfig, MeansTheTanhFormUnlessHiddenActivationSaysOtherwise) {
+  json object = gemma();
+  for (const char* other : {"gelu", "gelu_pytorch_tanh"}) {
+    object["hidden_act"] = other;
+    EXPECT_EQ(parse(object).config.mlp, Mlp::geglu_tanh) << other;
+  }
+  object.erase("hidden_act");
+  object.erase("hidden_activation");
+  EXPECT_EQ(parse(object).config.mlp, Mlp::geglu_tanh);
+  object["hidden_act"] = "silu";
+  EXPECT_REFUSED(parse(object), "\"hidden_act\": expected \"gelu_pytorch_tanh\"", "silu");
+  object["hidden_activation"] = "gelu";
+  EXPECT_EQ(parse(object).config.mlp, Mlp::geglu);
+  const json written = json::parse(hugging_face_json(parse(object).config, "float32"));
+  EXPECT_EQ(written.at("hidden_act"), "gelu");  // as transformers 5 reads it
+  EXPECT_EQ(written.at("hidden_activation"), "gelu");
+  expect_read_back(parse(object).config);
+}
+
+TEST(GemmaConfig, RefusesWhatChangesTheComputationByName) {
+  const std::vector<std::pair<std::string, json>> bad = {
+      {"use_bidirectional_attention", true}, {"hidden_activation", "relu"}, {"final_logit_softcapping", 30.0},
+      {"query_pre_attn_scalar", 256},        {"sliding_window", 4096},      {"mlp_bias", true}};
+  for (const auto& [field, value] : bad) {
+    json object = gemma();
+    object[field] = value;
+    EXPECT_REFUSED(parse(object), '"' + field);
+  }
+}
+
 /// GPT-2's config.json as the hub has it.
 json gpt2() {
   return json::parse(R"({
@@ -298,7 +355,8 @@ TEST(Gpt2Config, RefusesWhatChangesTheComputationByName) {
 }
 
 TEST(HuggingFaceJson, OfFamiliesIsReadBackAsTheSameModelWithoutWarnings) {
-  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gpt2()}) expect_read_back(parse(object).config);
+  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gemma(), gpt2()})
+    expect_read_back(parse(object).config);
   ModelConfig exact = parse(gpt2()).config;
   exact.mlp = Mlp::gelu;
   expect_read_back(exact);

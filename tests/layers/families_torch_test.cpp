@@ -164,6 +164,7 @@ TEST(Families, MistralWithoutAWindow) { expect_family("mistral:plain"); }
 TEST(Families, SmolLM3WhoseLayersAreUnlike) { expect_family("smollm3:plain,smollm3:list:5:untied"); }
 
 TEST(Families, GraniteWithItsMultipliers) { expect_family("granite:plain,granite:attention_bias:5"); }
+TEST(Families, GemmaInBothFormsOfItsActivation) { expect_family("gemma:plain,gemma:exact,gemma:biases:5"); }
 
 }  // namespace
 }  // namespace tsprun::detail::test::families_torch_test

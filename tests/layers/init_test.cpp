@@ -113,6 +113,17 @@ TEST(FreshWeights, HaveTheSpecifiedDeviations) {
   }
 }
 
+TEST(FreshWeights, OfAGainThatIsOnePlusTheWeightAreZero) {
+  ModelConfig config = find_config("micro").config;
+  config.become(model_type("gemma"));
+  for (const Parameter& parameter : model_parameters(config)) {
+    if (parameter.is_matrix()) continue;
+    std::vector<float> values(parameter.elements(), 3);
+    fill_fresh(parameter, config.layers, 0, {0, 1, 0, parameter.columns()}, std::span(values));
+    for (const float value : values) ASSERT_EQ(value, 0.0F) << parameter.name;
+  }
+}
+
 TEST(FreshWeights, DifferBySeedAndName) {
   const auto draw = [](const char* name, std::uint64_t seed) {
     std::vector<double> values(10);

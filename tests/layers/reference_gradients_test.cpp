@@ -114,6 +114,17 @@ TEST(ReferenceModel, GradientsWithMultipliersAreFiniteDifferences) {
   }
 }
 
+/// Gains of 1 + w, also of heads, and both forms of a gate with GeLU.
+TEST(ReferenceModel, GradientsOfGemmasKindAreFiniteDifferences) {
+  for (ReferenceCase c : reference_cases()) {
+    c.config.become(model_type("gemma"));
+    c.config.specs = LayerSpec{.query_key_norm = true};
+    if (c.seed % 2 == 0) c.config.mlp = Mlp::geglu;
+    expect_block_gradients(c, {});
+    expect_model_gradients(c, {});
+  }
+}
+
 TEST(ReferenceGpt2, GradientsAreFiniteDifferencesWithAndWithoutDropout) {
   for (const ReferenceCase& c : test::gpt2_reference_cases()) {
     for (const reference::DropoutDraw& draw :

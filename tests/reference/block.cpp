@@ -47,6 +47,15 @@ std::vector<T> residual_part(const ModelConfig& config, const std::vector<T>& fa
 }
 
 template <class T>
+std::vector<T> product(const std::vector<T>& a, const std::vector<T>& b) {
+  std::vector<T> result(a.size());
+  for (std::size_t i = 0; i < a.size(); ++i) result[i] = a[i] * b[i];
+  return result;
+}
+
+bool is_geglu(const ModelConfig& config) { return config.mlp == Mlp::geglu || config.mlp == Mlp::geglu_tanh; }
+
+template <class T>
 std::vector<T> sum(const std::vector<T>& a, const std::vector<T>& b) {
   std::vector<T> result(a.size());
   for (std::size_t i = 0; i < a.size(); ++i) result[i] = a[i] + b[i];
@@ -79,8 +88,8 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
   if (config.layer(layer).query_key_norm) {
     s.q_product = s.q;
     s.k_product = s.k;
-    s.q = rms_norm(s.q_product, of.weight(ParameterRole::query_norm), config.norm_epsilon);
-    s.k = rms_norm(s.k_product, of.weight(ParameterRole::key_norm), config.norm_epsilon);
+    s.q = rms_norm(s.q_product, of.gain(ParameterRole::query_norm), config.norm_epsilon);
+    s.k = rms_norm(s.k_product, of.gain(ParameterRole::key_norm), config.norm_epsilon);
   }
   if (config.layer(layer).rotary_positions) {
     s.q = rope(s.q, sequence, config.query_heads, config.head_dim, config.rope_theta, config.rope_scaling);
@@ -96,6 +105,9 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
   if (config.mlp == Mlp::swiglu) {
     s.gate = of.linear(s.norm2, ParameterRole::gate);
     s.act = swiglu(s.gate, s.up);
+  } else if (is_geglu(config)) {
+    s.gate = of.linear(s.norm2, ParameterRole::gate);
+    s.act = product(gelu(s.gate, config.mlp == Mlp::geglu), s.up);
   } else {
     s.act = gelu(s.up, config.mlp == Mlp::gelu);
   }
@@ -126,6 +138,10 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
   if (config.mlp == Mlp::swiglu) {
     swiglu_backward(dgate, dup, dact, s.gate, s.up);
     of.linear_backward(dnorm2, dgate, s.norm2, ParameterRole::gate);
+  } else if (is_geglu(config)) {
+    dup = product(dact, gelu(s.gate, config.mlp == Mlp::geglu));
+    gelu_backward(dgate, product(dact, s.up), s.gate, config.mlp == Mlp::geglu);
+    of.linear_backward(dnorm2, dgate, s.norm2, ParameterRole::gate);
   } else {
     gelu_backward(dup, dact, s.up, config.mlp == Mlp::gelu);
   }
@@ -153,7 +169,7 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
   if (config.layer(layer).query_key_norm) {
     const auto through_norm = [&](std::vector<T>& d, const std::vector<T>& product, ParameterRole gain) {
       std::vector<T> dx_of_norm = like(d);
-      rms_norm_backward(dx_of_norm, of.gradient(gain), d, product, of.weight(gain), config.norm_epsilon);
+      rms_norm_backward(dx_of_norm, of.gradient(gain), d, product, of.gain(gain), config.norm_epsilon);
       d.swap(dx_of_norm);
     };
     through_norm(dq, s.q_product, ParameterRole::query_norm);

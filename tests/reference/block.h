@@ -4,7 +4,7 @@
 //   y  = x₂ + m·D(act(n)·W_downᵀ + b_down)                                                with n = norm(x₂)
 //
 // The model's features say what these are: norm is RMSNorm or LayerNorm; P is RoPE, or nothing if positions are learned; act(n)
-// is swiglu(n·W_gateᵀ, n·W_upᵀ) or gelu(n·W_upᵀ + b_up); biases may be missing. D is dropout, m the
+// is swiglu(n·W_gateᵀ, n·W_upᵀ), gelu(n·W_gateᵀ) ∘ (n·W_upᵀ) or gelu(n·W_upᵀ + b_up); biases may be missing. D is dropout, m the
 // residual multiplier.
 #pragma once
 

@@ -34,15 +34,24 @@ std::vector<T>& Layer<T>::gradient(ParameterRole role) {
 }
 
 template <class T>
+std::vector<T> Layer<T>::gain(ParameterRole role) const {
+  std::vector<T> values = weight(role);
+  if (config_.gains_from_one) {
+    for (T& value : values) value += 1;
+  }
+  return values;
+}
+
+template <class T>
 std::vector<T> Layer<T>::norm(const std::vector<T>& x, ParameterRole gain) const {
-  if (config_.norm == Norm::rms) return rms_norm(x, weight(gain), config_.norm_epsilon);
-  return layer_norm(x, weight(gain), weight(bias_of_norm(gain)), config_.norm_epsilon);
+  if (config_.norm == Norm::rms) return rms_norm(x, this->gain(gain), config_.norm_epsilon);
+  return layer_norm(x, this->gain(gain), weight(bias_of_norm(gain)), config_.norm_epsilon);
 }
 
 template <class T>
 void Layer<T>::norm_backward(std::vector<T>& dx, const std::vector<T>& dy, const std::vector<T>& x, ParameterRole gain) {
-  if (config_.norm == Norm::rms) return rms_norm_backward(dx, gradient(gain), dy, x, weight(gain), config_.norm_epsilon);
-  layer_norm_backward(dx, gradient(gain), gradient(bias_of_norm(gain)), dy, x, weight(gain), config_.norm_epsilon);
+  if (config_.norm == Norm::rms) return rms_norm_backward(dx, gradient(gain), dy, x, this->gain(gain), config_.norm_epsilon);
+  layer_norm_backward(dx, gradient(gain), gradient(bias_of_norm(gain)), dy, x, this->gain(gain), config_.norm_epsilon);
 }
 
 template <class T>

@@ -30,6 +30,8 @@ class Layer {
   const std::vector<T>& weight(ParameterRole role) const;
   std::vector<T>& gradient(ParameterRole role);
 
+  /// Returns the gain of a norm: the weight, or 1 + the weight.
+  std::vector<T> gain(ParameterRole role) const;
   /// Returns the model's norm of x [N, h]. A norm that has a bias has it in the role behind that of the gain.
   std::vector<T> norm(const std::vector<T>& x, ParameterRole gain) const;
   /// Adds the gradients of norm() to dx and the weights' gradients.

@@ -55,7 +55,9 @@ void multiply(std::vector<T>& x, double factor) {
   for (T& element : x) element *= static_cast<T>(factor);
 }
 
-double embedding_multiplier(const ModelConfig& config) { return config.embedding_multiplier; }
+double embedding_multiplier(const ModelConfig& config) {
+  return config.embedding_multiplier * (config.embedding_times_root ? std::sqrt(static_cast<double>(config.hidden)) : 1);
+}
 
 template <class T>
 std::vector<T> embedding_factors(const ModelConfig& config, std::size_t tokens, const DropoutDraw& draw) {

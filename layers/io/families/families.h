@@ -13,6 +13,7 @@ ModelType qwen3();
 ModelType mistral();
 ModelType smollm3();
 ModelType granite();
+ModelType gemma();
 
 /// Reads attention_bias, with which W_Q, W_K, W_V and W_O add biases; for ModelType::read_layers.
 void read_attention_bias(ConfigFields& fields, ModelConfig& config);

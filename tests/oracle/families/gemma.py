@@ -20,7 +20,8 @@ class Gemma(Decoder):
         rms_norm_eps=1e-6, use_cache=True, pad_token_id=0, eos_token_id=1, bos_token_id=2, tie_word_embeddings=True,
         attention_bias=False, attention_dropout=0.0)
     EXPECTED = dict(hidden_activation=Ellipsis, use_bidirectional_attention=(None, False))
-    TINY = {"plain": dict(num_key_value_heads=1), "biases": dict(attention_bias=True, hidden_act="gelu", hidden_activation=None)}
+    TINY = {"plain": dict(num_key_value_heads=1), "exact": dict(hidden_act="silu", hidden_activation="gelu"),
+            "biases": dict(attention_bias=True, hidden_act="gelu", hidden_activation=None)}
 
     @property
     def activation(self):
