@@ -52,7 +52,7 @@ struct ModelConfig : ModelSpec {
   /// Returns the factor of logits.
   double logits_factor() const { return logits_multiplier / logits_divisor; }
 
-  bool layer_norms() const { return norm == Norm::layer; }
+  bool layer_norms() const { return norm != Norm::rms; }
   bool gated_mlp() const { return mlp == Mlp::swiglu || mlp == Mlp::geglu_tanh || mlp == Mlp::geglu; }
   bool drops() const { return residual_dropout > 0 || embedding_dropout > 0 || attention_dropout > 0; }
   /// Elements of the biases of W_Q, W_K, W_V and W_1, and of the gains of heads, in all layers.
@@ -67,7 +67,8 @@ struct ModelConfig : ModelSpec {
   std::size_t replicated_parameters() const {
     const std::size_t last_biases = specs.sum(
         0, layers, [](const LayerSpec& layer) { return (layer.biases.output ? 1U : 0U) + (layer.biases.down ? 1U : 0U); });
-    const std::size_t norms = (layer_norms() ? 2 : 1) * (2 * layers + 1);
+    const std::size_t of_layers = specs.sum(0, layers, [](const LayerSpec& layer) { return layer.norm_count(); });
+    const std::size_t norms = (norm == Norm::layer ? 2 : 1) * (of_layers + 1);
     return (norms + last_biases + (learned_positions ? max_positions : 0)) * hidden + projection_vectors();
   }
   /// Numbers of matrices of f·h elements in an MLP, and of its pre-activations.

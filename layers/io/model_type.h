@@ -16,8 +16,17 @@
 namespace tsprun::detail {
 
 enum class Norm : std::uint8_t {
-  rms,   ///< RMSNorm: a gain
-  layer  ///< LayerNorm: a gain and a bias
+  rms,                ///< RMSNorm: a gain
+  layer,              ///< LayerNorm: a gain and a bias
+  layer_without_bias  ///< LayerNorm: a gain
+};
+
+/// Where the norms of a layer stand. f is attention, then the MLP; n and n' are norms of their own.
+enum class NormPlaces : std::uint8_t {
+  before,  ///< x + f(n(x))
+  after,   ///< x + n(f(x))
+  around,  ///< x + n'(f(n(x)))
+  shared   ///< one norm before both sublayers, side by side: x + attention(n(x)) + mlp(n(x))
 };
 
 enum class Mlp : std::uint8_t {
@@ -48,6 +57,20 @@ struct LayerSpec {
   bool rotary_positions = true;  ///< q and k are rotated by position
   Biases biases = {};
   bool query_key_norm = false;  ///< RMSNorm of each head of q and of k before rotation, one gain [d] for all heads of each
+  NormPlaces norms = NormPlaces::before;
+
+  /// Returns whether both sublayers take the layer's input.
+  bool side_by_side() const { return norms == NormPlaces::shared; }
+  bool norm_before_attention() const { return norms != NormPlaces::after; }
+  bool norm_before_mlp() const { return norms == NormPlaces::before || norms == NormPlaces::around; }
+  bool norms_after() const { return norms == NormPlaces::after || norms == NormPlaces::around; }
+  /// Number of norms of width h.
+  std::size_t norm_count() const {
+    return (norm_before_attention() ? 1U : 0U) + (norm_before_mlp() ? 1U : 0U) + (norms_after() ? 2U : 0U);
+  }
+  /// Number of tensors of width h that a backward pass needs in every recomputation mode: the sublayers' inputs, and what goes
+  /// into norms behind them.
+  std::size_t kept_residuals() const { return (side_by_side() ? 1U : 2U) + (norms_after() ? 2U : 0U); }
 
   bool operator==(const LayerSpec&) const = default;
 };
@@ -107,16 +130,18 @@ struct ModelSpec {
   bool rotary_positions() const {
     return specs.any([](const LayerSpec& layer) { return layer.rotary_positions; });
   }
-  /// Returns true if the only vectors of layers are the gains of their two norms.
+  /// Returns true if the only vectors of layers are the gains of two norms, one before each sublayer.
   bool has_gains_only() const {
-    return norm == Norm::rms &&
-           !specs.any([](const LayerSpec& layer) { return layer.biases != Biases{} || layer.query_key_norm; });
+    return norm != Norm::layer && !specs.any([](const LayerSpec& layer) {
+      return layer.biases != Biases{} || layer.query_key_norm || layer.norms != NormPlaces::before;
+    });
   }
 
   bool operator==(const ModelSpec&) const = default;
 };
 
-/// Role of a parameter in the model, in the order in which a model lists them: those of blocks from attention_norm to down_bias.
+/// Role of a parameter in the model, in the order in which a model lists them: those of blocks from kFirstOfBlock to
+/// kLastOfBlock.
 enum class ParameterRole {
   embedding,
   positions,  ///< learned, [max_positions, h]
@@ -134,6 +159,8 @@ enum class ParameterRole {
   query_key_value_bias,  ///< their biases in one vector: all three or none
   output,
   output_bias,
+  post_attention_norm,  ///< behind the sublayer
+  post_attention_norm_bias,
   mlp_norm,
   mlp_norm_bias,
   gate,
@@ -141,10 +168,15 @@ enum class ParameterRole {
   up_bias,
   down,
   down_bias,
+  post_mlp_norm,
+  post_mlp_norm_bias,
   final_norm,
   final_norm_bias,
   head
 };
+
+inline constexpr ParameterRole kFirstOfBlock = ParameterRole::attention_norm;
+inline constexpr ParameterRole kLastOfBlock = ParameterRole::post_mlp_norm_bias;
 
 /// Names of the fields of config.json. An empty name: such files have no such field, and its value follows from the others.
 struct ConfigNames {

@@ -1,7 +1,10 @@
 // One transformer block around a strategy's sublayers: norms, the last biases of the sublayers, dropout and residuals, forward
 // and backward, and what is kept in between.
 //
-//   x2 = x1 + m·drop(attention(norm(x1)) + b_O);  x3 = x2 + m·drop(mlp(norm(x2)) + b_2);  m: the residual multiplier
+//   x2 = x1 + m·drop(n'(attention(n(x1)) + b_O));  x3 = x2 + m·drop(n'(mlp(n(x2)) + b_2))
+//
+// m is the residual multiplier. Of the norms n and n', each with parameters of its own, a layer may have either or both. Where
+// sublayers are side by side, both take n(x1).
 #pragma once
 
 #include "core/rank/rank.h"
@@ -25,12 +28,17 @@ struct BlockSaved {
   OwnedTensor x2;  ///< the MLP's input before its norm
   AttentionSaved attention;
   MlpSaved mlp;
+  // Only in layers with norms behind their sublayers: what went into these.
+  OwnedTensor attention_result;
+  OwnedTensor mlp_result;
 };
 
 /// Norm parameters and last biases of a block, which every rank has, and the tensors to which their gradients are added.
 struct BlockVectors {
-  NormWeights attention;
+  NormWeights attention;  ///< before the sublayer, as the layer has it
   NormWeights mlp;
+  NormWeights post_attention = {};  ///< behind the sublayer
+  NormWeights post_mlp = {};
   Bias attention_output = {};  ///< b_O [h]; no dims without biases
   Bias mlp_output = {};        ///< b_2 [h]; no dims without biases
 };
@@ -70,9 +78,28 @@ class Block {
   bool drops(const BlockPass& pass) const { return pass.draws != nullptr && config_.residual_dropout > 0; }
   void drop_attention(const BlockPass& pass, std::size_t layer) const;
   void dropout(const BlockPass& pass, const Tensor& y, const ConstTensor& x, std::size_t layer, DropoutSite site) const;
-  void end_sublayer(const BlockPass& pass, const Tensor& y, const Bias& bias, std::size_t layer, DropoutSite site) const;
-  ConstTensor result_gradient(const BlockPass& pass, const Tensor& d, const Bias& bias, std::size_t layer, DropoutSite site,
+  /// A sublayer of a layer, and what stands around it.
+  struct Around {
+    std::size_t layer;
+    DropoutSite site;
+    const NormWeights& before;
+    const NormWeights& behind;
+    const Bias& bias;
+  };
+  static Around around_attention(std::size_t layer, const BlockVectors& vectors);
+  Around around_mlp(std::size_t layer, const BlockVectors& vectors) const;
+  /// What a sublayer takes: the residual behind the norm that stands before it, or as it is.
+  struct Input {
+    OwnedTensor memory;
+    ConstTensor x;
+  };
+  Input input(const Tensor& x, const NormWeights& norm) const;
+  OwnedTensor room_for_result(const Tensor& x, const Around& of, Keep keep, std::string_view what) const;
+  void end_sublayer(const BlockPass& pass, OwnedTensor& y, const Around& of, Keep keep, OwnedTensor& kept) const;
+  void norm_result(OwnedTensor& y, const NormWeights& norm, Keep keep, OwnedTensor& kept) const;
+  ConstTensor result_gradient(const BlockPass& pass, const Tensor& d, const Around& of, OwnedTensor& kept,
                               OwnedTensor& memory) const;
+  void add_input_gradient(const Tensor& d, const Tensor& dx, const Tensor& x, const NormWeights& norm) const;
   OwnedTensor like(const Tensor& x, DType dtype, Category category, std::string_view what) const;
   OwnedTensor normed(const Tensor& x, const NormWeights& norm) const;
   OwnedTensor residual(const Tensor& x, const Tensor& y, Category category, std::string_view what) const;

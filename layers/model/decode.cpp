@@ -200,6 +200,21 @@ OwnedTensor Decoder::normed(const Tensor& x, const NormWeights& norm, double mul
   return y;
 }
 
+void Decoder::add_result(const Tensor& x, const Tensor& y, const Bias& bias, const NormWeights& norm) {
+  ComputeStream& compute = rank_.compute();
+  bias.add_to(compute, y);
+  if (norm.exists()) {
+    OwnedTensor narrow;  // the norm takes the model's dtype
+    if (y.dtype() != dtype_) {
+      narrow = rows(dtype_, config_.hidden, "sublayer's result before its norm");
+      compute.convert(narrow, y);
+    }
+    apply_norm(compute, config_, y, narrow.exists() ? narrow.view() : y, norm);
+  }
+  if (config_.residual_multiplier == 1) compute.add(x, x, y);
+  else compute.add_multiple(x, x, y, config_.residual_multiplier);
+}
+
 void Decoder::sum_over_ranks(const Tensor& y) {
   Communicator& replica = model_.mesh().group(model_.mesh().layout().axes_of_replica());
   if (replica.size() == 1) return;
@@ -367,13 +382,27 @@ ConstTensor Decoder::step(std::span<const Token> tokens) {
   for (std::size_t layer = 0; layer < config_.layers; ++layer) {
     const TraceSpan span_of_layer(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
     const BlockVectors vectors = model_.vectors(layer);
-    const auto add = [&](const OwnedTensor& y, const Bias& bias) {
-      bias.add_to(compute, y);
-      if (config_.residual_multiplier == 1) compute.add(x, x.view(), y.view());
-      else compute.add_multiple(x, x.view(), y.view(), config_.residual_multiplier);
+    const auto add_attention = [&](const ConstTensor& of) {
+      add_result(x, attention(layer, of), vectors.attention_output, vectors.post_attention);
     };
-    add(attention(layer, normed(x, vectors.attention).view()), vectors.attention_output);
-    add(mlp(layer, normed(x, vectors.mlp).view()), vectors.mlp_output);
+    const auto add_mlp = [&](const ConstTensor& of) { add_result(x, mlp(layer, of), vectors.mlp_output, vectors.post_mlp); };
+    switch (config_.layer(layer).norms) {
+      case NormPlaces::before:
+      case NormPlaces::around:
+        add_attention(normed(x, vectors.attention));
+        add_mlp(normed(x, vectors.mlp));
+        break;
+      case NormPlaces::after:
+        add_attention(x);
+        add_mlp(x);
+        break;
+      case NormPlaces::shared: {
+        const OwnedTensor both = normed(x, vectors.attention);
+        add_attention(both);
+        add_mlp(both);
+        break;
+      }
+    }
   }
   const Tensor head = model_.vocabulary_weights().head;
   const OwnedTensor own = rank_.tensor(Category::communication, sums_, {texts(), head.size(0)}, "logits");

@@ -89,6 +89,8 @@ class Decoder {
   OwnedTensor attended(std::size_t layer, const Tensor& own_q);
   OwnedTensor merged_heads(const Tensor& parts);
   OwnedTensor mlp(std::size_t layer, const ConstTensor& x);
+  /// Adds a sublayer's result y to x, behind its last bias and its norm.
+  void add_result(const Tensor& x, const Tensor& y, const Bias& bias, const NormWeights& norm);
   OwnedTensor normed(const Tensor& x, const NormWeights& norm, double multiplier = 1);
   void sum_over_ranks(const Tensor& y);
   void gather_logits(const Tensor& own);

@@ -72,6 +72,8 @@ Bias Model::bias(ParameterRole role, std::size_t layer) const {
 BlockVectors Model::vectors(std::size_t layer) const {
   return {.attention = norm(ParameterRole::attention_norm, ParameterRole::attention_norm_bias, layer),
           .mlp = norm(ParameterRole::mlp_norm, ParameterRole::mlp_norm_bias, layer),
+          .post_attention = norm(ParameterRole::post_attention_norm, ParameterRole::post_attention_norm_bias, layer),
+          .post_mlp = norm(ParameterRole::post_mlp_norm, ParameterRole::post_mlp_norm_bias, layer),
           .attention_output = bias(ParameterRole::output_bias, layer),
           .mlp_output = bias(ParameterRole::down_bias, layer)};
 }

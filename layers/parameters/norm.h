@@ -1,4 +1,4 @@
-// A norm of the model and its parameters: RMSNorm, or LayerNorm in models that have it.
+// A norm of the model and its parameters: RMSNorm, or LayerNorm with or without a bias in models that have it.
 #pragma once
 
 #include "core/rank/compute_stream.h"
@@ -6,13 +6,15 @@
 
 namespace tsprun::detail {
 
-/// Parameters of a norm, each a vector [h]. Gradients are added to, and have no dims without training; the bias has no dims with
-/// RMSNorm.
+/// Parameters of a norm, each a vector [h]. Gradients are added to, and have no dims without training; the bias has no dims where
+/// there is none. A gain without dims: there is no such norm.
 struct NormWeights {
   Tensor gain;
   Tensor bias;
   Tensor gain_gradient;
   Tensor bias_gradient;
+
+  bool exists() const { return gain.dims() > 0; }
 };
 
 /// Computes y = multiplier·norm(x).

@@ -18,6 +18,7 @@ std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role,
   const std::size_t a = config.query_width();
   const std::size_t k = config.kv_width();
   const std::size_t f = config.intermediate;
+  const bool has_bias = config.norm == Norm::layer;
   const auto matrix = [&](std::size_t out, std::size_t in) {
     return config.type->inputs_first ? Shape{in, out} : Shape{out, in};
   };
@@ -43,12 +44,16 @@ std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role,
     case ParameterRole::up_bias: return only_if(layer.biases.up, {f});
     case ParameterRole::down: return matrix(h, f);
     case ParameterRole::down_bias: return only_if(layer.biases.down, {h});
-    case ParameterRole::attention_norm_bias:
-    case ParameterRole::mlp_norm_bias:
-    case ParameterRole::final_norm_bias: return only_if(config.layer_norms(), {h});
-    case ParameterRole::attention_norm:
-    case ParameterRole::mlp_norm:
+    case ParameterRole::attention_norm: return only_if(layer.norm_before_attention(), {h});
+    case ParameterRole::mlp_norm: return only_if(layer.norm_before_mlp(), {h});
+    case ParameterRole::post_attention_norm:
+    case ParameterRole::post_mlp_norm: return only_if(layer.norms_after(), {h});
     case ParameterRole::final_norm: return {h};
+    case ParameterRole::attention_norm_bias: return only_if(has_bias && layer.norm_before_attention(), {h});
+    case ParameterRole::mlp_norm_bias: return only_if(has_bias && layer.norm_before_mlp(), {h});
+    case ParameterRole::post_attention_norm_bias:
+    case ParameterRole::post_mlp_norm_bias: return only_if(has_bias && layer.norms_after(), {h});
+    case ParameterRole::final_norm_bias: return only_if(has_bias, {h});
   }
   return {};
 }
@@ -79,7 +84,7 @@ std::string exported_name(const ModelConfig& config, const Parameter& parameter)
 
 std::vector<Parameter> block_parameters(const ModelConfig& config, std::size_t layer) {
   std::vector<Parameter> block;
-  append(block, config, ParameterRole::attention_norm, ParameterRole::down_bias, layer);
+  append(block, config, kFirstOfBlock, kLastOfBlock, layer);
   return block;
 }
 
@@ -87,7 +92,7 @@ std::vector<Parameter> model_parameters(const ModelConfig& config) {
   std::vector<Parameter> all;
   append(all, config, ParameterRole::embedding, ParameterRole::positions, 0);
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
-    append(all, config, ParameterRole::attention_norm, ParameterRole::down_bias, layer);
+    append(all, config, kFirstOfBlock, kLastOfBlock, layer);
   }
   append(all, config, ParameterRole::final_norm, ParameterRole::head, 0);
   return all;

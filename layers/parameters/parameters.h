@@ -26,9 +26,7 @@ struct Parameter {
 };
 
 /// Returns whether every block has its own parameter of this role.
-constexpr bool is_of_block(ParameterRole role) {
-  return role >= ParameterRole::attention_norm && role <= ParameterRole::down_bias;
-}
+constexpr bool is_of_block(ParameterRole role) { return role >= kFirstOfBlock && role <= kLastOfBlock; }
 /// Returns the elements of all parameters of this role that layers [first, first + layers) have, or, if it isn't a block's, of
 /// the model's one; 0 if there are none.
 std::size_t elements_of(const ModelConfig& config, ParameterRole role, std::size_t first, std::size_t layers);
@@ -38,7 +36,7 @@ std::size_t elements_of(const ModelConfig& config, ParameterRole role, std::size
 std::string exported_name(const ModelConfig& config, const Parameter& parameter);
 
 /// Returns the parameters of one block: norm, projections and output of attention, then norm and matrices of the MLP, each with
-/// its bias behind it.
+/// its bias behind it; norms behind a sublayer follow its matrices.
 std::vector<Parameter> block_parameters(const ModelConfig& config, std::size_t layer);
 
 /// Returns all parameters of the model: embedding, learned positions if it has them, blocks, final norm, and the head unless it

@@ -111,10 +111,14 @@ constexpr RoleTraits traits_of(ParameterRole role) {
     case ParameterRole::query_key_value_bias: return {biases, 0, CutBy::projections, false, Fresh::zeros};
     case ParameterRole::up_bias: return {biases, 0, CutBy::mlp_rows, false, Fresh::zeros};
     case ParameterRole::attention_norm:
+    case ParameterRole::post_attention_norm:
     case ParameterRole::mlp_norm:
+    case ParameterRole::post_mlp_norm:
     case ParameterRole::final_norm: return {replicated, 0, CutBy::nothing, false, Fresh::ones};
     case ParameterRole::attention_norm_bias:
+    case ParameterRole::post_attention_norm_bias:
     case ParameterRole::mlp_norm_bias:
+    case ParameterRole::post_mlp_norm_bias:
     case ParameterRole::final_norm_bias:
     case ParameterRole::output_bias:
     case ParameterRole::down_bias: return {replicated, 0, CutBy::nothing, false, Fresh::zeros};

@@ -66,7 +66,7 @@ std::uint64_t held_tokens(const MeshSetting& of, MeshPlace place) {
 std::uint64_t saved_bytes_per_token(const Setting& setting, const LayerSpec& layer) {
   const auto& [element, accumulated, lse] = setting.bytes;
   const ModelConfig& model = setting.model;
-  const std::uint64_t inputs = 2 * model.hidden;
+  const std::uint64_t inputs = layer.kept_residuals() * model.hidden;
   const std::uint64_t products = layer.query_key_norm ? model.query_width() + model.kv_width() : 0;
   switch (setting.recompute) {
     case Recompute::none:
@@ -85,7 +85,7 @@ std::uint64_t saved_bytes(const MeshSetting& of, const LayerSpec& layer, MeshPla
   const BlockSlice slice = BlockSlice::of(model, place.tensor, of.layout.tensor());
   Setting part = replica;
   part.model = slice.apply(model);
-  const std::uint64_t inputs = 2 * model.hidden * replica.bytes.element;
+  const std::uint64_t inputs = layer.kept_residuals() * model.hidden * replica.bytes.element;
   const std::uint64_t inside = saved_bytes_per_token(part, layer) - inputs;
   const std::uint64_t inputs_all = held_tokens(of, place) * inputs;
   const std::uint64_t rows = replica.batch * Zigzag(replica.sequence, of.layout.sequence()).tokens(place.sequence);

@@ -366,11 +366,17 @@ inline Count projection_elements(const Setting& of) {
   }
   return elements;
 }
-/// Returns all elements that every rank has: 2L + 1 norms (LayerNorm's have a bias, too), biases, learned positions.
+/// Returns all elements that every rank has: 2L + 1 norms (LayerNorm's may have a bias, too; four a layer where they stand around
+/// sublayers, one where sublayers are side by side), biases, learned positions.
 inline Count replicated_elements(const Setting& of) {
   const Symbols s(of);
   const ModelConfig& model = of.model;
-  Count elements = (model.norm == Norm::layer ? 2 : 1) * (2 * s.L + 1) * s.h + projection_elements(of);
+  Count norms = 2 * s.L + 1;
+  for (std::size_t number = 0; number < model.layers; ++number) {
+    if (model.layer(number).norms == NormPlaces::around) norms += 2;
+    if (model.layer(number).norms == NormPlaces::shared) norms -= 1;
+  }
+  Count elements = (model.norm == Norm::layer ? 2 : 1) * norms * s.h + projection_elements(of);
   for (std::size_t number = 0; number < model.layers; ++number) {
     if (model.layer(number).biases.output) elements += s.h;
     if (model.layer(number).biases.down) elements += s.h;

@@ -113,8 +113,9 @@ std::vector<Layout> layouts() {
 }
 
 TEST(Decoder, LogitsEqualThoseOfTheForwardPassUnderEveryLayout) {
-  for (const auto& config : {small_config(24, 2, 8, 4, 4, 21, 41), small_config(16, 2, 8, 1, 4, 13, 17, true),
-                             small_gpt2_config(2, 8, 4, 21, 41), small_unlike_config(4)}) {
+  for (const auto& config :
+       {small_config(24, 2, 8, 4, 4, 21, 41), small_config(16, 2, 8, 1, 4, 13, 17, true), small_gpt2_config(2, 8, 4, 21, 41),
+        small_unlike_config(4), small_norms_config(4), small_norms_config(2, Norm::layer_without_bias, true)}) {
     ModelCase of{.config = config, .sequence = 9};
     const std::vector<Token> prompt = some_ids(9, config.vocabulary);
     std::vector<Token> ids = prompt;

@@ -70,6 +70,12 @@ std::vector<ModelCase> cases() {
         {.config = as_family("qwen3", small_config(16, 2, 8, 1, 4, 13, 17)), .batch = 3, .sequence = 5, .recompute = recompute});
     all.push_back({.config = small_gpt2_config(2, 8, 3, 21, 40), .batch = 2, .sequence = 29, .recompute = recompute});
     all.push_back({.config = small_unlike_config(2), .batch = 1, .sequence = 13, .recompute = recompute});
+    all.push_back({.config = small_norms_config(4), .batch = 2, .sequence = 13, .recompute = recompute});
+    all.push_back({.config = small_norms_config(2, Norm::layer, true),
+                   .batch = 1,
+                   .sequence = 13,
+                   .dtype = DType::bf16,
+                   .recompute = recompute});
   }
   return all;
 }

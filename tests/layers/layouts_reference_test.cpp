@@ -219,6 +219,39 @@ TEST(Gpt2AgainstReference, RefusesMoreTokensThanItHasPositions) {
   EXPECT_NO_THROW(run_model(of, 1));
 }
 
+/// Norms before, behind and around sublayers, and one for both side by side: every kind of norm, with and without dropout, in
+/// every recomputation mode.
+TEST(NormsAgainstReference, InEveryPlaceUnderEveryLayout) {
+  constexpr std::array kNorms = {Norm::rms, Norm::layer, Norm::layer_without_bias};
+  std::size_t number = 0;
+  for (const Layout& on :
+       each_axis(4, {Layout::tsp(1), dense(2, 1, kMegatron), dense(2, 2), dense(1, 2).with(SequenceExchange::ulysses),
+                     dense(2, 2, kMegatron).with(SequenceExchange::ring), Layout::parse("zero3=3"), Layout::parse("tp=2,tsp=2"),
+                     Layout::parse("dp=2,tsp=2"), Layout::parse("pp=2,tsp=2"), Layout::parse("pp=4")})) {
+    for (const Norm norm : kNorms) {
+      ModelCase of{.config = small_norms_config(number % 2 == 0 ? 2 : 4, norm, number % 3 == 0), .batch = 8, .sequence = 13};
+      of.recompute = static_cast<Recompute>(number % 3);
+      of.micro_batches = 1 + number % 2;
+      of.seed = ++number;
+      of.config.gains_from_one = number % 2 == 0;
+      of.config.residual_multiplier = number % 5 < 2 ? 1 : 0.4;
+      of.config.residual_dropout = number % 4 == 0 ? 0.25 : 0;
+      expect_reference(of, on, 1e-11);
+    }
+  }
+}
+
+/// Results of sublayers are rounded before the norms behind them.
+TEST(NormsAgainstReference, InSinglePrecisionAndBf16) {
+  for (const Layout& on : std::vector<Layout>{Layout::tsp(2), dense(2, 2, kMegatron)}) {
+    for (const auto& [dtype, tolerance] : {std::pair{DType::f32, 2e-5}, {DType::bf16, 3e-2}}) {
+      ModelCase of{.config = small_norms_config(2, Norm::rms), .batch = 2, .sequence = 33, .dtype = dtype};
+      of.config.hidden = 64;
+      expect_reference(of, on, tolerance);
+    }
+  }
+}
+
 /// Each by itself, with a tied embedding, in the type in which such models run.
 TEST(MultipliersAgainstReference, InEveryType) {
   std::mt19937_64 random(14);

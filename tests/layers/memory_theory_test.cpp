@@ -76,6 +76,10 @@ TEST(SavedActivations, AreThoseOfTheFormula) {
     EXPECT_EQ(saved_bytes_per_token(s, s.model.layer(0)), formulas::saved_bytes_per_token(s, s.model.layer(0)));
     s.model.specs = LayerSpec{.query_key_norm = true};
     EXPECT_EQ(saved_bytes_per_token(s, s.model.layer(0)), formulas::saved_bytes_per_token(s, s.model.layer(0)));
+    for (const NormPlaces norms : {NormPlaces::after, NormPlaces::around, NormPlaces::shared}) {
+      s.model.specs = LayerSpec{.norms = norms};
+      EXPECT_EQ(saved_bytes_per_token(s, s.model.layer(0)), formulas::saved_bytes_per_token(s, s.model.layer(0)));
+    }
     s.model = find_config("nano-gpt2").config;
     EXPECT_EQ(saved_bytes_per_token(s, s.model.layer(0)), formulas::saved_bytes_per_token(s, s.model.layer(0)));
   }

@@ -5,6 +5,7 @@
 #include "layers/model/model.h"
 #include "layers/parameters/init.h"
 #include "layers/theory/peaks.h"
+#include "tests/layers/norm_places.h"
 #include "tests/layers/unlike_layers.h"
 #include "tests/support/run_ranks.h"
 
@@ -82,6 +83,15 @@ inline ModelConfig as_family(std::string_view name, ModelConfig config) {
 inline ModelConfig small_unlike_config(std::size_t kv_heads, bool tied = false) {
   ModelConfig config = small_config(16, 3, 8, kv_heads, 4, 13, 17, tied);
   config.specs = unlike_layers();
+  return config;
+}
+
+/// Returns a small configuration of four layers whose norms stand in unlike places.
+inline ModelConfig small_norms_config(std::size_t kv_heads, Norm norm = Norm::rms, bool tied = false) {
+  ModelConfig config = small_config(16, 4, 8, kv_heads, 4, 13, 17, tied);
+  config.type = &every_role();
+  config.norm = norm;
+  config.specs = unlike_norms();
   return config;
 }
 

@@ -24,13 +24,14 @@ std::vector<Layout> layouts() {
 }
 
 /// An uneven vocabulary, with K/V heads that tp copies; dropout, biases, learned positions and a tied embedding; gathered
-/// activations and a tied embedding; layers that are all unlike, and a tied embedding.
+/// activations and a tied embedding; layers that are all unlike, and a tied embedding; norms in unlike places.
 std::vector<ModelCase> cases() {
   return {{.config = small_config(24, 3, 8, 2, 4, 21, 41), .batch = 12, .sequence = 13, .micro_batches = 3},
           {.config = small_gpt2_config(3, 8, 3, 21, 40), .batch = 8, .sequence = 11, .micro_batches = 4},
           {.config = small_config(16, 3, 8, 1, 4, 13, 600, true), .batch = 4, .sequence = 5, .micro_batches = 1},
           {.config = small_config(24, 3, 8, 2, 4, 21, 41), .batch = 4, .sequence = 13, .dtype = DType::bf16, .micro_batches = 2},
-          {.config = small_unlike_config(2, true), .batch = 12, .sequence = 13, .micro_batches = 3}};
+          {.config = small_unlike_config(2, true), .batch = 12, .sequence = 13, .micro_batches = 3},
+          {.config = small_norms_config(2), .batch = 8, .sequence = 13, .micro_batches = 2}};
 }
 
 /// Returns bytes of a purpose that all ranks received in a step.

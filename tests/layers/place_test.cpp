@@ -81,6 +81,10 @@ std::vector<ModelConfig> models() {
   }
   all.push_back(small_config(10, 3, 12, 4, 2, 5, 7));
   all.back().specs = unlike_layers();
+  all.push_back(small_config(10, 4, 12, 4, 2, 5, 7));
+  all.back().type = &every_role();
+  all.back().norm = Norm::layer;
+  all.back().specs = unlike_norms();
   return all;
 }
 

@@ -1,5 +1,6 @@
 // The reference's gradients against central differences of its own forward pass in f64: every tensor along a random direction and
 // in single elements. Its forward pass has an outside witness, PyTorch.
+#include "tests/layers/norm_places.h"
 #include "tests/layers/reference_support.h"
 #include "tests/layers/unlike_layers.h"
 
@@ -122,6 +123,21 @@ TEST(ReferenceModel, GradientsOfGemmasKindAreFiniteDifferences) {
     if (c.seed % 2 == 0) c.config.mlp = Mlp::geglu;
     expect_block_gradients(c, {});
     expect_model_gradients(c, {});
+  }
+}
+
+/// With dropout, too, which takes the norm of a sublayer's result.
+TEST(ReferenceModel, GradientsOfNormsInAllPlacesAreFiniteDifferences) {
+  for (const Norm norm : {Norm::rms, Norm::layer, Norm::layer_without_bias}) {
+    ReferenceCase c{test::reference_config(12, 4, 4, 2, 4), 2, 5, 8};
+    c.config.type = &test::every_role();
+    c.config.norm = norm;
+    c.config.specs = test::unlike_norms();
+    c.config.residual_dropout = 0.2;
+    c.config.residual_multiplier = norm == Norm::rms ? 1 : 0.4;
+    c.config.gains_from_one = norm != Norm::layer;
+    expect_model_gradients(c, {});
+    expect_model_gradients(c, {.training = true, .seed = 5, .step = 3});
   }
 }
 

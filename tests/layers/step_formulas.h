@@ -187,15 +187,28 @@ inline Count state_elements(const Setting& of, const Layout& layout, int t, int 
          part(held.projections);
 }
 
+/// Returns how many residuals a layer keeps: the sublayers' inputs, of which sublayers side by side share one, and the results
+/// that go into norms behind them.
+inline Count kept_residuals(const LayerSpec& layer) {
+  switch (layer.norms) {
+    case NormPlaces::before: return 2;
+    case NormPlaces::after:
+    case NormPlaces::around: return 4;
+    case NormPlaces::shared: return 1;
+  }
+  return 0;
+}
+
 /// Returns the bytes that a layer saves for each local token: the table "Saved bytes per local token and layer".
 inline Count saved_bytes_per_token(const Setting& of, const LayerSpec& layer) {
   const Symbols s(of);
   const Count pre_activations = (s.matrices - 1) * s.f;
   const Count products = layer.query_key_norm ? s.a + s.k : 0;  // what goes into the norms of heads
+  const Count residuals = kept_residuals(layer) * s.h;
   switch (s.recompute) {
-    case Recompute::none: return s.beta * (2 * s.h + 2 * s.a + 2 * s.k + products + pre_activations) + s.beta_l * s.n_h;
-    case Recompute::selective: return s.beta * (2 * s.h + s.a) + s.beta_l * s.n_h;
-    case Recompute::full: return s.beta * 2 * s.h;
+    case Recompute::none: return s.beta * (residuals + 2 * s.a + 2 * s.k + products + pre_activations) + s.beta_l * s.n_h;
+    case Recompute::selective: return s.beta * (residuals + s.a) + s.beta_l * s.n_h;
+    case Recompute::full: return s.beta * residuals;
   }
   return 0;
 }
@@ -209,9 +222,9 @@ inline Count activation_bytes(const Setting& of, Count local_tokens, Count id_by
   return s.B * local_tokens * (saved + s.h * s.beta + s.beta_l + id_bytes);
 }
 
-/// Returns the same for any rank of a layout: x1, x2, the final residual, log-sum-exp and ids of the tokens between sublayers,
-/// the rest of the heads and rows that the rank computes. Ulysses keeps q, k, v and log-sum-exps of its heads over whole
-/// sequences.
+/// Returns the same for any rank of a layout: residuals of layers, the final residual, log-sum-exp and ids of the tokens between
+/// sublayers, the rest of the heads and rows that the rank computes. Ulysses keeps q, k, v and log-sum-exps of its heads over
+/// whole sequences.
 inline Count activation_bytes(const Setting& of, const Layout& layout, int t, int p, Count id_bytes) {
   const Degrees n(layout);
   const Symbols s(of, n.dp);
@@ -232,7 +245,9 @@ inline Count activation_bytes(const Setting& of, const Layout& layout, int t, in
   for (std::size_t layer = 0; layer < of.model.layers && s.recompute == Recompute::none; ++layer) {
     if (of.model.layer(layer).query_key_norm) products += rows * (queries.count + read_by(s, queries).count) * s.d * s.beta;
   }
-  return products + s.L * (inside + between * 2 * s.h * s.beta) + between * (s.h * s.beta + s.beta_l + id_bytes);
+  Count residuals = 0;
+  for (std::size_t layer = 0; layer < of.model.layers; ++layer) residuals += kept_residuals(of.model.layer(layer));
+  return products + s.L * inside + residuals * between * s.h * s.beta + between * (s.h * s.beta + s.beta_l + id_bytes);
 }
 
 // --- a pipeline of P stages that are alike, with messages that take no time ---------------------------------------------------

@@ -81,7 +81,11 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
   s.sequence = sequence;
   s.draw = draw;
   s.x = x;
-  s.norm1 = of.norm(s.x, ParameterRole::attention_norm);
+  const NormPlaces norms = config.layer(layer).norms;
+  const auto behind = [&](const std::vector<T>& y, ParameterRole gain) {
+    return norms == NormPlaces::after || norms == NormPlaces::around ? of.norm(y, gain) : y;
+  };
+  s.norm1 = norms == NormPlaces::after ? s.x : of.norm(s.x, ParameterRole::attention_norm);
   s.q = of.linear(s.norm1, ParameterRole::query);
   s.k = of.linear(s.norm1, ParameterRole::key);
   s.v = of.linear(s.norm1, ParameterRole::value);
@@ -98,9 +102,12 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
   s.attention =
       attention(s.q, s.k, s.v, attention_sizes(config, batch, sequence),
                 attention_dropout_factors<T>(draw, config.attention_dropout, layer, batch, config.query_heads, sequence));
-  s.x2 = sum(s.x, drop(DropoutSite::attention, of.linear(s.attention.output, ParameterRole::output)));
+  s.attention_result = of.linear(s.attention.output, ParameterRole::output);
+  s.x2 = sum(s.x, drop(DropoutSite::attention, behind(s.attention_result, ParameterRole::post_attention_norm)));
 
-  s.norm2 = of.norm(s.x2, ParameterRole::mlp_norm);
+  if (norms == NormPlaces::after) s.norm2 = s.x2;
+  else if (norms == NormPlaces::shared) s.norm2 = s.norm1;
+  else s.norm2 = of.norm(s.x2, ParameterRole::mlp_norm);
   s.up = of.linear(s.norm2, ParameterRole::up);
   if (config.mlp == Mlp::swiglu) {
     s.gate = of.linear(s.norm2, ParameterRole::gate);
@@ -111,7 +118,8 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
   } else {
     s.act = gelu(s.up, config.mlp == Mlp::gelu);
   }
-  s.y = sum(s.x2, drop(DropoutSite::mlp, of.linear(s.act, ParameterRole::down)));
+  s.mlp_result = of.linear(s.act, ParameterRole::down);
+  s.y = sum(s.x2, drop(DropoutSite::mlp, behind(s.mlp_result, ParameterRole::post_mlp_norm)));
   return s;
 }
 
@@ -134,7 +142,15 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
   std::vector<T> dup = like(s.up);
   std::vector<T> dnorm2 = like(s.norm2);
   std::vector<T> dx2 = dy;
-  of.linear_backward(dact, drop(DropoutSite::mlp, dy), s.act, ParameterRole::down);
+  const NormPlaces norms = config.layer(layer).norms;
+  const auto before_norm = [&](const std::vector<T>& d, const std::vector<T>& result, ParameterRole gain) {
+    if (norms != NormPlaces::after && norms != NormPlaces::around) return d;
+    std::vector<T> dresult = like(d);
+    of.norm_backward(dresult, d, result, gain);
+    return dresult;
+  };
+  of.linear_backward(dact, before_norm(drop(DropoutSite::mlp, dy), s.mlp_result, ParameterRole::post_mlp_norm), s.act,
+                     ParameterRole::down);
   if (config.mlp == Mlp::swiglu) {
     swiglu_backward(dgate, dup, dact, s.gate, s.up);
     of.linear_backward(dnorm2, dgate, s.norm2, ParameterRole::gate);
@@ -146,15 +162,18 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
     gelu_backward(dup, dact, s.up, config.mlp == Mlp::gelu);
   }
   of.linear_backward(dnorm2, dup, s.norm2, ParameterRole::up);
-  of.norm_backward(dx2, dnorm2, s.x2, ParameterRole::mlp_norm);
+  if (norms == NormPlaces::after) dx2 = sum(dx2, dnorm2);
+  else if (norms != NormPlaces::shared) of.norm_backward(dx2, dnorm2, s.x2, ParameterRole::mlp_norm);
 
   std::vector<T> doutput = like(s.attention.output);
   std::vector<T> dq = like(s.q);
   std::vector<T> dk = like(s.k);
   std::vector<T> dv = like(s.v);
-  std::vector<T> dnorm1 = like(s.norm1);
+  std::vector<T> dnorm1 = norms == NormPlaces::shared ? dnorm2 : like(s.norm1);
   std::vector<T> dx = dx2;
-  of.linear_backward(doutput, drop(DropoutSite::attention, dx2), s.attention.output, ParameterRole::output);
+  of.linear_backward(doutput,
+                     before_norm(drop(DropoutSite::attention, dx2), s.attention_result, ParameterRole::post_attention_norm),
+                     s.attention.output, ParameterRole::output);
   attention_backward(
       dq, dk, dv, doutput, s.attention.probabilities, s.q, s.k, s.v, attention_sizes(config, s.batch, s.sequence),
       attention_dropout_factors<T>(s.draw, config.attention_dropout, layer, s.batch, config.query_heads, s.sequence));
@@ -178,6 +197,7 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
   of.linear_backward(dnorm1, dq, s.norm1, ParameterRole::query);
   of.linear_backward(dnorm1, dk, s.norm1, ParameterRole::key);
   of.linear_backward(dnorm1, dv, s.norm1, ParameterRole::value);
+  if (norms == NormPlaces::after) return sum(dx, dnorm1);
   of.norm_backward(dx, dnorm1, s.x, ParameterRole::attention_norm);
   return dx;
 }

@@ -5,7 +5,8 @@
 //
 // The model's features say what these are: norm is RMSNorm or LayerNorm; P is RoPE, or nothing if positions are learned; act(n)
 // is swiglu(n·W_gateᵀ, n·W_upᵀ), gelu(n·W_gateᵀ) ∘ (n·W_upᵀ) or gelu(n·W_upᵀ + b_up); biases may be missing. D is dropout, m the
-// residual multiplier.
+// residual multiplier. Norms stand as the layer says: where there is one behind a sublayer, D takes the norm of its result, where
+// there is none before it, n is x or x₂, and where one is shared, the MLP's n is the attention's.
 #pragma once
 
 #include "layers/io/config.h"
@@ -39,9 +40,11 @@ struct BlockActivations {
   std::vector<T> q, k;                  // [N, n_h, d], [N, n_kv, d], after P
   std::vector<T> v;                     // [N, n_kv, d]
   Attention<T> attention;               // output [N, n_h, d]
+  std::vector<T> attention_result;      // [N, h], before a norm behind the sublayer
   std::vector<T> x2;                    // [N, h]
   std::vector<T> norm2;                 // [N, h]
   std::vector<T> gate, up, act;         // [N, f]: pre-activations (the gate may be missing), and act of them
+  std::vector<T> mlp_result;            // [N, h], before a norm behind the sublayer
   std::vector<T> y;                     // [N, h]
   DropoutDraw draw;                     // seed and step of this pass's dropout
 };

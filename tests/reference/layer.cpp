@@ -44,14 +44,19 @@ std::vector<T> Layer<T>::gain(ParameterRole role) const {
 
 template <class T>
 std::vector<T> Layer<T>::norm(const std::vector<T>& x, ParameterRole gain) const {
-  if (config_.norm == Norm::rms) return rms_norm(x, this->gain(gain), config_.norm_epsilon);
-  return layer_norm(x, this->gain(gain), weight(bias_of_norm(gain)), config_.norm_epsilon);
+  const std::vector<T> g = this->gain(gain);
+  if (config_.norm == Norm::rms) return rms_norm(x, g, config_.norm_epsilon);
+  const bool has_bias = config_.norm == Norm::layer;
+  return layer_norm(x, g, has_bias ? weight(bias_of_norm(gain)) : std::vector<T>(g.size()), config_.norm_epsilon);
 }
 
 template <class T>
 void Layer<T>::norm_backward(std::vector<T>& dx, const std::vector<T>& dy, const std::vector<T>& x, ParameterRole gain) {
-  if (config_.norm == Norm::rms) return rms_norm_backward(dx, gradient(gain), dy, x, this->gain(gain), config_.norm_epsilon);
-  layer_norm_backward(dx, gradient(gain), gradient(bias_of_norm(gain)), dy, x, this->gain(gain), config_.norm_epsilon);
+  const std::vector<T> g = this->gain(gain);
+  if (config_.norm == Norm::rms) return rms_norm_backward(dx, gradient(gain), dy, x, g, config_.norm_epsilon);
+  std::vector<T> unused(g.size());
+  std::vector<T>& dbias = config_.norm == Norm::layer ? gradient(bias_of_norm(gain)) : unused;
+  layer_norm_backward(dx, gradient(gain), dbias, dy, x, g, config_.norm_epsilon);
 }
 
 template <class T>
