@@ -275,6 +275,38 @@ TEST(GemmaConfig, RefusesWhatChangesTheComputationByName) {
   }
 }
 
+/// EXAONE 4.0 1.2B's config.json as the hub has it, but for layer_types, which has 30 entries there.
+json exaone4() {
+  json object = json::parse(R"({
+    "architectures": ["Exaone4ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 361, "head_dim": 64,
+    "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 4096,
+    "max_position_embeddings": 65536, "model_type": "exaone4", "num_attention_heads": 32, "num_hidden_layers": 30,
+    "num_key_value_heads": 8, "pad_token_id": 0, "rms_norm_eps": 1e-05,
+    "rope_scaling": {"factor": 16.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                     "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "rope_theta": 1000000, "sliding_window": null, "sliding_window_pattern": null, "tie_word_embeddings": true,
+    "torch_dtype": "bfloat16", "transformers_version": "4.54.0.dev0", "use_cache": true, "vocab_size": 102400})");
+  for (int layer = 0; layer < 30; ++layer) object["layer_types"].push_back("full_attention");
+  return object;
+}
+
+TEST(Exaone4Config, IsReadAsHuggingFaceWritesItUnlessThereIsAWindow) {
+  const LoadedConfig loaded = parse(exaone4());
+  EXPECT_TRUE(loaded.warnings.empty());
+  EXPECT_EQ(elements_of(loaded.config), 1'279'391'488U);  // as Hugging Face counts them
+  EXPECT_EQ(loaded.config.layer(0).norms, NormPlaces::after);
+  EXPECT_TRUE(loaded.config.layer(29).query_key_norm);
+  EXPECT_EQ(loaded.config.replicated_parameters(), 61U * 2048 + 30 * 128);
+  json object = exaone4();
+  object["sliding_window"] = 4096;  // as the 32 B model has it
+  EXPECT_REFUSED(parse(object), "\"sliding_window\": expected null");
+  object.erase("sliding_window");
+  EXPECT_REFUSED(parse(object), "\"sliding_window\" is missing; expected null");
+  object = exaone4();
+  object["layer_types"][2] = "sliding_attention";
+  EXPECT_REFUSED(parse(object), "\"layer_types");
+}
+
 /// GPT-2's config.json as the hub has it.
 json gpt2() {
   return json::parse(R"({
@@ -355,7 +387,7 @@ TEST(Gpt2Config, RefusesWhatChangesTheComputationByName) {
 }
 
 TEST(HuggingFaceJson, OfFamiliesIsReadBackAsTheSameModelWithoutWarnings) {
-  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gemma(), gpt2()})
+  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gemma(), exaone4(), gpt2()})
     expect_read_back(parse(object).config);
   ModelConfig exact = parse(gpt2()).config;
   exact.mlp = Mlp::gelu;

@@ -244,7 +244,7 @@ TEST(NormsAgainstReference, InEveryPlaceUnderEveryLayout) {
 /// Results of sublayers are rounded before the norms behind them.
 TEST(NormsAgainstReference, InSinglePrecisionAndBf16) {
   for (const Layout& on : std::vector<Layout>{Layout::tsp(2), dense(2, 2, kMegatron)}) {
-    for (const auto& [dtype, tolerance] : {std::pair{DType::f32, 2e-5}, {DType::bf16, 3e-2}}) {
+    for (const auto& [dtype, tolerance] : {std::pair{DType::f32, 2e-5}, std::pair{DType::bf16, 3e-2}}) {
       ModelCase of{.config = small_norms_config(2, Norm::rms), .batch = 2, .sequence = 33, .dtype = dtype};
       of.config.hidden = 64;
       expect_reference(of, on, tolerance);

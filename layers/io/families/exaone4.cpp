@@ -1,0 +1,47 @@
+// EXAONE 4: Llama's form with norms behind the sublayers, within the residual branch, and none before them; an RMSNorm over each
+// head of q and of k before rotation. A file without sliding_window has a window of 4096 tokens in three of four layers, and full
+// layers that don't rotate (the 32 B model); only null is supported, with which all layers are full and rotate (1.2 B).
+// sliding_window_pattern means nothing then.
+//
+// Sources: huggingface/transformers, src/transformers/models/exaone4/{configuration,modular}_exaone4.py; ggml-org/llama.cpp,
+// src/models/exaone4.cpp; arXiv 2507.11407.
+#include "layers/io/families/families.h"
+
+namespace tsprun::detail::families {
+
+namespace {
+
+constexpr WeightName kExaone4Weights[] = {{ParameterRole::embedding, "model.embed_tokens.weight"},
+                                          {ParameterRole::query, "model.layers.{}.self_attn.q_proj.weight"},
+                                          {ParameterRole::key, "model.layers.{}.self_attn.k_proj.weight"},
+                                          {ParameterRole::value, "model.layers.{}.self_attn.v_proj.weight"},
+                                          {ParameterRole::query_norm, "model.layers.{}.self_attn.q_norm.weight"},
+                                          {ParameterRole::key_norm, "model.layers.{}.self_attn.k_norm.weight"},
+                                          {ParameterRole::output, "model.layers.{}.self_attn.o_proj.weight"},
+                                          {ParameterRole::post_attention_norm, "model.layers.{}.post_attention_layernorm.weight"},
+                                          {ParameterRole::gate, "model.layers.{}.mlp.gate_proj.weight"},
+                                          {ParameterRole::up, "model.layers.{}.mlp.up_proj.weight"},
+                                          {ParameterRole::down, "model.layers.{}.mlp.down_proj.weight"},
+                                          {ParameterRole::post_mlp_norm, "model.layers.{}.post_feedforward_layernorm.weight"},
+                                          {ParameterRole::final_norm, "model.norm.weight"},
+                                          {ParameterRole::head, "lm_head.weight"}};
+
+constexpr std::string_view kExaone4Ignored[] = {"sliding_window_pattern"};
+
+}  // namespace
+
+ModelType exaone4() {
+  ModelType type = llama();
+  type.name = "exaone4";
+  type.architectures = {"Exaone4ForCausalLM", "Exaone4Model"};
+  type.model.specs = LayerSpec{.query_key_norm = true, .norms = NormPlaces::after};
+  type.weights = kExaone4Weights;
+  type.ignored = kExaone4Ignored;
+  type.window = WindowField::unless_null;
+  type.kv_heads = 32;
+  type.norm_epsilon = 1e-5;
+  type.built_in = {};
+  return type;
+}
+
+}  // namespace tsprun::detail::families
