@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 
 namespace tsprun::detail {
 
@@ -73,6 +74,12 @@ constexpr AlgorithmRow kAlgorithmRows[] = {
     row(Op::barrier, direct, direct_barrier, nullptr),
     row(Op::barrier, hierarchical, hierarchical_barrier, nullptr),
 };
+
+static_assert(std::ranges::adjacent_find(kAlgorithmRows,
+                                         [](const AlgorithmRow& one, const AlgorithmRow& next) {
+                                           return one.op > next.op || (one.op == next.op && one.algorithm >= next.algorithm);
+                                         }) == std::end(kAlgorithmRows),
+              "rows stand in the order of Op, those of an operation in the order of Algorithm, each once");
 
 /// Points to the rows by operation and algorithm: a small all_reduce would feel a search.
 struct ByName {
