@@ -117,6 +117,14 @@ CheckpointState read_state(JsonObject& top) {
   return state;
 }
 
+/// Doesn't compile once CheckpointState has another member: read_state() must read it, and manifest_json() write it. Earlier
+/// versions refuse fields that they don't know, and their manifests lack them: write it where its value isn't the default alone,
+/// and read it where it is there.
+[[maybe_unused]] void all_members(const CheckpointState& state) {
+  [[maybe_unused]] const auto& [run, step, seed, dtype, batch, sequence, data_tokens, end_of_document, learning_rate, warmup,
+                                weight_decay, beta1, beta2, epsilon, clip, micro_batches, layout, kernels] = state;
+}
+
 /// Reads the list of files. Accepts only the names that belong to a checkpoint, and after them plain names, each once, so that no
 /// name can lead out of the folder.
 std::vector<CheckpointFile> read_files(JsonObject& top, DType dtype) {
