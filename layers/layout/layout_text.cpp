@@ -92,9 +92,10 @@ std::string Layout::why_not() const {
       return !row_of(other.kind).foremost || index_of(other.kind) > index_of(row.kind);
     };
     if (row.foremost && std::any_of(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(i), stands_behind)) {
-      const std::string_view first = kAxes.front().name;
+      std::vector<std::string_view> before;  // those of the foremost that stand before it
+      for (std::size_t other = 0; other < index_of(row.kind); ++other) before.push_back(kAxes[other].name);
       return fmt::format("{0} must stand first{1}: write {0} before the other axes", row.name,
-                         row.name == first ? "" : fmt::format(", behind {} alone", first));
+                         before.empty() ? "" : fmt::format(", behind {} alone", fmt::join(before, " and ")));
     }
   }
   for (auto row = kAxes.rbegin(); row != kAxes.rend(); ++row) {
