@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -383,6 +384,23 @@ TEST(Gpt2Config, RefusesWhatChangesTheComputationByName) {
     json object = gpt2();
     object[field] = value;
     EXPECT_REFUSED(parse(object), '"' + field);
+  }
+}
+
+TEST(EachFamily, NamesTheWeightsOfAllThatItsLayersCompute) {
+  for (const ModelType& type : model_types()) {
+    SCOPED_TRACE(type.name);
+    EXPECT_TRUE(std::ranges::is_sorted(type.weights, {}, &WeightName::role));
+    ModelConfig config = find_config("nano").config;
+    config.become(type);
+    const bool in_one = !type.weight(ParameterRole::query_key_value).empty();
+    for (auto role = ParameterRole::embedding; role <= ParameterRole::head;
+         role = static_cast<ParameterRole>(static_cast<int>(role) + 1)) {
+      const bool apart = role >= ParameterRole::query && role <= ParameterRole::value_bias;
+      const bool together = role == ParameterRole::query_key_value || role == ParameterRole::query_key_value_bias;
+      if ((in_one ? apart : together) || elements_of(config, role, 0, config.layers) == 0) continue;
+      EXPECT_FALSE(type.weight(role).empty()) << "role " << static_cast<int>(role);
+    }
   }
 }
 

@@ -169,6 +169,30 @@ TEST(ModelFolder, AreFoundWithoutGpt2sPrefixUnlessThatIsAmbiguous) {
   EXPECT_REFUSED(ModelFolder(folder.path()), "wte.weight", "given twice");
 }
 
+// The forms of all families are tried on each folder, whichever family it is of.
+TEST(ModelFolder, OfEachFamilyAreFoundWithAndWithoutItsPrefix) {
+  for (const ModelType& type : model_types()) {
+    ModelConfig config = tiny();
+    config.become(type);
+    config.tied_embeddings = true;
+    const std::vector<Parameter> parameters = model_parameters(config);
+    const std::string exported(type.exported_prefix);
+    const std::vector<std::function<std::string(const std::string&)>> writers = {
+        [](const std::string& name) { return name; },
+        [&](const std::string& name) { return exported + name; },
+        [&](const std::string& name) { return name.substr(name.starts_with(type.prefix) ? type.prefix.size() : 0); },
+    };
+    for (const auto& written : writers) {
+      const test::TemporaryFolder folder;
+      std::vector<Parameter> renamed = parameters;
+      for (Parameter& parameter : renamed) parameter.name = written(parameter.name);
+      SCOPED_TRACE(fmt::format("{}, {}", type.name, renamed.back().name));
+      write_shard(folder / "model.safetensors", renamed, 0, renamed.size());
+      expect_all(ModelFolder(folder.path()), parameters);
+    }
+  }
+}
+
 TEST(ModelFolder, AreFoundUnderTheNamesOfOtherClassesAndWrappers) {
   ModelConfig config = tiny();
   config.tied_embeddings = true;
