@@ -121,8 +121,9 @@ CheckpointState read_state(JsonObject& top) {
 /// versions refuse fields that they don't know, and their manifests lack them: write it where its value isn't the default alone,
 /// and read it where it is there.
 [[maybe_unused]] void all_members(const CheckpointState& state) {
-  [[maybe_unused]] const auto& [run, step, seed, dtype, batch, sequence, data_tokens, end_of_document, learning_rate, warmup,
-                                weight_decay, beta1, beta2, epsilon, clip, micro_batches, layout, kernels] = state;
+  [[maybe_unused]] const auto& [run, step, seed, dtype, batch, sequence, data_tokens, epochs, end_of_document, learning_rate,
+                                warmup, schedule, least_rate, decay_steps, steps, weight_decay, beta1, beta2, epsilon, clip,
+                                micro_batches, layout, kernels] = state;
 }
 
 /// Reads the list of files. Accepts only the names that belong to a checkpoint, and after them plain names, each once, so that no
