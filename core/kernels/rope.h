@@ -1,5 +1,5 @@
-// Rotary position embedding (RoPE; Su et al., "RoFormer", arXiv 2104.09864) in Hugging Face's layout (rotate_half): element i of
-// a head is paired with element i + d/2.
+// Rotary position embedding (RoPE; Su et al., "RoFormer", arXiv 2104.09864). The first r dims of a head turn in pairs, the others
+// stay. Hugging Face's layout (rotate_half) pairs element i with element i + r/2, GPT-J's element 2i with 2i + 1.
 #pragma once
 
 #include "core/kernels/parallel.h"
@@ -10,17 +10,24 @@
 
 namespace tsprun::detail::kernels {
 
-/// Direction of the rotation. `inverse` is also the transpose, which the backward pass needs.
-enum class Rotation : std::uint8_t { forward, inverse };
+/// Direction of the rotation. `transposed` is what the backward pass needs; it is also the inverse if the table has no factors.
+enum class Rotation : std::uint8_t { forward, transposed };
 
-/// Fills table [S, d], f32 or f64: row s holds cos(positions[s]·frequencies[i]) for i < d/2, then the sines. Angles are computed
-/// in f64. d must be twice the number of frequencies, radians per token.
+/// Which elements are a pair.
+enum class RotaryPairs : std::uint8_t {
+  halves,     ///< i and i + r/2
+  neighbours  ///< 2i and 2i + 1
+};
+
+/// Fills table [S, r], f32 or f64: row s holds cos(positions[s]·frequencies[i]) for i < r/2, then the sines, multiplied by
+/// factors[s]; no factors: all are 1. Angles are computed in f64. r must be twice the number of frequencies, radians per token.
 void rope_table(const Compute& on, const Tensor& table, std::span<const std::int64_t> positions,
-                std::span<const double> frequencies);
+                std::span<const double> frequencies, std::span<const double> factors = {});
 
-/// Rotates x [B, S, n, d] in place, token s of every sequence by row s of the table:
-///   x_i' = x_i·cos − x_{i+d/2}·sin,  x_{i+d/2}' = x_{i+d/2}·cos + x_i·sin; the inverse negates the sines.
+/// Rotates the first r elements of each head of x [B, S, n, d] in place, token s of every sequence by row s of the table [S, r]:
+///   a' = a·cos − b·sin,  b' = b·cos + a·sin for each pair (a, b); the transposed rotation negates the sines.
 /// x has dense rows; the table is f32 for bf16 and f32, and f64 for f64.
-void rope(const Compute& on, const Tensor& x, const ConstTensor& table, Rotation rotation);
+void rope(const Compute& on, const Tensor& x, const ConstTensor& table, Rotation rotation,
+          RotaryPairs pairs = RotaryPairs::halves);
 
 }  // namespace tsprun::detail::kernels

@@ -215,15 +215,15 @@ void ComputeStream::bias_backward(const Tensor& dbias, const ConstTensor& dy) {
       [&](const kernels::Compute& on) { kernels::bias_backward(on, dbias, dy); });
 }
 
-void ComputeStream::rope_table(const Tensor& table, std::span<const std::int64_t> positions,
-                               std::span<const double> frequencies) {
+void ComputeStream::rope_table(const Tensor& table, std::span<const std::int64_t> positions, std::span<const double> frequencies,
+                               std::span<const double> factors) {
   run(touches("rope table", table, table, table, 0, bytes_of(table)), 0,
-      [&](const kernels::Compute& on) { kernels::rope_table(on, table, positions, frequencies); });
+      [&](const kernels::Compute& on) { kernels::rope_table(on, table, positions, frequencies, factors); });
 }
 
-void ComputeStream::rope(const Tensor& x, const ConstTensor& table, kernels::Rotation rotation) {
+void ComputeStream::rope(const Tensor& x, const ConstTensor& table, kernels::Rotation rotation, kernels::RotaryPairs pairs) {
   run(touches("rope", x, x, x, bytes_of(x, table), bytes_of(x)), 0,
-      [&](const kernels::Compute& on) { kernels::rope(on, x, table, rotation); });
+      [&](const kernels::Compute& on) { kernels::rope(on, x, table, rotation, pairs); });
 }
 
 void ComputeStream::swiglu(const Tensor& y, const ConstTensor& gate, const ConstTensor& up) {

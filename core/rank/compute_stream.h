@@ -73,8 +73,10 @@ class ComputeStream {
                            kernels::Write write = kernels::Write::replace, const kernels::NormForm& form = {});
   void add_bias(const Tensor& x, const ConstTensor& bias);
   void bias_backward(const Tensor& dbias, const ConstTensor& dy);
-  void rope_table(const Tensor& table, std::span<const std::int64_t> positions, std::span<const double> frequencies);
-  void rope(const Tensor& x, const ConstTensor& table, kernels::Rotation rotation);
+  void rope_table(const Tensor& table, std::span<const std::int64_t> positions, std::span<const double> frequencies,
+                  std::span<const double> factors = {});
+  void rope(const Tensor& x, const ConstTensor& table, kernels::Rotation rotation,
+            kernels::RotaryPairs pairs = kernels::RotaryPairs::halves);
   void swiglu(const Tensor& y, const ConstTensor& gate, const ConstTensor& up);
   void swiglu_backward(const Tensor& dgate, const Tensor& dup, const ConstTensor& dy, const ConstTensor& gate,
                        const ConstTensor& up);

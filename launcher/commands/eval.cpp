@@ -94,6 +94,7 @@ void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptio
   Session session(context, sink, global);
   Rank& rank = session.rank();
   Model model(rank, session.mesh(), model_options(options, false));
+  model.expect(options.sequence);  // the last window may be shorter
   fill_weights(session, model, options);
   const TokenStream stream = options.stream();
   const std::uint64_t windows = window_count(stream.size(), options.sequence);

@@ -226,6 +226,9 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
   Model model(rank, session.mesh(), model_options(shape, false));
   fill_weights(session, model, shape);
   OwnTexts texts(session.mesh(), options);
+  std::size_t longest = 0;  // of all replicas
+  for (const Prompt& prompt : options.texts) longest = std::max(longest, prompt.ids.size());
+  model.expect(longest + options.tokens);
   Decoder decoder(rank, model, texts.positions(options.tokens));
   rank.reset_times();
   const std::uint64_t begun = posix::now_ns();

@@ -119,6 +119,7 @@ void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
   Session session(context, sink, *plan.global);
   Rank& rank = session.rank();
   Model model(rank, session.mesh(), model_options(options, true));
+  model.expect(options.sequence);  // windows of the validation data may be shorter
   const std::uint64_t done = plan.train->resumed ? plan.train->resumed->state.step : 0;
   if (plan.train->resumed) {
     load_checkpoint(rank, session.world(), model.parameters(), *plan.train->resumed);

@@ -141,6 +141,8 @@ LoadedConfig parse_config(std::string_view text, const std::string& where) {
   const bool kv_heads_missing = type.kv_heads != 0 && !fields.has(names.kv_heads);
   config.kv_heads = fields.size(names.kv_heads, kv_heads_missing ? type.kv_heads : config.query_heads);
   const bool head_dim_missing = type.head_dim != 0 && !fields.has(names.head_dim);
+  if (names.head_dim.empty() && !names.kv_heads.empty() && config.hidden % config.query_heads != 0)
+    fields.refuse(names.query_heads, fmt::format("a divisor of {} {}", names.hidden, config.hidden));
   if (!names.head_dim.empty() && !head_dim_missing && fields.find(names.head_dim) == nullptr &&
       config.hidden % config.query_heads != 0) {
     fields.refuse(names.head_dim, fmt::format("a number, because {} {} doesn't divide {} {}", names.query_heads,
@@ -152,11 +154,7 @@ LoadedConfig parse_config(std::string_view text, const std::string& where) {
   config.vocabulary = fields.size(names.vocabulary);
   config.max_positions = fields.size(names.max_positions, type.max_positions);
   config.norm_epsilon = fields.positive(names.norm_epsilon, type.norm_epsilon);
-  if (type.model.rotary_positions()) {
-    const RopeFields rope = read_rope(fields, type.model.rope_theta);
-    config.rope_theta = rope.theta;
-    config.rope_scaling = rope.scaling;
-  }
+  if (type.model.rotary_positions()) read_rope(fields, config);
   config.embedding_multiplier = fields.positive(names.embedding_multiplier, config.embedding_multiplier);
   config.residual_multiplier = fields.positive(names.residual_multiplier, config.residual_multiplier);
   config.attention_multiplier = fields.positive(names.attention_multiplier, config.attention_multiplier);
@@ -186,15 +184,21 @@ void check_config(const ModelConfig& config, const std::string& where) {
     refuse(names.kv_heads,
            fmt::format("expected a divisor of {} {}, found {}", names.query_heads, config.query_heads, config.kv_heads));
   }
-  if (config.rotary_positions() && config.head_dim % 2 != 0) {
-    refuse(names.head_dim, fmt::format("expected an even number (rotary embedding turns pairs), found {}", config.head_dim));
+  const std::size_t turned = config.rotary_dims();
+  if (config.rotary_positions() && (turned % 2 != 0 || turned == 0)) {
+    if (config.rotary_fraction == 1)
+      refuse(names.head_dim, fmt::format("expected an even number (rotary embedding turns pairs), found {}", config.head_dim));
+    refuse(names.rotary_fraction, fmt::format("expected a part of a head's {} dims that is an even number of them, found {}",
+                                              config.head_dim, config.rotary_fraction));
   }
-  // The largest is that of the first pair or of the last.
-  for (const std::size_t pair : {std::size_t{0}, config.head_dim / 2 - 1}) {
-    if (!config.rotary_positions() ||
-        std::isfinite(rope_frequency(config.rope_theta, config.rope_scaling, config.head_dim, pair)))
-      continue;
-    refuse("rope_theta", fmt::format("expected a base and a scaling with finite frequencies, found {}", config.rope_theta));
+  // Without a factor for each pair the largest is that of the first or of the last.
+  const bool by_pair = config.rope_scaling.kind == RopeScaling::Kind::longrope;
+  const std::size_t next = by_pair ? 1 : std::max<std::size_t>(turned / 2, 2) - 1;
+  for (std::size_t pair = 0; config.rotary_positions() && pair < turned / 2; pair += next) {
+    for (const std::size_t longest : {std::size_t{0}, kMaxConfigSize + 1}) {
+      if (!std::isfinite(rope_frequency(config.rope_theta, config.rope_scaling, turned, pair, longest)))
+        refuse("rope_theta", fmt::format("expected a base and a scaling with finite frequencies, found {}", config.rope_theta));
+    }
   }
   // Every count of elements or bytes anywhere must fit into 64 bits with room to spare.
   constexpr double kMaxElements = 0x1p48;
@@ -245,7 +249,7 @@ std::string hugging_face_json(const ModelConfig& config, std::string_view torch_
   put(names.logits_multiplier, config.logits_multiplier);
   put(names.logits_divisor, config.logits_divisor);
   if (type.write_layers != nullptr) type.write_layers(config, object);
-  if (type.model.rotary_positions()) write_rope(object, {.theta = config.rope_theta, .scaling = config.rope_scaling});
+  if (type.model.rotary_positions()) write_rope(object, config);
   if (type.window == WindowField::unless_null) object.emplace("sliding_window", nullptr);
   put("tie_word_embeddings", config.tied_embeddings);
   put(names.residual_dropout, config.residual_dropout);

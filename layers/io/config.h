@@ -21,7 +21,7 @@ struct ModelConfig : ModelSpec {
   std::size_t layers = 0;        ///< L
   std::size_t query_heads = 0;   ///< n_h
   std::size_t kv_heads = 0;      ///< n_kv; divides n_h
-  std::size_t head_dim = 0;      ///< d; even with rotary positions; n_h·d may differ from h
+  std::size_t head_dim = 0;      ///< d; n_h·d may differ from h
   std::size_t intermediate = 0;  ///< f
   std::size_t vocabulary = 0;    ///< V
   std::size_t max_positions = 0;
@@ -38,8 +38,8 @@ struct ModelConfig : ModelSpec {
     static_cast<ModelSpec&>(*this) = of.model;
   }
 
-  /// Returns the angles by which a position turns the pairs of a head. Precondition: rotary positions.
-  std::vector<double> rope_frequencies() const { return detail::rope_frequencies(rope_theta, rope_scaling, head_dim); }
+  /// Dims r of a head, the first ones, that turn by position; the others stay.
+  std::size_t rotary_dims() const { return static_cast<std::size_t>(static_cast<double>(head_dim) * rotary_fraction); }
 
   /// Returns the factor of embedded tokens.
   double embedding_factor() const {

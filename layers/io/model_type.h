@@ -55,6 +55,7 @@ struct Biases {
 /// Describes what a layer computes that other layers of its model may not.
 struct LayerSpec {
   bool rotary_positions = true;  ///< q and k are rotated by position
+  bool local_rotary = false;     ///< with the base ModelSpec::local_rope_theta, and no scaling
   Biases biases = {};
   bool query_key_norm = false;  ///< RMSNorm of each head of q and of k before rotation, one gain [d] for all heads of each
   NormPlaces norms = NormPlaces::before;
@@ -115,6 +116,9 @@ struct ModelSpec {
   bool learned_positions = false;  ///< one vector [h] for each of max_positions positions, added to the embedding
   double rope_theta = 10000.0;     ///< base of rotary positions
   RopeScaling rope_scaling = {};
+  double local_rope_theta = 10000.0;  ///< base in layers that are `local_rotary`
+  double rotary_fraction = 1;         ///< the part of a head's dims, from the first on, that turns: ModelConfig::rotary_dims()
+  bool interleaved_rotary = false;    ///< pairs of the r dims that turn are neighbours (2i, 2i + 1), not (i, i + r/2)
   Mlp mlp = Mlp::swiglu;
   bool gains_from_one = false;        ///< gains of norms, also of heads, are 1 + w of what files have
   double embedding_multiplier = 1;    ///< of embedded tokens
@@ -183,6 +187,9 @@ struct ConfigNames {
   std::string_view hidden, layers, query_heads, intermediate, vocabulary, max_positions, activation, norm_epsilon;
   std::string_view kv_heads{}, head_dim{}, residual_dropout{}, embedding_dropout{}, attention_dropout{};
   std::string_view embedding_multiplier{}, residual_multiplier{}, attention_multiplier{}, logits_multiplier{}, logits_divisor{};
+  /// Part of a head's dims that turn, which may stand in an object of rope scaling, too. Empty: all of them, and no other number
+  /// is supported.
+  std::string_view rotary_fraction{};
 };
 
 /// Fields that change the computation. Only their neutral values are supported; null is always neutral.
@@ -245,6 +252,9 @@ struct ModelType {
   std::size_t kv_heads = 0;                 ///< of a file without the field; null, and 0 here: as many as query heads
   std::size_t max_positions;
   double norm_epsilon;
+  /// Of a file without original_max_position_embeddings. 0: not a family whose rope scaling is longrope, the only one it has.
+  std::size_t original_positions = 0;
+  bool query_growth = false;  ///< a rope scaling may have llama_4_scaling_beta (RopeScaling::query_growth)
   bool tied_embeddings = false;
   double dropout = 0;
 

@@ -9,8 +9,11 @@
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 
 namespace tsprun::detail {
 
@@ -23,55 +26,140 @@ using RopeKind = RopeScaling::Kind;
 constexpr std::array<std::string_view, 2> kRopeObjects = {"rope_scaling", "rope_parameters"};
 constexpr std::array<std::string_view, 2> kRopeTypeNames = {"rope_type", "type"};
 
-/// A kind of scaling: its name, and the fields that it must have.
+constexpr std::string_view kOriginal = "original_max_position_embeddings";
+constexpr std::string_view kFraction = "partial_rotary_factor";
+constexpr std::string_view kGrowth = "llama_4_scaling_beta";
+
+/// A kind of scaling: its name, and the fields that it may have.
 struct RopeKindRow {
   RopeKind kind;
   std::string_view name;
   std::span<const std::string_view> fields;
 };
 constexpr std::string_view kLinearRopeFields[] = {"factor"};
-constexpr std::string_view kLlama3RopeFields[] = {"factor", "low_freq_factor", "high_freq_factor",
-                                                  "original_max_position_embeddings"};
+constexpr std::string_view kLlama3RopeFields[] = {"factor", "low_freq_factor", "high_freq_factor", kOriginal};
+constexpr std::string_view kYarnRopeFields[] = {"factor", "attention_factor", "beta_fast", "beta_slow",
+                                                "mscale", "mscale_all_dim",   "truncate",  kOriginal};
+constexpr std::string_view kLongRopeFields[] = {"factor", "attention_factor", "short_factor", "long_factor", kOriginal};
 constexpr RopeKindRow kRopeKinds[] = {{RopeKind::none, "default", {}},
                                       {RopeKind::linear, "linear", kLinearRopeFields},
-                                      {RopeKind::llama3, "llama3", kLlama3RopeFields}};
+                                      {RopeKind::llama3, "llama3", kLlama3RopeFields},
+                                      {RopeKind::yarn, "yarn", kYarnRopeFields}};
+/// Those of families whose scaling is longrope, which had other names at first.
+constexpr RopeKindRow kLongRopeKinds[] = {{RopeKind::none, "default", {}},
+                                          {RopeKind::longrope, "longrope", kLongRopeFields},
+                                          {RopeKind::longrope, "su", kLongRopeFields},
+                                          {RopeKind::longrope, "yarn", kLongRopeFields}};
+
+std::span<const RopeKindRow> kinds_of(const ModelType& type) {
+  return type.original_positions > 0 ? std::span<const RopeKindRow>(kLongRopeKinds) : std::span<const RopeKindRow>(kRopeKinds);
+}
 
 /// Returns the kind that an object states under one or both of two names.
-const RopeKindRow& read_kind(ConfigFields& inner) {
+const RopeKindRow& read_kind(ConfigFields& inner, std::span<const RopeKindRow> kinds) {
   const RopeKindRow* kind = nullptr;
   for (const std::string_view field : kRopeTypeNames) {
     const json* value = inner.find(field);
     if (value == nullptr) continue;
-    const auto* const row = std::ranges::find_if(kRopeKinds, [&](const RopeKindRow& each) { return *value == each.name; });
-    if (row == std::end(kRopeKinds))
-      inner.refuse(field, R"("default", "linear" or "llama3" (no other rope scaling is supported))");
-    if (kind != nullptr && kind != row) inner.refuse(field, fmt::format("\"{}\" as {} says", kind->name, kRopeTypeNames[0]));
-    kind = row;
+    const auto row = std::ranges::find_if(kinds, [&](const RopeKindRow& each) { return *value == each.name; });
+    if (row == kinds.end()) {
+      std::string names;
+      for (const RopeKindRow& each : kinds)
+        names += fmt::format("{}\"{}\"", &each == &kinds.front() ? "" : &each == &kinds.back() ? " or " : ", ", each.name);
+      inner.refuse(field, names + " (no other rope scaling is supported)");
+    }
+    if (kind != nullptr && kind->kind != row->kind)
+      inner.refuse(field, fmt::format("\"{}\" as {} says", kind->name, kRopeTypeNames[0]));
+    kind = &*row;
   }
-  return kind == nullptr ? kRopeKinds[0] : *kind;
+  return kind == nullptr ? kinds.front() : *kind;
 }
 
-RopeScaling read_scaling(ConfigFields& inner, const json& object) {
-  const RopeKindRow& row = read_kind(inner);
+double positive(ConfigFields& inner, std::string_view field, std::optional<double> usual = {}) {
+  return inner.number_that([](double value) { return std::isfinite(value) && value > 0; }, field, "a positive finite number",
+                           usual);
+}
+
+/// Returns the factor that yarn's authors found best, with a multiplier that came later.
+double yarn_attention(double factor, double multiplier = 1) { return factor <= 1 ? 1 : 0.1 * multiplier * std::log(factor) + 1; }
+
+void read_yarn(ConfigFields& inner, const ModelConfig& config, RopeScaling& scaling) {
+  scaling.beta_fast = positive(inner, "beta_fast", 32);
+  scaling.beta_slow = positive(inner, "beta_slow", 1);
+  scaling.truncate = inner.flag("truncate", true);
+  const auto multiplier = [&](std::string_view field) {
+    return inner.number_that([](double value) { return std::isfinite(value) && value >= 0; }, field,
+                             "a finite number, at least 0", 0);
+  };
+  const double multiplied = multiplier("mscale");
+  const double divided = multiplier("mscale_all_dim");
+  const double usual = multiplied > 0 && divided > 0
+                           ? yarn_attention(scaling.factor, multiplied) / yarn_attention(scaling.factor, divided)
+                           : yarn_attention(scaling.factor);
+  scaling.attention_factor = positive(inner, "attention_factor", usual);
+  if (!config.type->query_growth) return;
+  scaling.query_growth = inner.number_that([](double value) { return std::isfinite(value) && value >= 0; }, kGrowth,
+                                           "a finite number, at least 0", 0);
+  inner.find("max_position_embeddings");  // for tokenizers
+}
+
+/// Returns longrope's factor on cosines and sines, where files don't say it.
+double longrope_attention(const ModelConfig& config, std::size_t original) {
+  const double factor = static_cast<double>(config.max_positions) / static_cast<double>(original);
+  return factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original)));
+}
+
+std::vector<double> read_factors(ConfigFields& inner, const json& object, std::string_view field, std::size_t pairs) {
+  inner.entries(field, pairs, pairs);
+  std::vector<double> factors;
+  for (const json& each : object.at(std::string(field))) {
+    if (!each.is_number() || !std::isfinite(each.get<double>()) || each.get<double>() <= 0)
+      inner.refuse_entry(field, factors.size(), "a positive finite number");
+    factors.push_back(each.get<double>());
+  }
+  return factors;
+}
+
+void read_longrope(ConfigFields& inner, const json& object, const ModelConfig& config, RopeScaling& scaling) {
+  const std::size_t pairs = config.rotary_dims() / 2;
+  scaling.short_factors = read_factors(inner, object, "short_factor", pairs);
+  scaling.long_factors = read_factors(inner, object, "long_factor", pairs);
+  const double factor = static_cast<double>(config.max_positions) / static_cast<double>(scaling.original_positions);
+  if (positive(inner, "factor", factor) != factor)
+    inner.refuse("factor", fmt::format("{}, the positions over the original ones, or no such field", factor));
+  scaling.attention_factor = positive(inner, "attention_factor", longrope_attention(config, scaling.original_positions));
+}
+
+/// `original`: the original context as a field beside the object says, if one does.
+RopeScaling read_scaling(ConfigFields& inner, const json& object, const ModelConfig& config,
+                         std::optional<std::size_t> original) {
+  const RopeKindRow& row = read_kind(inner, kinds_of(*config.type));
+  const bool grows = config.type->query_growth && row.kind == RopeKind::yarn;
   for (const auto& [key, value] : object.items()) {
-    const bool known = std::ranges::find(kRopeTypeNames, key) != kRopeTypeNames.end() || key == "rope_theta" || value.is_null() ||
-                       ((key == "partial_rotary_factor" || (key == "factor" && row.kind == RopeKind::none)) && value == 1) ||
+    const bool known = std::ranges::find(kRopeTypeNames, key) != kRopeTypeNames.end() || key == "rope_theta" ||
+                       key == kFraction || value.is_null() || (key == "factor" && row.kind == RopeKind::none && value == 1) ||
+                       (grows && (key == kGrowth || key == "max_position_embeddings")) ||
                        std::ranges::find(row.fields, key) != row.fields.end();
     if (!known) inner.refuse(key, fmt::format("no such field in a rope scaling of type \"{}\"", row.name));
   }
   RopeScaling scaling{.kind = row.kind};
   if (row.kind == RopeKind::none) return scaling;
-  const auto positive = [&](std::string_view field) {
-    return inner.number_that([](double value) { return std::isfinite(value) && value > 0; }, field, "a positive finite number");
-  };
-  scaling.factor = positive("factor");
+  if (row.kind != RopeKind::longrope) scaling.factor = positive(inner, "factor");
   if (row.kind == RopeKind::llama3) {
-    scaling.low_frequency_factor = positive("low_freq_factor");
-    scaling.high_frequency_factor = positive("high_freq_factor");
-    scaling.original_positions = inner.size("original_max_position_embeddings");
+    scaling.low_frequency_factor = positive(inner, "low_freq_factor");
+    scaling.high_frequency_factor = positive(inner, "high_freq_factor");
     if (scaling.high_frequency_factor <= scaling.low_frequency_factor)
       inner.refuse("high_freq_factor", fmt::format("a number above low_freq_factor {}", scaling.low_frequency_factor));
   }
+  if (row.kind != RopeKind::linear) {
+    const std::optional<std::size_t> usual =
+        row.kind == RopeKind::llama3 ? std::nullopt : std::optional(original.value_or(config.max_positions));
+    scaling.original_positions = inner.size(kOriginal, usual);
+  }
+  if (row.kind == RopeKind::yarn) read_yarn(inner, config, scaling);
+  if (row.kind == RopeKind::longrope) read_longrope(inner, object, config, scaling);
+  if (!std::isfinite(scaling.attention_factor))
+    inner.refuse("attention_factor", "a positive finite number, since what the other fields say isn't");
   return scaling.kind == RopeKind::linear && scaling.factor == 1 ? RopeScaling() : scaling;
 }
 
@@ -86,60 +174,135 @@ std::string_view object_with(const json& object, std::string_view inner) {
 
 }  // namespace
 
-double rope_frequency(double theta, const RopeScaling& scaling, std::size_t head_dim, std::size_t pair) {
-  const double frequency = std::pow(theta, -2 * static_cast<double>(pair) / static_cast<double>(head_dim));
-  if (scaling.kind == RopeKind::linear) return frequency / scaling.factor;
-  if (scaling.kind != RopeKind::llama3) return frequency;
-  const double waves = static_cast<double>(scaling.original_positions) * frequency / (2 * std::numbers::pi);
-  const double low = scaling.low_frequency_factor;
-  const double kept = std::clamp((waves - low) / (scaling.high_frequency_factor - low), 0.0, 1.0);
-  return (1 - kept) * frequency / scaling.factor + kept * frequency;
+double rope_frequency(double theta, const RopeScaling& scaling, std::size_t dims, std::size_t pair, std::size_t longest) {
+  const double frequency = std::pow(theta, -2 * static_cast<double>(pair) / static_cast<double>(dims));
+  const auto original = static_cast<double>(scaling.original_positions);
+  const auto mixed = [&](double kept) { return (1 - kept) * frequency / scaling.factor + kept * frequency; };
+  switch (scaling.kind) {
+    case RopeKind::none: return frequency;
+    case RopeKind::linear: return frequency / scaling.factor;
+    case RopeKind::longrope:
+      return frequency / (longest > scaling.original_positions ? scaling.long_factors : scaling.short_factors).at(pair);
+    case RopeKind::llama3: {
+      const double waves = original * frequency / (2 * std::numbers::pi);
+      const double low = scaling.low_frequency_factor;
+      return mixed(std::clamp((waves - low) / (scaling.high_frequency_factor - low), 0.0, 1.0));
+    }
+    case RopeKind::yarn: break;
+  }
+  // The pair, as a real number, that turns so many times in the original context.
+  const auto pair_that_turns = [&](double times) {
+    return static_cast<double>(dims) * std::log(original / (times * 2 * std::numbers::pi)) / (2 * std::log(theta));
+  };
+  double first = pair_that_turns(scaling.beta_fast);
+  double last = pair_that_turns(scaling.beta_slow);
+  if (scaling.truncate) {
+    first = std::floor(first);
+    last = std::ceil(last);
+  }
+  first = std::max(first, 0.0);
+  last = std::min(last, static_cast<double>(dims) - 1);
+  if (first == last) last += 0.001;  // as transformers has it
+  return mixed(1 - std::clamp((static_cast<double>(pair) - first) / (last - first), 0.0, 1.0));
 }
 
-std::vector<double> rope_frequencies(double theta, const RopeScaling& scaling, std::size_t head_dim) {
-  std::vector<double> frequencies(head_dim / 2);
-  for (std::size_t i = 0; i < frequencies.size(); ++i) frequencies[i] = rope_frequency(theta, scaling, head_dim, i);
+std::vector<double> rope_frequencies(double theta, const RopeScaling& scaling, std::size_t dims, std::size_t longest) {
+  std::vector<double> frequencies(dims / 2);
+  for (std::size_t i = 0; i < frequencies.size(); ++i) frequencies[i] = rope_frequency(theta, scaling, dims, i, longest);
   return frequencies;
 }
 
-RopeFields read_rope(ConfigFields& fields, double usual_theta) {
-  RopeFields rope{.theta = fields.positive("rope_theta", usual_theta), .scaling = {}};
+void read_rope(ConfigFields& fields, ModelConfig& config) {
+  const ModelType& type = *config.type;
+  config.rope_theta = fields.positive("rope_theta", type.model.rope_theta);
   std::string_view theta_said_by = fields.find("rope_theta") != nullptr ? "rope_theta" : "";  // in which field it was found
-  std::string_view scaling_said_by;
+  // Longrope's factors are as many as pairs that turn, so the objects' part of a head is read before the rest of them.
+  std::string_view fraction_said_by;
+  const auto read_fraction = [&](ConfigFields& inner, std::string_view field, std::string_view said_by) {
+    if (inner.find(field) == nullptr) return;
+    const bool any = !type.fields.rotary_fraction.empty();
+    const double fraction = inner.number_that([&](double value) { return value == 1 || (any && value > 0 && value < 1); }, field,
+                                              any ? "a number above 0, up to 1" : "1 or null (nothing else is supported)");
+    if (!fraction_said_by.empty() && fraction != config.rotary_fraction)
+      inner.refuse(field, fmt::format("{} as {} says", config.rotary_fraction, fraction_said_by));
+    config.rotary_fraction = fraction;
+    fraction_said_by = said_by;
+  };
+  read_fraction(fields, type.fields.rotary_fraction, type.fields.rotary_fraction);
   for (const std::string_view field : kRopeObjects) {
     const json* object = fields.find(field);
     if (object == nullptr) continue;
     if (!object->is_object()) fields.refuse(field, "null or an object");
     ConfigFields inner(*object, fields.where(), fmt::format("{}.", field));
-    const RopeScaling scaling = read_scaling(inner, *object);
-    // Which of two objects counts depends on transformers' version.
-    if (!scaling_said_by.empty() && scaling != rope.scaling) fields.refuse(field, fmt::format("the same as {}", scaling_said_by));
-    rope.scaling = scaling;
-    scaling_said_by = field;
-    const json* original = fields.find("original_max_position_embeddings");
-    if (scaling.kind == RopeKind::llama3 && original != nullptr && *original != scaling.original_positions)
-      fields.refuse("original_max_position_embeddings", fmt::format("{} as {} says", scaling.original_positions, field));
-    const double theta = inner.positive("rope_theta", rope.theta);
-    if (!theta_said_by.empty() && theta != rope.theta)
-      inner.refuse("rope_theta", fmt::format("{} as {} says", rope.theta, theta_said_by));
-    if (inner.find("rope_theta") != nullptr) theta_said_by = field;
-    rope.theta = theta;
+    read_fraction(inner, kFraction, field);
   }
-  return rope;
+  std::optional<std::size_t> original;
+  if (type.original_positions > 0) original = fields.size(kOriginal, type.original_positions);
+  std::string_view scaling_said_by;
+  for (const std::string_view field : kRopeObjects) {
+    const json* object = fields.find(field);
+    if (object == nullptr) continue;
+    ConfigFields inner(*object, fields.where(), fmt::format("{}.", field));
+    if (!original && fields.find(kOriginal) != nullptr) original = fields.size(kOriginal);
+    RopeScaling scaling = read_scaling(inner, *object, config, original);
+    // Which of two objects counts depends on transformers' version.
+    if (!scaling_said_by.empty() && scaling != config.rope_scaling)
+      fields.refuse(field, fmt::format("the same as {}", scaling_said_by));
+    if (original && scaling.original_positions > 0 && *original != scaling.original_positions)
+      fields.refuse(kOriginal, fmt::format("{} as {} says", scaling.original_positions, field));
+    config.rope_scaling = std::move(scaling);
+    scaling_said_by = field;
+    const double theta = inner.positive("rope_theta", config.rope_theta);
+    if (!theta_said_by.empty() && theta != config.rope_theta)
+      inner.refuse("rope_theta", fmt::format("{} as {} says", config.rope_theta, theta_said_by));
+    if (inner.find("rope_theta") != nullptr) theta_said_by = field;
+    config.rope_theta = theta;
+  }
 }
 
-void write_rope(json& object, const RopeFields& rope) {
+void write_rope(json& object, const ModelConfig& config) {
+  const ModelType& type = *config.type;
+  const RopeScaling& rope = config.rope_scaling;
   const auto missing = [&object](std::string_view field) {
     const auto at = object.find(field);
     return at == object.end() || at->is_null();
   };
-  if (object_with(object, "rope_theta").empty() && missing("rope_theta")) object["rope_theta"] = rope.theta;
-  if (rope.scaling.kind == RopeKind::none || !object_with(object, "factor").empty()) return;
-  json scaling = {{"rope_type", kRopeKinds[static_cast<std::size_t>(rope.scaling.kind)].name}, {"factor", rope.scaling.factor}};
-  if (rope.scaling.kind == RopeKind::llama3) {
-    scaling["low_freq_factor"] = rope.scaling.low_frequency_factor;
-    scaling["high_freq_factor"] = rope.scaling.high_frequency_factor;
-    scaling["original_max_position_embeddings"] = rope.scaling.original_positions;
+  const auto put = [&](std::string_view field, const auto& value) {
+    if (!field.empty() && missing(field)) object[std::string(field)] = value;
+  };
+  if (object_with(object, "rope_theta").empty()) put("rope_theta", config.rope_theta);
+  if (object_with(object, kFraction).empty()) put(type.fields.rotary_fraction, config.rotary_fraction);
+  if (rope.kind == RopeKind::none || !object_with(object, rope.kind == RopeKind::longrope ? "short_factor" : "factor").empty())
+    return;
+  json scaling = json::object();
+  if (rope.kind != RopeKind::longrope) scaling["rope_type"] = std::ranges::find(kRopeKinds, rope.kind, &RopeKindRow::kind)->name;
+  switch (rope.kind) {
+    case RopeKind::none: break;
+    case RopeKind::linear: scaling["factor"] = rope.factor; break;
+    case RopeKind::llama3:
+      scaling["factor"] = rope.factor;
+      scaling["low_freq_factor"] = rope.low_frequency_factor;
+      scaling["high_freq_factor"] = rope.high_frequency_factor;
+      scaling[std::string(kOriginal)] = rope.original_positions;
+      break;
+    case RopeKind::yarn:
+      scaling["factor"] = rope.factor;
+      scaling["attention_factor"] = rope.attention_factor;
+      scaling["beta_fast"] = rope.beta_fast;
+      scaling["beta_slow"] = rope.beta_slow;
+      scaling["truncate"] = rope.truncate;
+      scaling[std::string(kOriginal)] = rope.original_positions;
+      if (rope.query_growth > 0) scaling[std::string(kGrowth)] = rope.query_growth;
+      break;
+    case RopeKind::longrope:
+      // Older transformers accept just these three, and know the kind by "type".
+      scaling["type"] = kLongRopeKinds[1].name;
+      scaling["short_factor"] = rope.short_factors;
+      scaling["long_factor"] = rope.long_factors;
+      if (rope.attention_factor != longrope_attention(config, rope.original_positions))
+        scaling["attention_factor"] = rope.attention_factor;
+      put(kOriginal, rope.original_positions);
+      break;
   }
   object["rope_scaling"] = scaling;
 }

@@ -1,16 +1,20 @@
-// Builds the RoPE table for a rank's tokens, and finds its chunks.
+// Builds the tables of rotations for a rank's tokens, and finds its chunks.
 #include "layers/layout/token_layout.h"
 
-#include "core/kernels/check.h"
+#include <algorithm>
 
 namespace tsprun::detail {
 
 TokenLayout::TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence, int part,
-                         int parts, int slice, int slices)
-    : batch_(batch), part_(part), slice_(slice), slice_count_(slices), cut_(sequence, parts), head_dim_(config.head_dim) {
-  if (!config.rotary_positions()) return;
-  rope_ = rank.tensor(Category::workspace, kernels::summed_in(dtype), {local(), config.head_dim}, "RoPE table");
-  rank.compute().rope_table(rope_, cut_.positions(part), config.rope_frequencies());
+                         int parts, int slice, int slices, std::size_t longest)
+    : batch_(batch),
+      part_(part),
+      slice_(slice),
+      slice_count_(slices),
+      cut_(sequence, parts),
+      head_dim_(config.head_dim),
+      rotations_(rank, config, dtype, local(), std::max(sequence, longest)) {
+  if (config.rotary_positions()) rotations_.fill(cut_.positions(part));
 }
 
 OwnedTensor TokenLayout::residual(Rank& rank, Category category, DType dtype, std::size_t width, std::string_view what) const {

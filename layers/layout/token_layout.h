@@ -10,6 +10,7 @@
 #include "core/rank/rank.h"
 #include "layers/io/config.h"
 #include "layers/layout/mesh.h"
+#include "layers/layout/rotary_tables.h"
 #include "layers/layout/zigzag.h"
 
 #include <array>
@@ -32,14 +33,16 @@ struct LocalChunk {
 class TokenLayout {
  public:
   /// Describes rank `part` of the `parts` ranks that share each sequence, and slice `slice` of the `slices` that share its rows.
-  /// Allocates the table of rotations if layers of the model have rotary positions.
+  /// Allocates the tables of rotations that layers of the model need. `longest`: tokens of the run's longest sequence, by which
+  /// scalings of rotary positions choose, if it is longer than these.
   TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence, int part, int parts,
-              int slice = 0, int slices = 1);
+              int slice = 0, int slices = 1, std::size_t longest = 0);
   /// Describes a rank of a mesh, in the same way.
-  TokenLayout(Rank& rank, const Mesh& mesh, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence)
+  TokenLayout(Rank& rank, const Mesh& mesh, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence,
+              std::size_t longest = 0)
       : TokenLayout(rank, config, dtype, batch, sequence, mesh.place(mesh.layout().token_axis()), mesh.layout().sequence(),
                     mesh.layout().slices_tokens() ? mesh.place(mesh.layout().tensor_axis()) : 0,
-                    mesh.layout().slices_tokens() ? mesh.layout().tensor() : 1) {}
+                    mesh.layout().slices_tokens() ? mesh.layout().tensor() : 1, longest) {}
 
   std::size_t batch() const { return batch_; }              ///< B
   std::size_t sequence() const { return cut_.sequence(); }  ///< S
@@ -53,8 +56,8 @@ class TokenLayout {
   /// Returns the two chunks of each sequence that this rank, or another, has; either may be empty.
   std::array<LocalChunk, kHalves> chunks() const { return chunks_of(part_); }
   std::array<LocalChunk, kHalves> chunks_of(int part) const;
-  /// Returns the rotations of this rank's tokens [S_p, d], by their positions in the whole sequence; no dims if no layer rotates.
-  ConstTensor rotations() const { return rope_.exists() ? ConstTensor(rope_.view()) : ConstTensor(); }
+  /// Returns the rotations of this rank's tokens, by their positions in the whole sequence.
+  const RotaryTables& rotations() const { return rotations_; }
 
   /// Returns the number of ranks that have different tokens.
   int holders() const { return cut_.ranks() * slice_count_; }
@@ -92,7 +95,7 @@ class TokenLayout {
   int slice_count_;
   Zigzag cut_;
   std::size_t head_dim_;
-  OwnedTensor rope_;  // [S_p, d]
+  RotaryTables rotations_;  // of S_p tokens
 };
 
 }  // namespace tsprun::detail

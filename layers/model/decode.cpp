@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace tsprun::detail {
@@ -77,12 +78,9 @@ Decoder::Decoder(Rank& rank, Model& model, std::vector<std::size_t> positions)
       positions_(std::move(positions)),
       lengths_(positions_.size(), 0),
       cache_(rank, sequence_, config_, dtype_, slice_, kv_of(shares_), positions_),
+      rotations_(rank, config_, dtype_, positions_.size(), model.expect(std::ranges::max(positions_))),
       logits_(rank.tensor(Category::communication, sums_, {texts(), config_.vocabulary}, "logits")) {
   if (const std::string why = why_not(model.mesh().layout()); !why.empty()) throw Error(Cause::refused, "decoding: " + why);
-  if (config_.rotary_positions()) {
-    rope_ = rank.tensor(Category::workspace, sums_, {texts(), config_.head_dim}, "RoPE table");
-    rope_frequencies_ = config_.rope_frequencies();
-  }
   for (const std::size_t room : positions_) {
     if (!config_.learned_positions || room <= config_.max_positions) continue;
     throw Error(Cause::refused,
@@ -294,8 +292,7 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
   const std::size_t d = config_.head_dim;
   const AttentionRows W = attention_rows(layer);
   const std::size_t kv_rows = W.K.size(0);
-  const HeadProjections of_layer(compute, model_.parameters(), config_, layer,
-                                 rope_.exists() ? ConstTensor(rope_.view()) : ConstTensor());
+  const HeadProjections of_layer(compute, model_.parameters(), config_, layer, rotations_);
 
   const std::size_t q_rows = W.Q.size(0);
   const OwnedTensor all_new = rank_.tensor(Category::workspace, dtype_, {texts(), 2 * kv_rows + q_rows}, "new K, V and queries");
@@ -374,10 +371,7 @@ ConstTensor Decoder::step(std::span<const Token> tokens) {
   }
   const TraceSpan span(rank_.trace(), "token", static_cast<std::int64_t>(lengths_[0]));
   ComputeStream& compute = rank_.compute();
-  if (rope_.exists()) {
-    const std::vector<std::int64_t> positions(lengths_.begin(), lengths_.end());
-    compute.rope_table(rope_, positions, rope_frequencies_);
-  }
+  if (config_.rotary_positions()) rotations_.fill(std::vector<std::int64_t>(lengths_.begin(), lengths_.end()));
   OwnedTensor x = embed(tokens);
   for (std::size_t layer = 0; layer < config_.layers; ++layer) {
     const TraceSpan span_of_layer(rank_.trace(), "layer", static_cast<std::int64_t>(layer));

@@ -37,9 +37,9 @@ struct DecodedText {
 /// same methods with the same arguments.
 class Decoder {
  public:
-  /// Allocates the cache for as many texts as `positions` has elements, at least one, with so many tokens each. `rank` and
-  /// `model` are borrowed and must outlive it. Throws Error(out_of_memory), and Error(refused) for a mesh that why_not() names or
-  /// more positions than the model has learned ones.
+  /// Allocates the cache for as many texts as `positions` has elements, at least one, with so many tokens each, of which it tells
+  /// the model (Model::expect()). `rank` and `model` are borrowed and must outlive it. Throws Error(out_of_memory), and
+  /// Error(refused) for a mesh that why_not() names or more positions than the model has learned ones.
   Decoder(Rank& rank, Model& model, std::vector<std::size_t> positions);
   /// Returns why models on such a mesh can't be decoded; empty if they can.
   static std::string why_not(const Layout& layout);
@@ -116,9 +116,8 @@ class Decoder {
   std::vector<std::size_t> positions_;  // for which there is room, by text
   std::vector<std::size_t> lengths_;    // so far, by text
   KvCache cache_;
-  std::vector<double> rope_frequencies_;
-  OwnedTensor rope_;    // [texts, d], rotations of the current positions; none if no layer rotates
-  OwnedTensor logits_;  // [texts, V]
+  RotaryTables rotations_;  // of the current positions, a row for each text
+  OwnedTensor logits_;      // [texts, V]
 };
 
 }  // namespace tsprun::detail

@@ -99,6 +99,11 @@ class Model {
   Tensor positions() const { return replicated(ParameterRole::positions, 0).first; }
   const ModelOptions& options() const { return options_; }
 
+  /// Says that sequences of so many tokens will come, which counts for scalings of rotary positions that choose by the longest
+  /// sequence of a run (longrope). Without it a batch chooses by its own length, where it was told of none longer. Returns the
+  /// longest that it was told of. Collective in that all ranks of a replica must say the same.
+  std::size_t expect(std::size_t sequence);
+
   /// Receives K (after RoPE) and V of this rank's tokens, [1, S_p, K/V heads, d]. The heads are all of the model's, or under
   /// tensor parallelism those that this rank's query heads read.
   using KvSink = std::function<void(std::size_t layer, const Tensor& k, const Tensor& v, const TokenLayout& tokens)>;
@@ -236,6 +241,7 @@ class Model {
   std::optional<Boundaries> boundaries_;  // of a pipeline
   std::optional<StageSums> stage_sums_;   // likewise
   std::unique_ptr<TokenLayout> layout_;
+  std::size_t longest_ = 0;                       // sequence that expect() was told of
   HeadPlan head_plan_ = {};                       // of layout_'s tokens
   std::vector<std::uint32_t> positions_of_rows_;  // positions of this rank's residual rows; empty unless positions are learned
   Visits visits_;                                 // of the list of tasks that is under way

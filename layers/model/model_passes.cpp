@@ -45,11 +45,18 @@ void Model::check_positions(std::size_t sequence) const {
                                           options_.config.max_positions));
 }
 
+std::size_t Model::expect(std::size_t sequence) {
+  if (sequence <= longest_) return longest_;
+  longest_ = sequence;
+  if (options_.config.rope_scaling.kind == RopeScaling::Kind::longrope) layout_.reset();  // whose rotations may be others now
+  return longest_;
+}
+
 void Model::set_layout(std::size_t batch, std::size_t sequence) {
   if (layout_ && layout_->batch() == batch && layout_->sequence() == sequence) return;
   check_positions(sequence);
   layout_.reset();
-  layout_ = std::make_unique<TokenLayout>(rank_, mesh_, options_.config, options_.dtype, batch, sequence);
+  layout_ = std::make_unique<TokenLayout>(rank_, mesh_, options_.config, options_.dtype, batch, sequence, longest_);
   positions_of_rows_.clear();
   if (options_.config.learned_positions) {
     std::vector<std::uint32_t> natural(batch * sequence);

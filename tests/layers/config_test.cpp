@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <set>
@@ -170,6 +171,9 @@ TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
       {"rope_scaling", {{"factor", 8.0}}},
       {"rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 500000.0}}},
       {"rope_parameters", {{"rope_theta", 1.0}}},
+      {"rope_parameters", {{"rope_theta", 500000.0}, {"partial_rotary_factor", 0.5}}},
+      {"rope_scaling", {{"rope_type", "longrope"}, {"factor", 2.0}}},
+      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}, {"llama_4_scaling_beta", 0.1}}},
       {"tie_word_embeddings", 1},
       {"num_key_value_heads", 3},
   };
@@ -182,8 +186,9 @@ TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
   EXPECT_REFUSED(parse(with("architectures", json::array())), "\"architectures\"",
                  "expected a list with \"LlamaForCausalLM\" in it, or no such field, found an array");
   // Of a scaling the kind is named, not the first of its numbers.
-  EXPECT_REFUSED(parse(with("rope_scaling", {{"type", "yarn"}, {"factor", 2.0}})), "\"rope_scaling.type\"",
-                 "expected \"default\", \"linear\" or \"llama3\" (no other rope scaling is supported), found \"yarn\"");
+  EXPECT_REFUSED(
+      parse(with("rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}})), "\"rope_scaling.type\"",
+      "expected \"default\", \"linear\", \"llama3\" or \"yarn\" (no other rope scaling is supported), found \"dynamic\"");
 }
 
 TEST(ConfigFile, AcceptsWhatIsNeutralBesideAnotherField) {
@@ -302,6 +307,87 @@ TEST(RopeScaling, ChangesFrequenciesByTheLengthOfTheirWaves) {
                           .original_positions = 101},
                          8),
         {1, 0.5, (2.0 / 3 / 4 + 1.0 / 3) * 0.25, 0.03125});
+}
+
+/// Qwen's, for texts of four times the length.
+json yarn_scaling() { return {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 101}}; }
+
+TEST(RopeScaling, YarnIsReadWithItsDefaultsAndWrittenBack) {
+  const ModelConfig config = parse(with("rope_scaling", yarn_scaling())).config;
+  EXPECT_EQ(config.rope_scaling, (RopeScaling{.kind = RopeScaling::Kind::yarn,
+                                              .factor = 4,
+                                              .original_positions = 101,
+                                              .beta_fast = 32,
+                                              .beta_slow = 1,
+                                              .attention_factor = 0.1 * std::log(4.0) + 1}));
+  expect_read_back(config);
+  json newer = without("rope_theta");
+  newer["rope_parameters"] = yarn_scaling();
+  newer["rope_parameters"]["rope_theta"] = 500000.0;
+  newer["rope_parameters"]["truncate"] = true;
+  EXPECT_TRUE(parse(newer).config.same_model(config));
+  json scaling = yarn_scaling();
+  scaling.erase("original_max_position_embeddings");
+  EXPECT_EQ(parse(with("rope_scaling", scaling)).config.rope_scaling.original_positions, 128U);  // the model's positions
+  json beside = with("rope_scaling", scaling);
+  beside["original_max_position_embeddings"] = 64;
+  EXPECT_EQ(parse(beside).config.rope_scaling.original_positions, 64U);
+}
+
+TEST(RopeScaling, YarnsFactorOnCosinesFollowsFromWhatTheFileSays) {
+  const auto factor_of = [](const std::vector<std::pair<const char*, json>>& fields) {
+    json scaling = yarn_scaling();
+    for (const auto& [field, value] : fields) scaling[field] = value;
+    const ModelConfig config = parse(with("rope_scaling", scaling)).config;
+    expect_read_back(config);
+    return config.rope_scaling.attention_factor;
+  };
+  const double ln4 = std::log(4.0);
+  EXPECT_EQ(factor_of({{"attention_factor", 1.5}}), 1.5);
+  EXPECT_EQ(factor_of({{"attention_factor", 1.5}, {"mscale", 2.0}, {"mscale_all_dim", 1.0}}), 1.5);
+  EXPECT_NEAR(factor_of({{"mscale", 2.0}, {"mscale_all_dim", 0.5}}), (0.2 * ln4 + 1) / (0.05 * ln4 + 1), 1e-15);
+  EXPECT_EQ(factor_of({{"mscale", 1.0}, {"mscale_all_dim", 1.0}}), 1);
+  EXPECT_NEAR(factor_of({{"mscale", 2.0}}), 0.1 * ln4 + 1, 1e-15);  // alone it means nothing
+  EXPECT_NEAR(factor_of({{"mscale", 2.0}, {"mscale_all_dim", 0}}), 0.1 * ln4 + 1, 1e-15);
+  EXPECT_EQ(factor_of({{"factor", 0.5}}), 1);
+}
+
+// By hand, for theta 16 and 4 pairs: pair p turns 101/2π·2^(−p) times, that is 16, 8, 4 and 2 times. 7 turns lie between pairs 1
+// and 2, 2.2 turns between 2 and 3, so the ramp goes from pair 1 to pair 3.
+TEST(RopeScaling, YarnDividesPairsThatTurnLittle) {
+  RopeScaling scaling{.kind = RopeScaling::Kind::yarn,
+                      .factor = 4,
+                      .original_positions = 101,
+                      .beta_fast = 7,
+                      .beta_slow = 2.2,
+                      .attention_factor = 2};
+  const std::vector<double> whole = rope_frequencies(16, scaling, 8);
+  const std::vector<double> expected = {1, 0.5, 0.25 * (0.5 + 0.5 / 4), 0.125 / 4};
+  scaling.truncate = false;
+  const std::vector<double> between = rope_frequencies(16, scaling, 8);
+  const double turns = 101 / (2 * std::acos(-1.0));
+  const double first = std::log2(turns / 7);
+  const double last = std::log2(turns / 2.2);
+  const double kept = (last - 2) / (last - first);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(whole[i], expected[i], 1e-15) << i;
+    EXPECT_NEAR(between[i], i == 2 ? 0.25 * (kept + (1 - kept) / 4) : expected[i], 1e-14) << i;
+  }
+}
+
+TEST(RopeScaling, YarnRefusesWhatItDoesntKnow) {
+  const std::vector<std::pair<std::string, json>> bad = {
+      {"beta_fast", -1},     {"beta_slow", 0},      {"mscale", "1"},         {"mscale_all_dim", -1},
+      {"truncate", 1},       {"factor", 0},         {"attention_factor", 0}, {"original_max_position_embeddings", 0},
+      {"short_factor", {1}}, {"low_freq_factor", 1}};
+  for (const auto& [field, value] : bad) {
+    json scaling = yarn_scaling();
+    scaling[field] = value;
+    EXPECT_REFUSED(parse(with("rope_scaling", scaling)), "rope_scaling.");
+  }
+  json scaling = yarn_scaling();
+  scaling.erase("factor");
+  EXPECT_REFUSED(parse(with("rope_scaling", scaling)), "\"rope_scaling.factor\" is missing");
 }
 
 TEST(ConfigFile, WarnsOnceOfEachUnknownField) {

@@ -4,6 +4,7 @@
 #include "layers/theory/peaks.h"
 #include "tests/layers/decoding_formulas.h"
 #include "tests/layers/model_run.h"
+#include "tests/layers/rotary_forms.h"
 
 #include <gtest/gtest.h>
 
@@ -65,8 +66,8 @@ Decoded decode(const ModelCase& of, const Layout& layout, std::span<const Token>
   return result;
 }
 
-/// Logits of the last position, by the forward pass on one rank.
-std::vector<double> last_logits(const ModelCase& of, std::span<const Token> ids) {
+/// Logits of the last position, by the forward pass on one rank, in a run whose longest sequence has `longest` tokens.
+std::vector<double> last_logits(const ModelCase& of, std::span<const Token> ids, std::size_t longest) {
   std::vector<double> last(of.config.vocabulary);
   run_ranks(1, [&](Context& context) {
     Rank rank(context);
@@ -74,6 +75,7 @@ std::vector<double> last_logits(const ModelCase& of, std::span<const Token> ids)
     Model model(rank, mesh, {.config = of.config, .dtype = of.dtype});
     model.parameters().fill_fresh(of.config.layers, of.seed);
     disturb(model.parameters());
+    model.expect(longest);
     const std::vector<std::int64_t> labels(ids.size(), 0);
     const LogitsSink sink = [&](std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& logits) {
       for (std::size_t r = 0; r < rows.size(); ++r) {
@@ -113,15 +115,21 @@ std::vector<Layout> layouts() {
 }
 
 TEST(Decoder, LogitsEqualThoseOfTheForwardPassUnderEveryLayout) {
-  for (const auto& config :
-       {small_config(24, 2, 8, 4, 4, 21, 41), small_config(16, 2, 8, 1, 4, 13, 17, true), small_gpt2_config(2, 8, 4, 21, 41),
-        small_unlike_config(4), small_norms_config(4), small_norms_config(2, Norm::layer_without_bias, true)}) {
+  std::vector<ModelConfig> models = {small_config(24, 2, 8, 4, 4, 21, 41),
+                                     small_config(16, 2, 8, 1, 4, 13, 17, true),
+                                     small_gpt2_config(2, 8, 4, 21, 41),
+                                     small_unlike_config(4),
+                                     small_norms_config(4),
+                                     small_norms_config(2, Norm::layer_without_bias, true)};
+  // Longer than the original context, which the prompt isn't.
+  for (const auto& [name, form] : rotary_forms(small_config(16, 1, 8, 2, 8, 5, 17), 11)) models.push_back(form);
+  for (const auto& config : models) {
     ModelCase of{.config = config, .sequence = 9};
     const std::vector<Token> prompt = some_ids(9, config.vocabulary);
     std::vector<Token> ids = prompt;
     std::vector<std::vector<double>> expected;
     for (const Token token : decode(of, Layout::tsp(1), prompt, 4).text) {
-      expected.push_back(last_logits(of, ids));
+      expected.push_back(last_logits(of, ids, 13));
       ids.push_back(token);
     }
     for (const Layout& layout : layouts()) {

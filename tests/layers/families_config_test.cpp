@@ -308,6 +308,62 @@ TEST(Exaone4Config, IsReadAsHuggingFaceWritesItUnlessThereIsAWindow) {
   EXPECT_REFUSED(parse(object), "\"layer_types");
 }
 
+/// StableLM 3B's config.json as the hub has it.
+json stablelm() {
+  return json::parse(R"({
+    "architectures": ["StableLmForCausalLM"], "bos_token_id": 0, "eos_token_id": 0, "hidden_act": "silu",
+    "hidden_size": 2560, "initializer_range": 0.02, "intermediate_size": 6912, "max_position_embeddings": 4096,
+    "model_type": "stablelm", "layer_norm_eps": 1e-05, "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 32, "partial_rotary_factor": 0.25, "rope_theta": 10000, "tie_word_embeddings": false,
+    "torch_dtype": "bfloat16", "transformers_version": "4.38.0", "use_cache": true, "use_qkv_bias": false,
+    "vocab_size": 50304})");
+}
+
+TEST(StableLmConfig, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(stablelm());
+  EXPECT_TRUE(loaded.warnings.empty());
+  const ModelConfig& c = loaded.config;
+  EXPECT_EQ(elements_of(c), 2'795'443'200U);  // as Hugging Face counts them
+  EXPECT_EQ(c.head_dim, 80U);
+  EXPECT_EQ(c.rotary_dims(), 20U);
+  EXPECT_EQ(c.norm, Norm::layer);
+  EXPECT_EQ(c.norm_epsilon, 1e-5);
+  EXPECT_EQ(c.layer(0).biases, Biases{});
+  json object = stablelm();
+  object.erase("partial_rotary_factor");
+  object.erase("num_key_value_heads");
+  object.erase("use_qkv_bias");
+  EXPECT_TRUE(parse(object).config.same_model(c));
+  object["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 10000}, {"partial_rotary_factor", 0.25}};
+  EXPECT_TRUE(parse(object).config.same_model(c));
+  object["rope_parameters"]["partial_rotary_factor"] = 0.5;
+  EXPECT_EQ(parse(object).config.rotary_dims(), 40U);
+  object["use_qkv_bias"] = true;
+  EXPECT_EQ(parse(object).config.layer(0).biases, (Biases{.query = true, .key = true, .value = true}));
+}
+
+TEST(StableLmConfig, RefusesWhatChangesTheComputationByName) {
+  const std::vector<std::pair<std::string, json>> bad = {{"qk_layernorm", true},
+                                                         {"use_parallel_residual", true},
+                                                         {"attention_dropout", 0.1},
+                                                         {"hidden_dropout", 0.1},
+                                                         {"use_qkv_bias", 1},
+                                                         {"partial_rotary_factor", 0},
+                                                         {"partial_rotary_factor", 1.5},
+                                                         {"partial_rotary_factor", 0.01},
+                                                         {"partial_rotary_factor", 0.2626},
+                                                         {"hidden_act", "gelu"},
+                                                         {"num_attention_heads", 30}};
+  for (const auto& [field, value] : bad) {
+    json object = stablelm();
+    object[field] = value;
+    EXPECT_REFUSED(parse(object), '"' + field);
+  }
+  json object = stablelm();
+  object["rope_scaling"] = {{"type", "default"}, {"partial_rotary_factor", 0.5}};
+  EXPECT_REFUSED(parse(object), "rope_scaling.partial_rotary_factor", "expected 0.25 as partial_rotary_factor says");
+}
+
 /// GPT-2's config.json as the hub has it.
 json gpt2() {
   return json::parse(R"({
@@ -398,14 +454,15 @@ TEST(EachFamily, NamesTheWeightsOfAllThatItsLayersCompute) {
          role = static_cast<ParameterRole>(static_cast<int>(role) + 1)) {
       const bool apart = role >= ParameterRole::query && role <= ParameterRole::value_bias;
       const bool together = role == ParameterRole::query_key_value || role == ParameterRole::query_key_value_bias;
-      if ((in_one ? apart : together) || elements_of(config, role, 0, config.layers) == 0) continue;
+      if ((in_one ? apart : together) || elements_of(config, role, 0, config.layers) == 0)
+        continue;
       EXPECT_FALSE(type.weight(role).empty()) << "role " << static_cast<int>(role);
     }
   }
 }
 
 TEST(HuggingFaceJson, OfFamiliesIsReadBackAsTheSameModelWithoutWarnings) {
-  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gemma(), exaone4(), gpt2()})
+  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gemma(), exaone4(), stablelm(), gpt2()})
     expect_read_back(parse(object).config);
   ModelConfig exact = parse(gpt2()).config;
   exact.mlp = Mlp::gelu;

@@ -158,9 +158,11 @@ void expect_family(const std::string& cases) {
 }
 
 TEST(Families, LlamaWithScaledRotaryPositions) { expect_family("llama:plain,llama:llama3:5:untied,llama:linear:5"); }
+TEST(Families, YarnInLlamaAndQwen2) { expect_family("llama:yarn,qwen2:yarn:5"); }
 TEST(Families, Qwen2) { expect_family("qwen2:plain,qwen2:untied:5"); }
 TEST(Families, Qwen3) { expect_family("qwen3:plain,qwen3:plain:5:untied"); }
 TEST(Families, MistralWithoutAWindow) { expect_family("mistral:plain"); }
+TEST(Families, StableLmWhichRotatesAPartOfAHead) { expect_family("stablelm:biases,stablelm:plain:5"); }
 TEST(Families, SmolLM3WhoseLayersAreUnlike) { expect_family("smollm3:plain,smollm3:list:5:untied"); }
 
 TEST(Families, GraniteWithItsMultipliers) { expect_family("granite:plain,granite:attention_bias:5"); }

@@ -68,15 +68,22 @@ ModelCase random_case(std::mt19937_64& random, const Layout& layout) {
   return of;
 }
 
+/// Draws how many of a head's dims turn, two or more.
+void draw_rotated_part(std::mt19937_64& random, ModelConfig& config) {
+  const std::size_t dims = 2 * (1 + random() % (config.head_dim / 2));
+  config.rotary_fraction = dims == config.head_dim ? 1 : (static_cast<double>(dims) + 0.5) / static_cast<double>(config.head_dim);
+}
+
 void expect_reference_for_random_shapes(const std::vector<Layout>& layouts, int rounds, std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  constexpr std::array<std::string_view, 4> kFamilies = {"llama", "qwen2", "qwen3", "gemma"};
+  constexpr std::array<std::string_view, 5> kFamilies = {"llama", "qwen2", "qwen3", "gemma", "stablelm"};
   std::size_t number = 0;
   for (const Layout& on : layouts) {
     for (int i = 0; i < rounds; ++i) {
       ModelCase of = random_case(random, on);
       of.config.become(model_type(kFamilies[number++ % kFamilies.size()]));
       if (of.config.mlp == Mlp::geglu_tanh && of.seed % 2 == 0) of.config.mlp = Mlp::geglu;
+      if (of.config.rotary_fraction < 1) draw_rotated_part(random, of.config);
       expect_reference(of, on, 1e-11);
     }
   }
@@ -181,7 +188,11 @@ TEST(FeaturesAgainstReference, EachIsDecidedByItself) {
       const bool rotary = either();
       of.config.learned_positions = !rotary;
       const bool projections = either();  // such files have all three in one vector
+      draw_rotated_part(random, of.config);
+      of.config.interleaved_rotary = either();
+      of.config.local_rope_theta = 30;
       of.config.specs = LayerSpec{.rotary_positions = rotary,
+                                  .local_rotary = either(),
                                   .biases = {.query = projections,
                                              .key = projections,
                                              .value = projections,

@@ -73,9 +73,19 @@ TEST(ReferenceBlock, SinglePrecisionIsNearDouble) {
 
 // By hand, x of one head of 4 at positions 0 and 1, θ = 100: pairs (0, 2) and (1, 3) turn by 1 and by 100^(−1/2) = 0.1.
 TEST(ReferenceRope, PairsElementsHalfAHeadApart) {
-  const Values turned = reference::rope<double>({1, 0, 0, 0, 1, 0, 0, 2}, 2, 1, 4, 100);
+  const Values turned = reference::rope<double>({1, 0, 0, 0, 1, 0, 0, 2}, 2, 1, 4, {.theta = 100});
   const Values expected = {1, 0, 0, 0, std::cos(1.0), -2 * std::sin(0.1), std::sin(1.0), 2 * std::cos(0.1)};
   test::expect_close("rope", turned, expected, 1e-15);
+}
+
+// The same numbers with neighbours as pairs, (0, 1) and (2, 3), and with the first pair alone, which turns by 1.
+TEST(ReferenceRope, PairsNeighboursAndLeavesTheRest) {
+  const Values x = {1, 0, 0, 0, 1, 0, 0, 2};
+  const Values neighbours = reference::rope<double>(x, 2, 1, 4, {.theta = 100, .interleaved = true});
+  test::expect_close("rope", neighbours, Values{1, 0, 0, 0, std::cos(1.0), std::sin(1.0), -2 * std::sin(0.1), 2 * std::cos(0.1)},
+                     1e-15);
+  const Values part = reference::rope<double>(x, 2, 1, 4, {.theta = 100, .dims = 2});
+  test::expect_close("rope", part, Values{1, 0, 0, 0, std::cos(1.0), std::sin(1.0), 0, 2}, 1e-15);
 }
 
 TEST(ReferenceRope, ScoresDependOnDistancesAlone) {
@@ -86,7 +96,7 @@ TEST(ReferenceRope, ScoresDependOnDistancesAlone) {
     const auto at = [](const Values& vector, std::size_t position) {
       Values sequence(16 * 8);
       std::copy(vector.begin(), vector.end(), sequence.begin() + static_cast<std::ptrdiff_t>(position * 8));
-      return row(reference::rope(sequence, 16, 1, 8, 10000), position, 8);
+      return row(reference::rope(sequence, 16, 1, 8, {}), position, 8);
     };
     const Values a = at(q, query_position);
     const Values b = at(k, key_position);

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace tsprun::detail::reference {
 
 template <class T>
@@ -30,6 +32,13 @@ namespace {
 
 AttentionSizes attention_sizes(const ModelConfig& config, std::size_t batch, std::size_t sequence) {
   return {batch, sequence, config.query_heads, config.kv_heads, config.head_dim, config.attention_multiplier};
+}
+
+/// Returns how a layer that rotates does so with its queries or its keys.
+Rope rope_of(const ModelConfig& config, std::size_t layer, bool of_queries) {
+  const auto dims = static_cast<std::size_t>(std::floor(config.rotary_fraction * static_cast<double>(config.head_dim)));
+  if (config.layer(layer).local_rotary) return {config.local_rope_theta, {}, dims, config.interleaved_rotary, of_queries};
+  return {config.rope_theta, config.rope_scaling, dims, config.interleaved_rotary, of_queries};
 }
 
 template <class T>
@@ -96,8 +105,8 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
     s.k = rms_norm(s.k_product, of.gain(ParameterRole::key_norm), config.norm_epsilon);
   }
   if (config.layer(layer).rotary_positions) {
-    s.q = rope(s.q, sequence, config.query_heads, config.head_dim, config.rope_theta, config.rope_scaling);
-    s.k = rope(s.k, sequence, config.kv_heads, config.head_dim, config.rope_theta, config.rope_scaling);
+    s.q = rope(s.q, sequence, config.query_heads, config.head_dim, rope_of(config, layer, true));
+    s.k = rope(s.k, sequence, config.kv_heads, config.head_dim, rope_of(config, layer, false));
   }
   s.attention =
       attention(s.q, s.k, s.v, attention_sizes(config, batch, sequence),
@@ -182,8 +191,8 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
     std::vector<T> dk_turned = like(dk);
     dq.swap(dq_turned);
     dk.swap(dk_turned);
-    rope_backward(dq, dq_turned, s.sequence, config.query_heads, config.head_dim, config.rope_theta, config.rope_scaling);
-    rope_backward(dk, dk_turned, s.sequence, config.kv_heads, config.head_dim, config.rope_theta, config.rope_scaling);
+    rope_backward(dq, dq_turned, s.sequence, config.query_heads, config.head_dim, rope_of(config, layer, true));
+    rope_backward(dk, dk_turned, s.sequence, config.kv_heads, config.head_dim, rope_of(config, layer, false));
   }
   if (config.layer(layer).query_key_norm) {
     const auto through_norm = [&](std::vector<T>& d, const std::vector<T>& product, ParameterRole gain) {

@@ -102,11 +102,40 @@ void layer_norm_backward(std::vector<T>& dx, std::vector<T>& dgain, std::vector<
 
 namespace {
 
-/// Returns θ^(−2i/d) as the scaling changes it. That of Llama 3.1 is in Meta's words: by the length of the wave, in tokens.
-double frequency_of(std::size_t i, std::size_t head_dim, double theta, const RopeScaling& scaling) {
-  const double plain = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+/// Returns the share of a pair's plain frequency that yarn keeps: the paper's ramp (arXiv 2309.00071, section 3.2) over the
+/// number of the pair, in words of turns in the original context.
+double kept_by_yarn(std::size_t i, std::size_t dims, double theta, const RopeScaling& scaling) {
+  const double tau = 2 * std::acos(-1.0);
+  // A pair p turns original·θ^(−2p/r)/2π times, so the p that turns n times is r/2·log_θ(original/(2π·n)).
+  const auto pair_of = [&](double turns) {
+    const auto original = static_cast<double>(scaling.original_positions);
+    return 0.5 * static_cast<double>(dims) * (std::log(original / tau / turns) / std::log(theta));
+  };
+  double from = pair_of(scaling.beta_fast);
+  double to = pair_of(scaling.beta_slow);
+  if (scaling.truncate) {
+    from = std::floor(from);
+    to = std::ceil(to);
+  }
+  if (from < 0) from = 0;
+  if (to > static_cast<double>(dims) - 1) to = static_cast<double>(dims) - 1;
+  if (from == to) to += 0.001;
+  const auto p = static_cast<double>(i);
+  return p <= from ? 1 : p >= to ? 0 : (to - p) / (to - from);
+}
+
+/// Returns θ^(−2i/r) as the scaling changes it for sequences of so many tokens. That of Llama 3.1 is in Meta's words: by the
+/// length of the wave, in tokens.
+double frequency_of(std::size_t i, std::size_t dims, double theta, const RopeScaling& scaling, std::size_t sequence) {
+  const double plain = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dims));
   if (scaling.kind == RopeScaling::Kind::none) return plain;
   if (scaling.kind == RopeScaling::Kind::linear) return plain / scaling.factor;
+  if (scaling.kind == RopeScaling::Kind::longrope)
+    return plain / (sequence <= scaling.original_positions ? scaling.short_factors[i] : scaling.long_factors[i]);
+  if (scaling.kind == RopeScaling::Kind::yarn) {
+    const double kept = kept_by_yarn(i, dims, theta, scaling);
+    return kept * plain + (1 - kept) * (plain / scaling.factor);
+  }
   const double wave = 2 * std::acos(-1.0) / plain;
   const auto original = static_cast<double>(scaling.original_positions);
   if (wave < original / scaling.high_frequency_factor) return plain;
@@ -119,19 +148,32 @@ double frequency_of(std::size_t i, std::size_t head_dim, double theta, const Rop
 /// Adds the heads of x, rotated forward (direction 1) or back (−1), to y.
 template <class T>
 void add_turned(std::vector<T>& y, const std::vector<T>& x, std::size_t sequence, std::size_t heads, std::size_t head_dim,
-                double theta, const RopeScaling& scaling, double direction) {
-  const std::size_t half = head_dim / 2;
+                const Rope& of, double direction) {
+  const std::size_t dims = of.dims == 0 ? head_dim : of.dims;
   const std::size_t tokens = x.size() / (heads * head_dim);
   for (std::size_t token = 0; token < tokens; ++token) {
-    for (std::size_t i = 0; i < half; ++i) {
-      const double angle = direction * static_cast<double>(token % sequence) * frequency_of(i, head_dim, theta, scaling);
-      const T cosine = static_cast<T>(std::cos(angle));
-      const T sine = static_cast<T>(std::sin(angle));
+    const std::size_t position = token % sequence;
+    double factor = of.scaling.attention_factor;
+    if (of.of_queries && of.scaling.query_growth > 0)
+      factor *=
+          1 + of.scaling.query_growth *
+                  std::log(1.0 + std::floor(static_cast<double>(position) / static_cast<double>(of.scaling.original_positions)));
+    for (std::size_t i = 0; i < dims / 2; ++i) {
+      const double angle = direction * static_cast<double>(position) * frequency_of(i, dims, of.theta, of.scaling, sequence);
+      const T cosine = static_cast<T>(factor * std::cos(angle));
+      const T sine = static_cast<T>(factor * std::sin(angle));
       for (std::size_t head = 0; head < heads; ++head) {
-        const std::size_t first = (token * heads + head) * head_dim + i;
-        const std::size_t second = first + half;
+        const std::size_t begin = (token * heads + head) * head_dim;
+        const std::size_t first = begin + (of.interleaved ? 2 * i : i);
+        const std::size_t second = begin + (of.interleaved ? 2 * i + 1 : i + dims / 2);
         y[first] += x[first] * cosine - x[second] * sine;
         y[second] += x[second] * cosine + x[first] * sine;
+      }
+    }
+    for (std::size_t head = 0; head < heads; ++head) {
+      for (std::size_t i = dims; i < head_dim; ++i) {
+        const std::size_t at = (token * heads + head) * head_dim + i;
+        y[at] += x[at];
       }
     }
   }
@@ -140,17 +182,16 @@ void add_turned(std::vector<T>& y, const std::vector<T>& x, std::size_t sequence
 }  // namespace
 
 template <class T>
-std::vector<T> rope(const std::vector<T>& x, std::size_t sequence, std::size_t heads, std::size_t head_dim, double theta,
-                    const RopeScaling& scaling) {
+std::vector<T> rope(const std::vector<T>& x, std::size_t sequence, std::size_t heads, std::size_t head_dim, const Rope& of) {
   std::vector<T> y(x.size());
-  add_turned(y, x, sequence, heads, head_dim, theta, scaling, 1);
+  add_turned(y, x, sequence, heads, head_dim, of, 1);
   return y;
 }
 
 template <class T>
 void rope_backward(std::vector<T>& dx, const std::vector<T>& dy, std::size_t sequence, std::size_t heads, std::size_t head_dim,
-                   double theta, const RopeScaling& scaling) {
-  add_turned(dx, dy, sequence, heads, head_dim, theta, scaling, -1);
+                   const Rope& of) {
+  add_turned(dx, dy, sequence, heads, head_dim, of, -1);
 }
 
 namespace {
@@ -375,9 +416,8 @@ void cross_entropy_backward(std::vector<T>& dlogits, const std::vector<T>& logit
   template std::vector<T> layer_norm(const std::vector<T>&, const std::vector<T>&, const std::vector<T>&, double);             \
   template void layer_norm_backward(std::vector<T>&, std::vector<T>&, std::vector<T>&, const std::vector<T>&,                  \
                                     const std::vector<T>&, const std::vector<T>&, double);                                     \
-  template std::vector<T> rope(const std::vector<T>&, std::size_t, std::size_t, std::size_t, double, const RopeScaling&);      \
-  template void rope_backward(std::vector<T>&, const std::vector<T>&, std::size_t, std::size_t, std::size_t, double,           \
-                              const RopeScaling&);                                                                             \
+  template std::vector<T> rope(const std::vector<T>&, std::size_t, std::size_t, std::size_t, const Rope&);                     \
+  template void rope_backward(std::vector<T>&, const std::vector<T>&, std::size_t, std::size_t, std::size_t, const Rope&);     \
   template Attention<T> attention(const std::vector<T>&, const std::vector<T>&, const std::vector<T>&, const AttentionSizes&,  \
                                   const std::vector<T>&);                                                                      \
   template void attention_backward(std::vector<T>&, std::vector<T>&, std::vector<T>&, const std::vector<T>&,                   \

@@ -32,15 +32,22 @@ template <class T>
 void layer_norm_backward(std::vector<T>& dx, std::vector<T>& dgain, std::vector<T>& dbias, const std::vector<T>& dy,
                          const std::vector<T>& x, const std::vector<T>& gain, double epsilon);
 
-/// Returns x with rotary position embedding (RoPE) in Hugging Face's layout (rotate_half): elements i and i + d/2 of a head at
-/// position t are rotated by the angle t·θ^(−2i/d), scaled. x [B, S, heads, d]; positions count from 0 in each sequence.
+/// How rope() rotates.
+struct Rope {
+  double theta = 10000;
+  RopeScaling scaling = {};
+  std::size_t dims = 0;      ///< r, the first dims of a head, which turn; 0: all
+  bool interleaved = false;  ///< pairs are (2i, 2i + 1), not (i, i + r/2)
+  bool of_queries = false;   ///< multiplied by the scaling's factor that grows with the position, too
+};
+/// Returns x with rotary position embedding (RoPE): pair i of a head at position t is rotated by the angle t·θ^(−2i/r), scaled,
+/// and multiplied by the scaling's factor. x [B, S, heads, d]; positions count from 0 in each sequence.
 template <class T>
-std::vector<T> rope(const std::vector<T>& x, std::size_t sequence, std::size_t heads, std::size_t head_dim, double theta,
-                    const RopeScaling& scaling = {});
-/// Adds dy, rotated back, to dx. RoPE is linear and orthogonal, so this is the product with its transpose.
+std::vector<T> rope(const std::vector<T>& x, std::size_t sequence, std::size_t heads, std::size_t head_dim, const Rope& of);
+/// Adds dy, rotated back, to dx. RoPE is linear and, but for a factor, orthogonal, so this is the product with its transpose.
 template <class T>
 void rope_backward(std::vector<T>& dx, const std::vector<T>& dy, std::size_t sequence, std::size_t heads, std::size_t head_dim,
-                   double theta, const RopeScaling& scaling = {});
+                   const Rope& of);
 
 /// Sizes of an attention call.
 struct AttentionSizes {

@@ -15,6 +15,7 @@ ModelType smollm3();
 ModelType granite();
 ModelType gemma();
 ModelType exaone4();
+ModelType stablelm();
 
 /// Reads attention_bias, with which W_Q, W_K, W_V and W_O add biases; for ModelType::read_layers.
 void read_attention_bias(ConfigFields& fields, ModelConfig& config);
