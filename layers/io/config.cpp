@@ -52,12 +52,14 @@ constexpr std::string_view kIgnored[] = {"_name_or_path",
 
 /// Refuses a window, unless the file says that it isn't used, as `meaning` has it. A use_sliding_window that isn't false was
 /// refused before.
-void refuse_window(ConfigFields& fields, WindowField meaning) {
+void refuse_window(ConfigFields& fields, WindowField meaning, std::size_t positions) {
   constexpr std::string_view kField = "sliding_window";
   const bool is_number = fields.find(kField) != nullptr;
   if (meaning == WindowField::unless_null && !fields.has(kField))
     fields.refuse(kField, "null (such files have a window unless they say otherwise, and no window is supported)");
   if (is_number && meaning == WindowField::unless_null) fields.refuse(kField, "null (no window is supported)");
+  if (is_number && meaning == WindowField::unless_as_long && fields.size(kField) < positions)
+    fields.refuse(kField, fmt::format("null, or at least the {} positions (no shorter window is supported)", positions));
   if (is_number && meaning == WindowField::null_unless_unused && fields.find("use_sliding_window") == nullptr)
     fields.refuse(kField, "null, or \"use_sliding_window\": false beside it (nothing else is supported)");
 }
@@ -65,7 +67,7 @@ void refuse_window(ConfigFields& fields, WindowField meaning) {
 void refuse_restricted(ConfigFields& fields, const ModelType& type) {
   fields.refuse_restricted(type.restricted, type.honoured);
   fields.refuse_restricted(kRestricted);
-  refuse_window(fields, type.window);
+  refuse_window(fields, type.window, fields.size(type.fields.max_positions, type.max_positions));
   if (const json* types = fields.find("layer_types")) {
     const bool full =
         types->is_array() && std::all_of(types->begin(), types->end(), [](const json& each) { return each == "full_attention"; });

@@ -168,7 +168,8 @@ enum class ParameterRole {
   mlp_norm,
   mlp_norm_bias,
   gate,
-  up,  ///< W_3; without a gate W_1
+  up,       ///< W_3; without a gate W_1
+  gate_up,  ///< W_1 (the gate) and W_3 in one matrix
   up_bias,
   down,
   down_bias,
@@ -214,7 +215,8 @@ struct WeightName {
 enum class WindowField : std::uint8_t {
   null_unless_unused,  ///< a number is a window, unless use_sliding_window is false beside it
   only_if_used,        ///< a number is a window only if use_sliding_window is true
-  unless_null          ///< a number is a window, and a file without the field has one, too
+  unless_null,         ///< a number is a window, and a file without the field has one, too
+  unless_as_long       ///< a number is a window, unless it is at least the number of positions
 };
 
 /// A built-in configuration: hidden, layers, query_heads, kv_heads, head_dim, intermediate, vocabulary, max_positions.

@@ -41,6 +41,7 @@ std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role,
     case ParameterRole::output_bias: return only_if(layer.biases.output, {h});
     case ParameterRole::gate: return only_if(config.gated_mlp(), matrix(f, h));
     case ParameterRole::up: return matrix(f, h);
+    case ParameterRole::gate_up: return only_if(config.gated_mlp(), matrix(2 * f, h));
     case ParameterRole::up_bias: return only_if(layer.biases.up, {f});
     case ParameterRole::down: return matrix(h, f);
     case ParameterRole::down_bias: return only_if(layer.biases.down, {h});

@@ -1,6 +1,6 @@
 // The parameters of a model, with names and shapes as Hugging Face stores them. The model's type (io/model_type.h) says whether
-// linear weights are [out, in] or [in, out], and whether Q, K and V lie side by side in one matrix; its features say which there
-// are.
+// linear weights are [out, in] or [in, out], and whether Q, K and V, or gate and up, lie side by side in one matrix; its features
+// say which there are.
 #pragma once
 
 #include "layers/io/config.h"

@@ -240,6 +240,9 @@ void Placement::for_parts(const Parameter& parameter, Body&& body) const {
     matrix(kPartQ, CutBy::query_heads, 0);
     matrix(kPartK, CutBy::kv_heads, config_.query_width());
     matrix(kPartV, CutBy::kv_heads, config_.query_width() + config_.kv_width());
+  } else if (traits.cut_by == CutBy::gate_and_up) {
+    matrix(kPartGate, CutBy::mlp_rows, 0);
+    matrix(kPartUp, CutBy::mlp_rows, config_.intermediate);
   } else {
     matrix(traits.order, traits.cut_by, 0);
   }

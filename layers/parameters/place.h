@@ -65,7 +65,8 @@ enum class CutBy : std::uint8_t {
   query_heads,
   kv_heads,
   projections,  ///< query heads, K heads and V heads, side by side
-  mlp_rows
+  mlp_rows,
+  gate_and_up  ///< rows of W_1 and rows of W_3, side by side
 };
 
 /// Names how fresh values are drawn.
@@ -79,7 +80,7 @@ enum class Fresh : std::uint8_t {
 /// Traits of all parameters of a role, whatever the layout.
 struct RoleTraits {
   PackKind pack;
-  std::size_t order;  ///< among the parts of a layer's pack; of `projections` that of the first part, W_Q's
+  std::size_t order;  ///< among the parts of a layer's pack; of a matrix that is several that of the first part (W_Q, W_1)
   CutBy cut_by;
   bool inputs = false;  ///< the dim of the inputs is cut, not that of the outputs
   Fresh fresh = Fresh::normal;
@@ -102,6 +103,7 @@ constexpr RoleTraits traits_of(ParameterRole role) {
     case ParameterRole::output: return {attention, kPartO, CutBy::query_heads, true, Fresh::normal_by_depth};
     case ParameterRole::gate: return {mlp, kPartGate, CutBy::mlp_rows};
     case ParameterRole::up: return {mlp, kPartUp, CutBy::mlp_rows};
+    case ParameterRole::gate_up: return {mlp, kPartGate, CutBy::gate_and_up};
     case ParameterRole::down: return {mlp, kPartDown, CutBy::mlp_rows, true, Fresh::normal_by_depth};
     case ParameterRole::query_bias: return {biases, 0, CutBy::query_heads, false, Fresh::zeros};
     case ParameterRole::key_bias:

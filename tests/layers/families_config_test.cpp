@@ -308,6 +308,100 @@ TEST(Exaone4Config, IsReadAsHuggingFaceWritesItUnlessThereIsAWindow) {
   EXPECT_REFUSED(parse(object), "\"layer_types");
 }
 
+/// Phi-4-mini's config.json as the hub has it, but for longrope's factors, which are 48 different ones there.
+json phi3() {
+  json object = json::parse(R"({
+    "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 199999,
+    "embd_pdrop": 0.0, "eos_token_id": 199999, "full_attn_mod": 1, "hidden_act": "silu", "hidden_size": 3072,
+    "initializer_range": 0.02, "intermediate_size": 8192, "interpolate_factor": 1, "lm_head_bias": false,
+    "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "phi3", "num_attention_heads": 24,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "original_max_position_embeddings": 4096, "pad_token_id": 199999,
+    "partial_rotary_factor": 0.75, "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_scaling": {"type": "longrope"},
+    "rope_theta": 10000.0, "sliding_window": 262144, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "transformers_version": "4.45.0", "use_cache": true, "vocab_size": 200064})");
+  for (int pair = 0; pair < 48; ++pair) {
+    object["rope_scaling"]["short_factor"].push_back(1);
+    object["rope_scaling"]["long_factor"].push_back(1 + pair);
+  }
+  return object;
+}
+
+TEST(Phi3Config, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(phi3());
+  EXPECT_TRUE(loaded.warnings.empty());
+  const ModelConfig& c = loaded.config;
+  EXPECT_EQ(elements_of(c), 3'836'021'760U);  // as Hugging Face counts them
+  EXPECT_EQ(c.rotary_dims(), 96U);
+  EXPECT_EQ(c.rope_scaling.kind, RopeScaling::Kind::longrope);
+  EXPECT_EQ(c.rope_scaling.original_positions, 4096U);
+  EXPECT_NEAR(c.rope_scaling.attention_factor, std::sqrt(1 + 5.0 / 12), 1e-15);  // ln 32 over ln 4096
+  EXPECT_EQ(c.rope_scaling.long_factors.back(), 48);
+  std::map<std::string, std::vector<std::size_t>> shapes;
+  for (const Parameter& parameter : model_parameters(c)) shapes[parameter.name] = parameter.shape;
+  EXPECT_EQ(shapes.at("model.layers.31.self_attn.qkv_proj.weight"), (std::vector<std::size_t>{5120, 3072}));
+  EXPECT_EQ(shapes.at("model.layers.0.mlp.gate_up_proj.weight"), (std::vector<std::size_t>{16384, 3072}));
+  EXPECT_FALSE(shapes.contains("model.layers.0.mlp.up_proj.weight"));
+  for (const char* name : {"su", "yarn"}) {  // as older files have it
+    json object = phi3();
+    object["rope_scaling"]["type"] = name;
+    EXPECT_TRUE(parse(object).config.same_model(c));
+  }
+  json object = phi3();
+  object["rope_parameters"] = object["rope_scaling"];
+  object["rope_parameters"]["rope_type"] = "longrope";
+  object["rope_parameters"]["partial_rotary_factor"] = 0.75;
+  object["rope_parameters"]["factor"] = 32;
+  for (const char* field : {"rope_scaling", "partial_rotary_factor", "original_max_position_embeddings"}) object.erase(field);
+  EXPECT_TRUE(parse(object).config.same_model(c));
+  object["resid_pdrop"] = 0.125;
+  EXPECT_EQ(parse(object).config.residual_dropout, 0.125);
+  object["sliding_window"] = nullptr;
+  EXPECT_NO_THROW(parse(object));
+}
+
+TEST(Phi3Config, WritesAFactorOfItsOwnOnCosines) {
+  json object = phi3();
+  object["rope_scaling"]["attention_factor"] = 1.5;
+  EXPECT_EQ(parse(object).config.rope_scaling.attention_factor, 1.5);
+  expect_read_back(parse(object).config);
+  const json usual = json::parse(hugging_face_json(parse(phi3()).config, "float32"));
+  EXPECT_EQ(usual.at("rope_scaling").size(), 3U);  // transformers 4 accepts these alone
+  EXPECT_EQ(usual.at("original_max_position_embeddings"), 4096);
+}
+
+TEST(Phi3Config, RefusesWhatChangesTheComputationByName) {
+  const std::vector<std::pair<std::string, json>> bad = {{"sliding_window", 131071},
+                                                         {"sliding_window", "none"},
+                                                         {"embd_pdrop", 0.1},
+                                                         {"attention_bias", true},
+                                                         {"lm_head_bias", true},
+                                                         {"full_attn_mod", 2},
+                                                         {"partial_rotary_factor", 0.5},  // lists of other lengths
+                                                         {"original_max_position_embeddings", 0},
+                                                         {"original_max_position_embeddings", 1},
+                                                         {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}};
+  for (const auto& [field, value] : bad) {
+    json object = phi3();
+    object[field] = value;
+    EXPECT_THROW(parse(object), Error) << field << " " << value;
+  }
+  json object = phi3();
+  object["sliding_window"] = 2047;
+  EXPECT_REFUSED(parse(object), "\"sliding_window\": expected null, or at least the 131072 positions", "found 2047");
+  object = phi3();
+  object["rope_scaling"]["long_factor"].erase(0);
+  EXPECT_REFUSED(parse(object), "rope_scaling.long_factor", "48");
+  object = phi3();
+  object["rope_scaling"]["short_factor"][3] = 0;
+  EXPECT_REFUSED(parse(object), "rope_scaling.short_factor[3]\": expected a positive finite number");
+  object = phi3();
+  object["rope_scaling"]["factor"] = 16;
+  EXPECT_REFUSED(parse(object), "rope_scaling.factor", "expected 32");
+  object = phi3();
+  object["rope_scaling"]["original_max_position_embeddings"] = 2048;
+  EXPECT_REFUSED(parse(object), "original_max_position_embeddings", "2048 as rope_scaling says");
+}
+
 /// StableLM 3B's config.json as the hub has it.
 json stablelm() {
   return json::parse(R"({
@@ -450,11 +544,15 @@ TEST(EachFamily, NamesTheWeightsOfAllThatItsLayersCompute) {
     ModelConfig config = find_config("nano").config;
     config.become(type);
     const bool in_one = !type.weight(ParameterRole::query_key_value).empty();
+    const bool mlp_in_one = !type.weight(ParameterRole::gate_up).empty();
     for (auto role = ParameterRole::embedding; role <= ParameterRole::head;
          role = static_cast<ParameterRole>(static_cast<int>(role) + 1)) {
       const bool apart = role >= ParameterRole::query && role <= ParameterRole::value_bias;
       const bool together = role == ParameterRole::query_key_value || role == ParameterRole::query_key_value_bias;
-      if ((in_one ? apart : together) || elements_of(config, role, 0, config.layers) == 0)
+      const bool mlp_apart = role == ParameterRole::gate || role == ParameterRole::up;
+      const bool mlp_together = role == ParameterRole::gate_up;
+      if ((in_one ? apart : together) || (mlp_in_one ? mlp_apart : mlp_together) ||
+          elements_of(config, role, 0, config.layers) == 0)
         continue;
       EXPECT_FALSE(type.weight(role).empty()) << "role " << static_cast<int>(role);
     }
@@ -462,7 +560,7 @@ TEST(EachFamily, NamesTheWeightsOfAllThatItsLayersCompute) {
 }
 
 TEST(HuggingFaceJson, OfFamiliesIsReadBackAsTheSameModelWithoutWarnings) {
-  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gemma(), exaone4(), stablelm(), gpt2()})
+  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gemma(), exaone4(), stablelm(), phi3(), gpt2()})
     expect_read_back(parse(object).config);
   ModelConfig exact = parse(gpt2()).config;
   exact.mlp = Mlp::gelu;

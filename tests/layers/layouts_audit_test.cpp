@@ -68,6 +68,8 @@ std::vector<ModelCase> cases() {
                    .recompute = recompute});
     all.push_back(
         {.config = as_family("qwen3", small_config(16, 2, 8, 1, 4, 13, 17)), .batch = 3, .sequence = 5, .recompute = recompute});
+    all.push_back(
+        {.config = as_family("phi3", small_config(16, 2, 8, 2, 4, 13, 17)), .batch = 2, .sequence = 7, .recompute = recompute});
     all.push_back({.config = small_gpt2_config(2, 8, 3, 21, 40), .batch = 2, .sequence = 29, .recompute = recompute});
     all.push_back({.config = small_unlike_config(2), .batch = 1, .sequence = 13, .recompute = recompute});
     all.push_back({.config = small_norms_config(4), .batch = 2, .sequence = 13, .recompute = recompute});

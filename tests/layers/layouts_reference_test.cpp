@@ -76,7 +76,7 @@ void draw_rotated_part(std::mt19937_64& random, ModelConfig& config) {
 
 void expect_reference_for_random_shapes(const std::vector<Layout>& layouts, int rounds, std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  constexpr std::array<std::string_view, 5> kFamilies = {"llama", "qwen2", "qwen3", "gemma", "stablelm"};
+  constexpr std::array<std::string_view, 6> kFamilies = {"llama", "qwen2", "qwen3", "gemma", "stablelm", "phi3"};
   std::size_t number = 0;
   for (const Layout& on : layouts) {
     for (int i = 0; i < rounds; ++i) {

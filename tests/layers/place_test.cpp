@@ -75,7 +75,7 @@ std::vector<ModelConfig> models() {
   std::vector<ModelConfig> all = {small_config(10, 2, 12, 2, 4, 13, 29), small_config(10, 1, 12, 4, 2, 5, 7, true),
                                   small_config(10, 1, 12, 12, 2, 7, 3), small_gpt2_config(2, 12, 2, 11, 17),
                                   small_gpt2_config(1, 12, 2, 5, 17, false)};
-  for (const char* type : {"qwen2", "qwen3", "stablelm"}) {
+  for (const char* type : {"qwen2", "qwen3", "stablelm", "phi3"}) {
     all.push_back(small_config(10, 2, 12, 4, 2, 5, 7));
     all.back().become(model_type(type));
   }

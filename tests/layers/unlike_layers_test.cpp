@@ -111,8 +111,8 @@ TEST(UnlikeLayers, TrainAsTheReferenceDoes) {
   }
 }
 
-TEST(UnlikeLayers, GoOnUnderAnotherLayout) {
-  const ModelCase of = unlike_case(4, Recompute::none);
+/// Trains a step under TSP, and goes on under other layouts.
+void expect_to_go_on(const ModelCase& of) {
   const TemporaryFolder folder;
   const Steps whole = train(of, Layout::tsp(4), std::nullopt, folder.path());
   std::vector<std::string> skipped;
@@ -124,6 +124,13 @@ TEST(UnlikeLayers, GoOnUnderAnotherLayout) {
     expect_near(again.norms, {whole.norms.back()}, layout.label());
     expect_close(again.after, whole.after, 1e-12, layout.label());
   }
+}
+
+TEST(UnlikeLayers, GoOnUnderAnotherLayout) { expect_to_go_on(unlike_case(4, Recompute::none)); }
+
+/// Checkpoints hold matrices as the family's files do.
+TEST(FusedMatrices, GoOnUnderAnotherLayout) {
+  expect_to_go_on({.config = as_family("phi3", small_config(16, 2, 8, 4, 4, 13, 17)), .batch = 4, .sequence = 13});
 }
 
 /// The first stage has two of the three layers; both have the embedding, and up to two micro-batches are under way.

@@ -1,4 +1,4 @@
-// Finds matrices, biases and gradients by role, also where Q, K and V lie in one matrix.
+// Finds matrices, biases and gradients by role, also where Q, K and V, or gate and up, lie in one matrix.
 #include "tests/reference/layer.h"
 
 #include "tests/reference/operations.h"
@@ -66,7 +66,9 @@ typename Layer<T>::Place Layer<T>::place(ParameterRole matrix) const {
   const std::size_t k = config_.kv_width();
   const std::size_t f = config_.intermediate;
   const bool of_head = matrix == ParameterRole::head;
-  const bool alone = of_head || names_.contains(matrix);  // else W_Q, W_K and W_V lie in one matrix, and their biases likewise
+  // Else W_Q, W_K and W_V lie in one matrix, and their biases likewise, or gate and up do.
+  const bool alone = of_head || names_.contains(matrix);
+  const bool of_mlp = matrix == ParameterRole::gate || matrix == ParameterRole::up;
   const auto projection = [&](std::size_t out, ParameterRole bias, std::size_t before) -> Place {
     return alone ? Place{h, out, bias} : Place{h, out, ParameterRole::query_key_value_bias, before};
   };
@@ -83,9 +85,17 @@ typename Layer<T>::Place Layer<T>::place(ParameterRole matrix) const {
     }
   };
   Place at = of();
-  at.matrix = !alone ? ParameterRole::query_key_value : of_head && config_.tied_embeddings ? ParameterRole::embedding : matrix;
+  at.matrix = of_head && config_.tied_embeddings ? ParameterRole::embedding : matrix;
   at.first = at.first_bias;
-  at.width = alone ? at.out : a + 2 * k;
+  at.width = at.out;
+  if (!alone && of_mlp) {
+    at.matrix = ParameterRole::gate_up;
+    at.first = matrix == ParameterRole::up ? f : 0;
+    at.width = 2 * f;
+  } else if (!alone) {
+    at.matrix = ParameterRole::query_key_value;
+    at.width = a + 2 * k;
+  }
   at.inputs_first = config_.type->inputs_first && !of_head;
   return at;
 }

@@ -19,6 +19,7 @@ class Phi3(mistral.Mistral):
         use_cache=True, tie_word_embeddings=False, bos_token_id=1, eos_token_id=32000, pad_token_id=32000, sliding_window=None)
     EXPECTED = dict(attention_bias=(False,), mlp_bias=(False,), full_attn_mod=(1,), interpolate_factor=(1,), lm_head_bias=(False,))
     TINY = {
+        "plain": dict(sliding_window=64),
         "window": dict(sliding_window=4),
         "longrope": dict(max_position_embeddings=32, original_max_position_embeddings=8, partial_rotary_factor=0.75,
                          tie_word_embeddings=True,
