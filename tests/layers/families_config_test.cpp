@@ -402,6 +402,46 @@ TEST(Phi3Config, RefusesWhatChangesTheComputationByName) {
   EXPECT_REFUSED(parse(object), "original_max_position_embeddings", "2048 as rope_scaling says");
 }
 
+/// The text model of Ministral 3 3B, as transformers writes it.
+json ministral3() {
+  return json::parse(R"({
+    "architectures": ["Ministral3ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "dtype": "bfloat16",
+    "eos_token_id": 2, "head_dim": 128, "hidden_act": "silu", "hidden_size": 3072, "initializer_range": 0.02,
+    "intermediate_size": 9216, "max_position_embeddings": 262144, "model_type": "ministral3", "num_attention_heads": 32,
+    "num_hidden_layers": 26, "num_key_value_heads": 8, "pad_token_id": 11, "rms_norm_eps": 1e-05, "rope_parameters": {
+      "beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0, "llama_4_scaling_beta": 0.1, "max_position_embeddings": 262144,
+      "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 16384, "rope_theta": 1000000.0,
+      "rope_type": "yarn", "type": "yarn"},
+    "sliding_window": null, "tie_word_embeddings": true, "transformers_version": "5.0.0", "use_cache": true,
+    "vocab_size": 131072})");
+}
+
+TEST(Ministral3Config, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(ministral3());
+  EXPECT_TRUE(loaded.warnings.empty());
+  EXPECT_EQ(loaded.config.rope_scaling, (RopeScaling{.kind = RopeScaling::Kind::yarn,
+                                                     .factor = 16,
+                                                     .original_positions = 16384,
+                                                     .beta_fast = 32,
+                                                     .beta_slow = 1,
+                                                     .query_growth = 0.1,
+                                                     .attention_factor = 1}));
+  json object = ministral3();
+  object.erase("head_dim");
+  EXPECT_EQ(parse(object).config.head_dim, 128U);
+  object["rope_parameters"].erase("llama_4_scaling_beta");
+  EXPECT_EQ(parse(object).config.rope_scaling.query_growth, 0);
+  object["rope_parameters"]["llama_4_scaling_beta"] = -1;
+  EXPECT_REFUSED(parse(object), "rope_parameters.llama_4_scaling_beta");
+  object["rope_parameters"] = {{"rope_type", "default"}};
+  expect_read_back(parse(object).config);
+  object.erase("rope_parameters");
+  EXPECT_REFUSED(parse(object), "\"rope_parameters\" is missing");
+  object = ministral3();
+  object["sliding_window"] = 4096;
+  EXPECT_REFUSED(parse(object), "\"sliding_window\"");
+}
+
 /// StableLM 3B's config.json as the hub has it.
 json stablelm() {
   return json::parse(R"({
@@ -560,7 +600,8 @@ TEST(EachFamily, NamesTheWeightsOfAllThatItsLayersCompute) {
 }
 
 TEST(HuggingFaceJson, OfFamiliesIsReadBackAsTheSameModelWithoutWarnings) {
-  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gemma(), exaone4(), stablelm(), phi3(), gpt2()})
+  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gemma(), exaone4(), stablelm(), phi3(),
+                             ministral3(), gpt2()})
     expect_read_back(parse(object).config);
   ModelConfig exact = parse(gpt2()).config;
   exact.mlp = Mlp::gelu;

@@ -17,6 +17,7 @@ ModelType gemma();
 ModelType exaone4();
 ModelType stablelm();
 ModelType phi3();
+ModelType ministral3();
 
 /// Reads attention_bias, with which W_Q, W_K, W_V and W_O add biases; for ModelType::read_layers.
 void read_attention_bias(ConfigFields& fields, ModelConfig& config);

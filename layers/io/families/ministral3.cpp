@@ -1,0 +1,45 @@
+// Ministral 3: Mistral's form with the rope scaling "yarn". Special: after its rotation q is multiplied by a factor that grows
+// with the position, 1 + β·ln(1 + ⌊position/original context⌋), β being llama_4_scaling_beta of rope_parameters; without it
+// nothing grows. max_position_embeddings within rope_parameters changes nothing. A file must have rope_parameters. A window is
+// refused.
+//
+// Sources: huggingface/transformers, src/transformers/models/ministral3/{configuration,modular}_ministral3.py.
+#include "layers/io/config.h"
+#include "layers/io/config_fields.h"
+#include "layers/io/families/families.h"
+
+#include <string>
+
+namespace tsprun::detail::families {
+
+namespace {
+
+constexpr std::string_view kMinistral3Scaling = "rope_parameters";
+
+void read_ministral3_layers(ConfigFields& fields, ModelConfig& /* config */) {
+  if (fields.find(kMinistral3Scaling) == nullptr && fields.find("rope_scaling") == nullptr)
+    fields.refuse(kMinistral3Scaling, "an object with the scaling (no default is supported)");
+}
+
+void write_ministral3_layers(const ModelConfig& config, nlohmann::json& object) {
+  nlohmann::json& scaling = object[std::string(kMinistral3Scaling)];
+  if (scaling.is_null() && config.rope_scaling == RopeScaling()) scaling["rope_type"] = "default";
+}
+
+}  // namespace
+
+ModelType ministral3() {
+  ModelType type = mistral();
+  type.name = "ministral3";
+  type.architectures = {"Ministral3ForCausalLM", "Ministral3Model"};
+  type.read_layers = read_ministral3_layers;
+  type.write_layers = write_ministral3_layers;
+  type.window = WindowField::null_unless_unused;
+  type.query_growth = true;
+  type.head_dim = 128;
+  type.max_positions = 262144;
+  type.norm_epsilon = 1e-5;
+  return type;
+}
+
+}  // namespace tsprun::detail::families
