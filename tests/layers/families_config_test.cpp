@@ -442,6 +442,41 @@ TEST(Ministral3Config, IsReadAsHuggingFaceWritesIt) {
   EXPECT_REFUSED(parse(object), "\"sliding_window\"");
 }
 
+/// StarCoder2 3B's config.json as the hub has it, but for the window, which is 4096 there.
+json starcoder2() {
+  return json::parse(R"({
+    "activation_function": "gelu", "architectures": ["Starcoder2ForCausalLM"], "attention_dropout": 0.1,
+    "attention_softmax_in_fp32": true, "bos_token_id": 0, "embedding_dropout": 0.1, "eos_token_id": 0,
+    "hidden_act": "gelu_pytorch_tanh", "hidden_size": 3072, "initializer_range": 0.018042, "intermediate_size": 12288,
+    "layer_norm_epsilon": 1e-05, "max_position_embeddings": 16384, "mlp_type": "default", "model_type": "starcoder2",
+    "norm_epsilon": 1e-05, "norm_type": "layer_norm", "num_attention_heads": 24, "num_hidden_layers": 30,
+    "num_key_value_heads": 2, "residual_dropout": 0.1, "rope_theta": 999999.4420358813,
+    "scale_attention_softmax_in_fp32": true, "scale_attn_weights": true, "sliding_window": null,
+    "torch_dtype": "bfloat16", "transformers_version": "4.37.0.dev0", "use_bias": true, "use_cache": true,
+    "vocab_size": 49152})");
+}
+
+TEST(Starcoder2Config, IsReadAsHuggingFaceWritesItUnlessThereIsAWindow) {
+  const LoadedConfig loaded = parse(starcoder2());
+  EXPECT_TRUE(loaded.warnings.empty());
+  EXPECT_EQ(elements_of(loaded.config), 3'030'371'328U);  // as Hugging Face counts them
+  EXPECT_TRUE(loaded.config.tied_embeddings);
+  EXPECT_EQ(loaded.config.mlp, Mlp::gelu_tanh);
+  EXPECT_EQ(loaded.config.attention_dropout, 0.1);
+  EXPECT_EQ(loaded.config.residual_dropout, 0.1);
+  json object = starcoder2();
+  object["use_bias"] = false;
+  EXPECT_EQ(parse(object).config.layer(0).biases, Biases{});
+  const std::vector<std::pair<std::string, json>> bad = {{"sliding_window", 4096},       {"mlp_type", "gated"},
+                                                         {"norm_type", "rms_norm"},      {"scale_attn_weights", false},
+                                                         {"partial_rotary_factor", 0.5}, {"hidden_act", "silu"}};
+  for (const auto& [field, value] : bad) {
+    object = starcoder2();
+    object[field] = value;
+    EXPECT_REFUSED(parse(object), '"' + field);
+  }
+}
+
 /// StableLM 3B's config.json as the hub has it.
 json stablelm() {
   return json::parse(R"({
@@ -601,7 +636,7 @@ TEST(EachFamily, NamesTheWeightsOfAllThatItsLayersCompute) {
 
 TEST(HuggingFaceJson, OfFamiliesIsReadBackAsTheSameModelWithoutWarnings) {
   for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gemma(), exaone4(), stablelm(), phi3(),
-                             ministral3(), gpt2()})
+                             ministral3(), starcoder2(), gpt2()})
     expect_read_back(parse(object).config);
   ModelConfig exact = parse(gpt2()).config;
   exact.mlp = Mlp::gelu;

@@ -164,6 +164,7 @@ TEST(Families, Qwen3) { expect_family("qwen3:plain,qwen3:plain:5:untied"); }
 TEST(Families, MistralWithoutAWindow) { expect_family("mistral:plain"); }
 TEST(Families, Phi3WithFusedMatricesAndLongrope) { expect_family("phi3:plain,phi3:longrope:5:untied,phi3:longrope"); }
 TEST(Families, Ministral3WhoseQueriesGrow) { expect_family("ministral3:temperature,ministral3:temperature:5"); }
+TEST(Families, Starcoder2WithAndWithoutBiases) { expect_family("starcoder2:biases,starcoder2:plain:5"); }
 TEST(Families, StableLmWhichRotatesAPartOfAHead) { expect_family("stablelm:biases,stablelm:plain:5"); }
 TEST(Families, SmolLM3WhoseLayersAreUnlike) { expect_family("smollm3:plain,smollm3:list:5:untied"); }
 

@@ -18,7 +18,8 @@ class Starcoder2(Decoder):
     EXPECTED = dict(norm_type=("layer_norm",), mlp_type=("default",), activation_function=Ellipsis,
                     attention_softmax_in_fp32=Ellipsis, scale_attention_softmax_in_fp32=Ellipsis, scale_attn_weights=(True,),
                     layer_norm_epsilon=Ellipsis)
-    TINY = {"window": dict(sliding_window=4), "plain": dict(use_bias=False, tie_word_embeddings=False)}
+    TINY = {"window": dict(sliding_window=4), "plain": dict(use_bias=False, tie_word_embeddings=False),
+            "biases": dict(tie_word_embeddings=False)}
 
     def norm(self, run, name, x):
         return blocks.layer_norm(x, run.w[name + ".weight"], run.w[name + ".bias"], self.c.norm_epsilon)
