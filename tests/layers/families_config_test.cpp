@@ -477,6 +477,69 @@ TEST(Starcoder2Config, IsReadAsHuggingFaceWritesItUnlessThereIsAWindow) {
   }
 }
 
+/// GLM-4-9B-0414's config.json as the hub has it.
+json glm4() {
+  return json::parse(R"({
+    "architectures": ["Glm4ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "eos_token_id": [151329, 151336, 151338], "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,
+    "initializer_range": 0.02, "intermediate_size": 13696, "max_position_embeddings": 32768, "model_type": "glm4",
+    "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 2, "pad_token_id": 151329,
+    "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "tie_word_embeddings": false,
+    "torch_dtype": "bfloat16", "transformers_version": "4.52.0.dev0", "use_cache": true, "vocab_size": 151552})");
+}
+
+TEST(Glm4Config, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(glm4());
+  EXPECT_TRUE(loaded.warnings.empty());
+  const ModelConfig& c = loaded.config;
+  EXPECT_EQ(elements_of(c), 9'400'094'720U);  // as Hugging Face counts them
+  EXPECT_EQ(c.rotary_dims(), 64U);
+  EXPECT_TRUE(c.interleaved_rotary);
+  EXPECT_EQ(c.layer(39).norms, NormPlaces::around);
+  EXPECT_EQ(c.layer(39).biases, Biases{});
+  json object = glm4();
+  for (const char* field : {"attention_bias", "head_dim", "partial_rotary_factor"}) object.erase(field);
+  const ModelConfig usual = parse(object).config;
+  EXPECT_EQ(usual.layer(0).biases, (Biases{.query = true, .key = true, .value = true}));
+  EXPECT_EQ(usual.head_dim, 128U);
+  EXPECT_EQ(usual.rotary_dims(), 64U);
+  expect_read_back(usual);
+  object["mlp_bias"] = true;
+  EXPECT_REFUSED(parse(object), "\"mlp_bias\"");
+}
+
+/// Command R's config.json as the hub has it.
+json cohere() {
+  return json::parse(R"({
+    "architectures": ["CohereForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 5,
+    "eos_token_id": 255001, "hidden_act": "silu", "hidden_size": 8192, "initializer_range": 0.02,
+    "intermediate_size": 22528, "layer_norm_eps": 1e-05, "logit_scale": 0.0625, "max_position_embeddings": 8192,
+    "model_max_length": 131072, "model_type": "cohere", "num_attention_heads": 64, "num_hidden_layers": 40,
+    "num_key_value_heads": 64, "pad_token_id": 0, "rope_theta": 8000000.0, "torch_dtype": "float16",
+    "transformers_version": "4.38.2", "use_cache": true, "use_qk_norm": false, "vocab_size": 256000})");
+}
+
+TEST(CohereConfig, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(cohere());
+  EXPECT_TRUE(loaded.warnings.empty());
+  const ModelConfig& c = loaded.config;
+  EXPECT_EQ(elements_of(c), 34'980'831'232U);  // as Hugging Face counts them
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_TRUE(c.interleaved_rotary);
+  EXPECT_EQ(c.logits_factor(), 1 / 16.0);
+  EXPECT_TRUE(c.layer(0).side_by_side());
+  json object = cohere();
+  object.erase("logit_scale");
+  EXPECT_TRUE(parse(object).config.same_model(c));
+  const std::vector<std::pair<std::string, json>> bad = {
+      {"use_qk_norm", true}, {"logit_scale", 0}, {"partial_rotary_factor", 0.5}, {"mlp_bias", true}, {"num_attention_heads", 60}};
+  for (const auto& [field, value] : bad) {
+    object = cohere();
+    object[field] = value;
+    EXPECT_REFUSED(parse(object), '"' + field);
+  }
+}
+
 /// StableLM 3B's config.json as the hub has it.
 json stablelm() {
   return json::parse(R"({
@@ -636,7 +699,7 @@ TEST(EachFamily, NamesTheWeightsOfAllThatItsLayersCompute) {
 
 TEST(HuggingFaceJson, OfFamiliesIsReadBackAsTheSameModelWithoutWarnings) {
   for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gemma(), exaone4(), stablelm(), phi3(),
-                             ministral3(), starcoder2(), gpt2()})
+                             ministral3(), starcoder2(), glm4(), cohere(), gpt2()})
     expect_read_back(parse(object).config);
   ModelConfig exact = parse(gpt2()).config;
   exact.mlp = Mlp::gelu;

@@ -19,6 +19,8 @@ ModelType stablelm();
 ModelType phi3();
 ModelType ministral3();
 ModelType starcoder2();
+ModelType glm4();
+ModelType cohere();
 
 /// Reads attention_bias, with which W_Q, W_K, W_V and W_O add biases; for ModelType::read_layers.
 void read_attention_bias(ConfigFields& fields, ModelConfig& config);

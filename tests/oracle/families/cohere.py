@@ -19,7 +19,8 @@ class Cohere(Decoder):
         attention_bias=False, attention_dropout=0.0, use_qk_norm=False)
     EXPECTED = dict(model_max_length=Ellipsis)
     NORMS = ("input_layernorm",)
-    TINY = {"plain": dict(logit_scale=0.5), "norms": dict(use_qk_norm=True, attention_bias=True, logit_scale=2.0)}
+    TINY = {"plain": dict(logit_scale=0.5), "biases": dict(attention_bias=True, tie_word_embeddings=False),
+            "norms": dict(use_qk_norm=True, attention_bias=True, logit_scale=2.0)}
 
     def norm(self, run, name, x):
         return blocks.layer_norm(x, run.w[name + ".weight"], None, self.c.layer_norm_eps)
