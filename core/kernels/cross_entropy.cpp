@@ -45,12 +45,33 @@ double exponentials_typed(const ConstRow& row, std::size_t width, double maximum
 }
 
 template <class T>
-void probabilities_typed(const Row& out, const ConstRow& row, std::size_t width, double lse, double weight) {
+void probabilities_typed(const Row& out, const ConstRow& row, std::size_t width, double lse, double weight, double cap) {
   const hn::ScalableTag<T> d;
   const auto shift = hn::Set(d, static_cast<T>(lse));
   const auto factor = hn::Set(d, static_cast<T>(weight));
+  if (cap == 0) {
+    for_lanes(d, width, [&](std::size_t i, std::size_t n) HWY_ATTR {
+      store(d, hn::Mul(factor, exp_of(d, hn::Sub(load(d, row, i, n), shift))), out, i, n);
+    });
+    return;
+  }
+  const auto one = hn::Set(d, T{1});
+  const auto inverse = hn::Set(d, static_cast<T>(1 / cap));
   for_lanes(d, width, [&](std::size_t i, std::size_t n) HWY_ATTR {
-    store(d, hn::Mul(factor, exp_of(d, hn::Sub(load(d, row, i, n), shift))), out, i, n);
+    const auto logit = load(d, row, i, n);
+    const auto tanh = hn::Mul(inverse, logit);
+    const auto p = hn::Mul(factor, exp_of(d, hn::Sub(logit, shift)));
+    store(d, hn::Mul(p, hn::NegMulAdd(tanh, tanh, one)), out, i, n);
+  });
+}
+
+template <class T>
+void cap_typed(const Row& row, std::size_t width, double cap) {
+  const hn::ScalableTag<T> d;
+  const auto most = hn::Set(d, static_cast<T>(cap));
+  const auto inverse = hn::Set(d, static_cast<T>(1 / cap));
+  for_lanes(d, width, [&](std::size_t i, std::size_t n) HWY_ATTR {
+    store(d, hn::Mul(most, tanh_of_finite(d, hn::Mul(inverse, load(d, ConstRow(row), i, n)))), row, i, n);
   });
 }
 
@@ -61,9 +82,12 @@ double row_exponentials(const ConstRow& row, std::size_t width, double maximum) 
   return row.dtype == DType::f64 ? exponentials_typed<double>(row, width, maximum)
                                  : exponentials_typed<float>(row, width, maximum);
 }
-void row_probabilities(const Row& out, const ConstRow& row, std::size_t width, double lse, double weight) {
-  row.dtype == DType::f64 ? probabilities_typed<double>(out, row, width, lse, weight)
-                          : probabilities_typed<float>(out, row, width, lse, weight);
+void row_probabilities(const Row& out, const ConstRow& row, std::size_t width, double lse, double weight, double cap) {
+  row.dtype == DType::f64 ? probabilities_typed<double>(out, row, width, lse, weight, cap)
+                          : probabilities_typed<float>(out, row, width, lse, weight, cap);
+}
+void cap_row(const Row& row, std::size_t width, double cap) {
+  row.dtype == DType::f64 ? cap_typed<double>(row, width, cap) : cap_typed<float>(row, width, cap);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -77,6 +101,7 @@ namespace tsprun::detail::kernels {
 HWY_EXPORT(row_maximum);
 HWY_EXPORT(row_exponentials);
 HWY_EXPORT(row_probabilities);
+HWY_EXPORT(cap_row);
 
 namespace {
 
@@ -129,6 +154,15 @@ void update_rows(const Compute& on, const Tensor& maximum, const Tensor& sum, co
 }
 
 }  // namespace
+
+void cap_logits(const Compute& on, const Tensor& logits, double cap) {
+  require(logits.dims() == 2 && dense_rows(logits) && computes(logits.dtype()), "cap_logits",
+          "the logits must be [T, Vs] of a float type", logits);
+  if (!(cap > 0)) throw std::invalid_argument("cap_logits: the cap must be positive");
+  for_rows(on, logits.size(0), logits.size(1), [&](std::size_t first, std::size_t end) {
+    for (std::size_t t = first; t < end; ++t) HWY_DYNAMIC_DISPATCH(cap_row)(row_of(logits, t), logits.size(1), cap);
+  });
+}
 
 void cross_entropy_begin(const Tensor& maximum, const Tensor& sum, const Tensor& label_logit) {
   with_sum_type("cross_entropy_begin", maximum, [&](auto* of) {
@@ -200,7 +234,7 @@ double cross_entropy_loss(const ConstTensor& lse, const ConstTensor& label_logit
 }
 
 void cross_entropy_backward(const Compute& on, const Tensor& dlogits, const ConstTensor& logits, const ConstTensor& lse,
-                            std::span<const std::int64_t> labels, std::int64_t first_id, double weight) {
+                            std::span<const std::int64_t> labels, std::int64_t first_id, double weight, double cap) {
   constexpr char kKernel[] = "cross_entropy_backward";
   check_logits(kKernel, logits, labels);
   check_like(kKernel, "dlogits must have the logits' shape, dense rows and a type that mixes", dlogits, logits);
@@ -218,9 +252,10 @@ void cross_entropy_backward(const Compute& on, const Tensor& dlogits, const Cons
       const double lse_t = element<double>(row_of(lse, 0), t);
       const std::size_t place = place_of(labels[t], first_id, width);
       // Read this first: dlogits may be the same memory as logits.
-      const double at_label = place < width ? std::exp(element<double>(row, place) - lse_t) : 0;
-      HWY_DYNAMIC_DISPATCH(row_probabilities)(out, row, width, lse_t, weight);
-      if (place < width) set_element(out, place, weight * (at_label - 1));
+      const double label_logit = place < width ? element<double>(row, place) : 0;
+      HWY_DYNAMIC_DISPATCH(row_probabilities)(out, row, width, lse_t, weight, cap);
+      const double slope = cap == 0 ? 1 : 1 - label_logit / cap * (label_logit / cap);
+      if (place < width) set_element(out, place, weight * (std::exp(label_logit - lse_t) - 1) * slope);
     }
   });
 }

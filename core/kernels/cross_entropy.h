@@ -18,6 +18,10 @@ namespace tsprun::detail::kernels {
 /// Label of a token that isn't predicted. Such a token has no loss and no gradient.
 inline constexpr std::int64_t kNoLabel = -1;
 
+/// Replaces logits [T, Vs], with dense rows, by cap·tanh(logit / cap): a soft cap, positive, as Gemma 2 has it. What isn't finite
+/// becomes NaN.
+void cap_logits(const Compute& on, const Tensor& logits, double cap);
+
 /// Initialises the state of all tokens: maximum = −∞, sum = 0, label_logit = 0.
 void cross_entropy_begin(const Tensor& maximum, const Tensor& sum, const Tensor& label_logit);
 
@@ -38,9 +42,10 @@ void merge_log_sum_exp(const Tensor& lse, std::span<const ConstTensor> parts);
 double cross_entropy_loss(const ConstTensor& lse, const ConstTensor& label_logit, std::span<const std::int64_t> labels);
 
 /// Computes the gradient of one shard's logits: dlogits[t, i] = weight·(exp(logits[t, i] − lse[t]) − [first_id + i is the label
-/// of t]), and 0 for tokens without a label. `weight` is one over the number of predicted tokens. `dlogits` [T, Vs] may be the
-/// same memory as `logits`; bf16 and f32 may be mixed.
+/// of t]), and 0 for tokens without a label. `weight` is one over the number of predicted tokens. With a `cap`, `logits` and lse
+/// are those after cap_logits(), and dlogits is the gradient of the logits before it, the same times 1 − (logit / cap)²; 0: none.
+/// `dlogits` [T, Vs] may be the same memory as `logits`; bf16 and f32 may be mixed.
 void cross_entropy_backward(const Compute& on, const Tensor& dlogits, const ConstTensor& logits, const ConstTensor& lse,
-                            std::span<const std::int64_t> labels, std::int64_t first_id, double weight);
+                            std::span<const std::int64_t> labels, std::int64_t first_id, double weight, double cap = 0);
 
 }  // namespace tsprun::detail::kernels

@@ -49,6 +49,12 @@ HWY_INLINE hn::Vec<D> power(D d, hn::Vec<D> x) {
   }
 }
 
+/// Returns tanh(x); NaN where x isn't finite: a score that overflowed must not look like one at its cap.
+template <class D>
+HWY_INLINE hn::Vec<D> tanh_of_finite(D d, hn::Vec<D> x) {
+  return hn::IfThenElse(hn::IsFinite(x), hn::Tanh(d, x), hn::Sub(x, x));
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tsprun::detail::kernels
 HWY_AFTER_NAMESPACE();

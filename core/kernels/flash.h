@@ -28,13 +28,18 @@ struct Mask {
   bool causal = false;  ///< true: a query at position i sees keys at positions ≤ i; false: all keys
   std::size_t query_start = 0;
   std::size_t key_start = 0;
+  /// Number of positions that a query sees, its own included: i − window < j ≤ i, as transformers' sliding_window. 0: no window.
+  /// A window goes only with a causal mask. Tiles that lie wholly outside of it are skipped.
+  std::size_t window = 0;
 
   /// Returns the mask under which every query sees every key.
   static Mask none() { return {}; }
   /// Returns the causal mask between two stretches of a sequence that begin at these positions. For a chunk's queries on all keys
   /// up to the chunk's end, use key_start 0 (the mask is then aligned to the bottom right). For two chunks of ring attention,
   /// their starts make the mask full, empty or diagonal.
-  static Mask from_positions(std::size_t query_start, std::size_t key_start) { return {true, query_start, key_start}; }
+  static Mask from_positions(std::size_t query_start, std::size_t key_start, std::size_t window = 0) {
+    return {true, query_start, key_start, window};
+  }
 };
 
 /// Mapping from query heads to the K/V heads that they read, by head numbers of the whole model: K/V head = ⌊query head / group⌋.
@@ -78,13 +83,20 @@ struct Attention {
   Mask mask;
   HeadMap heads;
   AttentionDropout dropout = {};  ///< of probabilities; it doesn't change lse
+  /// Soft cap of the scores, before the mask: cap·tanh(scale·q·k / cap) takes the place of scale·q·k (Gemma 2). 0: none. A
+  /// product that overflows, or is infinite, becomes NaN rather than ±cap.
+  double cap = 0;
+
+  /// Returns the cap in units of q·k, cap / scale; 0: none.
+  double bound() const { return cap / scale; }
 };
 
-/// Computes, with scores = scale·q·k, o = softmax(scores)·v and the log-sum-exp of the scores: in two numbers (M, l), where
-/// M = max q·k and l = ln Σ exp(scale·(q·k − M)), or in one, M + l / scale. Both are in units of q·k, not of scores, so that
-/// backward and merges subtract before they scale: differences then stay precise however large the scores are. A query that sees
-/// no key gets o = 0 and lse = (−∞, 0) or −∞. `o` has q's dtype or the type of sums. Needs flash_forward_workspace() bytes of
-/// workspace.
+/// Computes, with scores = scale·u, o = softmax(scores)·v and the log-sum-exp of the scores: in two numbers (M, l), where
+/// M = max u and l = ln Σ exp(scale·(u − M)), or in one, M + l / scale. u is q·k, or with a soft cap bound·tanh(q·k / bound),
+/// where bound = cap / scale: the cap is applied to the product before it is scaled, which gives the same scores, so u and lse
+/// are in units of q·k with a cap, too, and merge_attention() needs no cap. They aren't in units of scores, so that backward and
+/// merges subtract before they scale: differences then stay precise however large the scores are. A query that sees no key gets o
+/// = 0 and lse = (−∞, 0) or −∞. `o` has q's dtype or the type of sums. Needs flash_forward_workspace() bytes of workspace.
 ///
 /// Results that can't be represented are NaN: o and lse where q·k overflows the type of sums; lse alone, if it is one number,
 /// where rounding it would change probabilities by more than a part in 256. In f32 that takes scores beyond about 2¹⁵, unless one
@@ -98,8 +110,9 @@ std::size_t flash_forward_workspace(DType dtype, std::size_t head_dim, std::size
 /// f64.
 void flash_delta(const Compute& on, const Tensor& delta, const ConstTensor& d_o, const ConstTensor& o);
 
-/// Computes the gradients of flash_forward(). With (M, l) = lse, or (lse, 0) if it is one number, P = exp(scale·(q·k − M) − l) (0
-/// where M is −∞), R the dropout factors (1 without dropout) and dS = P ∘ (R ∘ (dO·Vᵀ) − delta):
+/// Computes the gradients of flash_forward(). With (M, l) = lse, or (lse, 0) if it is one number, P = exp(scale·(u − M) − l) (0
+/// where M is −∞), R the dropout factors (1 without dropout) and dS = P ∘ (R ∘ (dO·Vᵀ) − delta) ∘ du, where du = 1 − (u / bound)²
+/// is the slope of a soft cap (1 without one):
 ///   dq = scale·dS·K,  dk = scale·dSᵀ·Q,  dv = (R ∘ P)ᵀ·dO.
 /// `d_o` has q's dtype. With Write::add the three results are added to what the views hold (for several chunks of queries, or
 /// steps of a ring). Sums run over key tiles for dq, and over query heads and query tiles for dk and dv, always in that order, so
@@ -111,7 +124,7 @@ void flash_backward(const Compute& on, const Attention& attention, const Tensor&
 /// Returns the bytes of workspace that flash_backward() needs. They depend on dtype, head dim and threads only, not on the level.
 std::size_t flash_backward_workspace(DType dtype, std::size_t head_dim, std::size_t threads);
 
-/// Merges attention results over disjoint sets of keys, in the order given:
+/// Merges attention results over disjoint sets of keys, in the order given, whether or not their scores have a soft cap:
 ///   M = max M_i, w_i = exp(scale·(M_i − M) + l_i), o = Σ w_i·o_i / Σ w_i, lse = (M, ln Σ w_i),
 /// where log-sum-exps of one number are (lse, 0). `scale` is that of the scores. Where all M_i are −∞, o = 0 and lse = (−∞, 0).
 /// `o` may be one of `part_o`; `lse` may then be the matching one of `part_lse`. Takes 1 to 64 parts, otherwise throws

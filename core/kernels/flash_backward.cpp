@@ -129,8 +129,10 @@ class KeyTile {
         padded_d_(scratch.panels.padded_d()),
         visible_(all.attention.mask, all.k.size(1)) {}
 
-  /// Returns whether any query of the tile that begins with `query` sees any of the keys.
-  bool seen_from(std::size_t query) const { return visible_.keys_seen_by(query_end(query) - 1) > key_; }
+  /// Returns whether any query of the view sees any of the keys.
+  bool seen() const { return first_query(0) < end_query(all_.q.size(1)); }
+  /// Returns whether any query of the tile that begins with `query` does.
+  bool seen_from(std::size_t query) const { return first_query(query) < end_query(query_end(query)); }
 
   void begin() {
     scratch_.panels.pack_keys(rows(all_.k), rows(all_.v));
@@ -145,13 +147,16 @@ class KeyTile {
   void add(std::size_t number, std::size_t query);
 
  private:
-  /// Adds what the panel of keys that begins with key `at` of the tile contributes, for queries [first + begin, first + queries).
-  void add_panel(const flash::TileDropout& dropout, std::size_t at, std::size_t first, std::size_t begin, std::size_t queries);
+  /// Adds what the panel of keys that begins with key `at` of the tile contributes, for queries [first + begin, first + end).
+  void add_panel(const flash::TileDropout& dropout, std::size_t at, std::size_t first, std::size_t begin, std::size_t end);
   template <class View>
   View rows(const View& view) const {
     return head(view, batch_, kv_).slice(0, key_, keys_);
   }
   std::size_t query_end(std::size_t query) const { return std::min(query + kQueries, all_.q.size(1)); }
+  /// Return the first query from `query` on, and the end of those before `end`, that see any of the keys.
+  std::size_t first_query(std::size_t query) const { return std::max(query, visible_.first_query_of(key_)); }
+  std::size_t end_query(std::size_t end) const { return std::min(end, visible_.end_query_of(key_ + keys_ - 1)); }
 
   const Operands& all_;
   Scratch<Panels>& scratch_;
@@ -169,9 +174,8 @@ class KeyTile {
 
 template <class Panels>
 void KeyTile<Panels>::add(std::size_t number, std::size_t query) {
-  const std::size_t sighted = visible_.first_query_of(key_);
-  const std::size_t first = std::max(query, sighted);
-  const std::size_t queries = query_end(query) - first;
+  const std::size_t first = first_query(query);
+  const std::size_t queries = end_query(query_end(query)) - first;
   const auto query_rows = [&](const auto& view) { return head(view, batch_, number).slice(0, first, queries); };
   scratch_.panels.pack_queries(query_rows(all_.q), query_rows(all_.d_o));
   const Tensor dq = query_rows(all_.dq);
@@ -189,21 +193,25 @@ void KeyTile<Panels>::add(std::size_t number, std::size_t query) {
   std::replace(scratch_.maximum, scratch_.maximum + queries, -kInfinity, kInfinity);
   flash::TileDropout dropout(all_.attention.dropout, batch_, number);
   if (dropout.any()) dropout.take_queries(first, queries);
-  must_skip_hidden_ = visible_.first_query_of(key_ + keys_ - 1) > first && !scratch_.panels.finite();
+  const bool some_hidden = visible_.first_query_of(key_ + keys_ - 1) > first || visible_.end_query_of(key_) < first + queries;
+  must_skip_hidden_ = some_hidden && !scratch_.panels.finite();
 
   for (std::size_t at = 0; at < keys_; at += width_.tile) {
-    // Queries before `begin` see no key of this panel.
+    // Only queries [begin, end) see keys of this panel.
+    const std::size_t last = key_ + std::min(at + width_.tile, keys_) - 1;
     const std::size_t begin = std::clamp(visible_.first_query_of(key_ + at), first, first + queries) - first;
+    const std::size_t end = std::clamp(visible_.end_query_of(last), first, first + queries) - first;
     if (begin == queries) break;
-    add_panel(dropout, at, first, begin / Panels::kQueryAlign * Panels::kQueryAlign, queries);
+    if (begin >= end) continue;
+    add_panel(dropout, at, first, begin / Panels::kQueryAlign * Panels::kQueryAlign, end);
   }
   store_rows(dq, scratch_.dq, padded_d_);
 }
 
 template <class Panels>
 void KeyTile<Panels>::add_panel(const flash::TileDropout& dropout, std::size_t at, std::size_t first, std::size_t begin,
-                                std::size_t queries) {
-  const std::size_t rows = queries - begin;
+                                std::size_t end) {
+  const std::size_t rows = end - begin;
   const std::size_t count = std::min(width_.tile, keys_ - at);
   const std::size_t vectors = (count + width_.lanes - 1) / width_.lanes;
   const std::size_t step = width_.tile;
@@ -222,7 +230,9 @@ void KeyTile<Panels>::add_panel(const flash::TileDropout& dropout, std::size_t a
                           .keys = vectors * width_.lanes,
                           .step = step,
                           .diagonal = visible_.diagonal(key_ + at, first + begin, keys_),
+                          .window = visible_.window(),
                           .scale = static_cast<T>(all_.attention.scale),
+                          .bound = static_cast<T>(all_.attention.bound()),
                           .maximum = scratch_.maximum + begin,
                           .log_sum = scratch_.log_sum + begin,
                           .delta = scratch_.delta + begin});
@@ -230,18 +240,22 @@ void KeyTile<Panels>::add_panel(const flash::TileDropout& dropout, std::size_t a
   panels.take(p, ds, panel);
   for (std::size_t column = 0; column < padded_d_; column += panels.head_width()) {
     if (!must_skip_hidden_) {
-      panels.add_over_queries(scratch_.dv, scratch_.dk, column, 0, count, 0);
-      panels.add_over_keys(scratch_.dq, column, 0, rows, count);
+      panels.add_over_queries(scratch_.dv, scratch_.dk, column, 0, count, 0, rows);
+      panels.add_over_keys(scratch_.dq, column, 0, rows, 0, count);
       continue;
     }
     const std::size_t query = first + begin;
     for (std::size_t key = 0; key < count; ++key) {
-      const std::size_t seen_by = std::clamp(visible_.first_query_of(key_ + at + key), query, query + rows) - query;
-      panels.add_over_queries(scratch_.dv, scratch_.dk, column, key, 1, seen_by);
+      const auto of_panel = [&](std::size_t of_view) { return std::clamp(of_view, query, query + rows) - query; };
+      const std::size_t seen_by = of_panel(visible_.first_query_of(key_ + at + key));
+      const std::size_t seen_before = of_panel(visible_.end_query_of(key_ + at + key));
+      panels.add_over_queries(scratch_.dv, scratch_.dk, column, key, 1, std::min(seen_by, seen_before), seen_before);
     }
     for (std::size_t i = 0; i < rows; ++i) {
-      const std::size_t seen = std::clamp(visible_.keys_seen_by(query + i), key_ + at, key_ + at + count) - (key_ + at);
-      panels.add_over_keys(scratch_.dq, column, i, 1, seen);
+      const auto of_panel = [&](std::size_t of_view) { return std::clamp(of_view, key_ + at, key_ + at + count) - (key_ + at); };
+      const std::size_t seen_from = of_panel(visible_.first_key_of(query + i));
+      const std::size_t seen = of_panel(visible_.end_key_of(query + i));
+      panels.add_over_keys(scratch_.dq, column, i, 1, std::min(seen_from, seen), seen);
     }
   }
 }
@@ -268,6 +282,7 @@ void run(const Compute& on, const Operands& all) {
       const HeadRange heads = heads_of(unit);
       for (std::size_t i = 0; i < key_tiles; ++i) {
         KeyTile<Panels> keys = key_tile(unit, i, scratch);
+        if (!keys.seen()) continue;
         keys.begin();
         for (std::size_t j = 0; j < heads.size() * query_tiles; ++j) {
           const std::size_t query = j % query_tiles * kQueries;

@@ -89,17 +89,20 @@ void forward_block(const Attention& attention, flash::TileDropout& dropout, cons
   // Whether the packed values are all finite; looked up once per tile of keys, and only where it matters.
   bool looked_up = false;
   bool finite_values = true;
-  /// Processes queries [at, at + width.tile) of the block on `keys` keys, the first of which is `key`.
-  const auto panel = [&](std::size_t at, std::size_t key, std::size_t keys) {
+  /// Processes queries [at, at + width.tile) of the block on `keys` keys, the first of which is `key`, number `in_tile` of its
+  /// tile.
+  const auto panel = [&](std::size_t at, std::size_t key, std::size_t in_tile, std::size_t keys) {
     const std::size_t count = std::min(width.tile, queries - at);
     const std::size_t vectors = (count + width.lanes - 1) / width.lanes;
-    panels.scores(scratch.scores, at, keys, vectors);
+    panels.scores(scratch.scores, at, in_tile, keys, vectors);
     flash::online_softmax({.scores = scratch.scores,
                            .keys = keys,
                            .queries = vectors * width.lanes,
                            .step = width.tile,
                            .diagonal = visible.diagonal(key, first + at, keys),
+                           .window = visible.window(),
                            .scale = static_cast<T>(attention.scale),
+                           .bound = static_cast<T>(attention.bound()),
                            .maximum = scratch.maximum + at,
                            .sum = scratch.sum + at,
                            .factor = scratch.factor + at});
@@ -108,29 +111,32 @@ void forward_block(const Attention& attention, flash::TileDropout& dropout, cons
       dropout.factors_by_key(key, keys, scratch.factors, width.tile);
       flash::multiply_all(scratch.scores, scratch.factors, keys * width.tile);
     }
-    panels.take_probabilities(scratch.scores, keys, count);
+    panels.take_probabilities(scratch.scores, in_tile, keys, count);
     T* output = scratch.output + at * padded_d;
     flash::scale_rows(output, count, padded_d, padded_d, scratch.factor + at);
-    const auto keys_of = [&](std::size_t query) {
-      const std::size_t seen = visible.keys_seen_by(first + at + query);
-      return std::min(keys, seen - std::min(seen, key));
-    };
-    if (keys_of(0) == keys) return panels.add_values(output, 0, count, keys);
+    // Of these keys, query i of the panel sees [begin_of(i), end_of(i)).
+    const auto number = [&](std::size_t of_view) { return std::clamp(of_view, key, key + keys) - key; };
+    const auto begin_of = [&](std::size_t query) { return number(visible.first_key_of(first + at + query)); };
+    const auto end_of = [&](std::size_t query) { return number(visible.end_key_of(first + at + query)); };
+    if (begin_of(count - 1) == 0 && end_of(0) == keys) return panels.add_values(output, 0, count, 0, keys);
     if (!looked_up) finite_values = panels.finite_values();
     looked_up = true;
-    if (finite_values) return panels.add_values(output, 0, count, keys);
+    if (finite_values) return panels.add_values(output, 0, count, 0, keys);
     // A probability of zero times infinity or NaN would carry a hidden value to queries that don't see it.
-    for (std::size_t query = 0; query < count; ++query) panels.add_values(output, query, 1, keys_of(query));
+    for (std::size_t query = 0; query < count; ++query)
+      panels.add_values(output, query, 1, std::min(begin_of(query), end_of(query)), end_of(query));
   };
 
-  const std::size_t end = visible.keys_seen_by(first + queries - 1);
-  for (std::size_t key = 0; key < end;) {
+  const std::size_t end = visible.end_key_of(first + queries - 1);
+  for (std::size_t key = visible.first_key_of(first); key < end;) {
     const std::size_t keys = std::min(kKeys, end - key);
     panels.pack_keys(k.slice(0, key, keys), v.slice(0, key, keys));
     looked_up = false;
     for (std::size_t at = 0; at < queries; at += width.tile) {
-      const std::size_t seen = visible.keys_seen_by(first + std::min(at + width.tile, queries) - 1);
-      if (seen > key) panel(at, key, std::min(keys, seen - key));
+      const std::size_t seen = visible.end_key_of(first + std::min(at + width.tile, queries) - 1);
+      const std::size_t begin = visible.first_key_of(first + at);
+      const std::size_t in_tile = (std::max(begin, key) - key) / 2 * 2;  // even, as panels ask
+      if (seen > key + in_tile && in_tile < keys) panel(at, key + in_tile, in_tile, std::min(key + keys, seen) - key - in_tile);
     }
     key += keys;
     if (key < end) tick();
@@ -180,8 +186,8 @@ void run_single(const Compute& on, const Attention& attention, const Tensor& o, 
       return view.select(0, batch).select(dim, 0).slice(0, first - first_query, count);
     };
     const std::size_t kv = number - attention.heads.first_kv;
-    flash::attend_single(workspace_part(on.workspace, bytes, thread), attention.scale, rows(o, 0), rows(lse, 1), rows(q, 0),
-                         head(k, batch, kv), head(v, batch, kv));
+    flash::attend_single(workspace_part(on.workspace, bytes, thread), attention.scale, attention.bound(), rows(o, 0),
+                         rows(lse, 1), rows(q, 0), head(k, batch, kv), head(v, batch, kv));
   });
 }
 
@@ -209,7 +215,7 @@ void run(const Compute& on, const Attention& attention, const Tensor& o, const T
                   thread == 0 ? on.tick : Tick());
     const Visibility visible(attention.mask, k.size(1));
     finish_block(head(o, batch, number).slice(0, first, count), lse.select(0, batch).select(0, number).slice(0, first, count),
-                 scratch, attention.scale, [&](std::size_t i) { return visible.keys_seen_by(first + i) > 0; });
+                 scratch, attention.scale, [&](std::size_t i) { return visible.sees_any(first + i); });
   });
 }
 

@@ -39,32 +39,36 @@ class WidePanels {
   /// Returns whether the packed values are all finite.
   bool finite_values() const { return all_finite(v_, packed_ * padded_d_); }
 
-  /// Computes q·k, [keys, tile width], of the tile's first `keys` keys and `vectors` vectors of queries from `query` on, which is
-  /// a multiple of the tile's width.
-  void scores(T* scores, std::size_t query, std::size_t keys, std::size_t vectors) const {
+  /// Computes q·k, [keys, tile width], of `keys` keys from the tile's key `first` on, which is even, and `vectors` vectors of
+  /// queries from `query` on, which is a multiple of the tile's width.
+  void scores(T* scores, std::size_t query, std::size_t first, std::size_t keys, std::size_t vectors) const {
     multiply({.rows = keys,
               .columns = vectors * width_.lanes,
               .depth = d_,
-              .a = k_,
+              .a = k_ + first * padded_d_,
               .a_step = padded_d_,
               .b = q_ + query * d_,
               .b_step = width_.tile,
               .c = scores,
               .c_step = width_.tile});
   }
-  /// Takes probabilities [keys, tile width] of `queries` queries for add_values(), where they must still be then.
-  void take_probabilities(const T* probabilities, std::size_t /* keys */, std::size_t /* queries */) { p_ = probabilities; }
-  /// Adds, to `rows` rows of the outputs [tile width, padded_d()] from `query` on, their probabilities times the values of the
-  /// first `keys` keys. Several rows must start at 0 and take all keys whose probabilities were taken.
-  void add_values(T* output, std::size_t query, std::size_t rows, std::size_t keys) const {
+  /// Takes probabilities [keys, tile width] of `queries` queries and the keys from the tile's key `first` on, which is even, for
+  /// add_values(), where they must still be then.
+  void take_probabilities(const T* probabilities, std::size_t first, std::size_t /* keys */, std::size_t /* queries */) {
+    p_ = probabilities;
+    first_ = first;
+  }
+  /// Adds, to `rows` rows of the outputs [tile width, padded_d()] from `query` on, their probabilities times the values of keys
+  /// [begin, end), counted from the first whose probabilities were taken. Several rows must start at 0 and take all these keys.
+  void add_values(T* output, std::size_t query, std::size_t rows, std::size_t begin, std::size_t end) const {
     for (std::size_t column = 0; column < padded_d_; column += width_.head) {
       multiply({.rows = rows,
                 .columns = width_.head,
-                .depth = keys,
-                .a = p_ + query,
+                .depth = end - begin,
+                .a = p_ + query + begin * width_.tile,
                 .a_step = width_.tile,
                 .a_transposed = true,
-                .b = v_ + column * packed_,
+                .b = v_ + column * packed_ + (first_ + begin) * width_.head,
                 .b_step = width_.head,
                 .c = output + query * padded_d_ + column,
                 .c_step = padded_d_,
@@ -80,6 +84,7 @@ class WidePanels {
   T* k_;  // rows
   T* v_;  // panels of the head dim
   const T* p_ = nullptr;
+  std::size_t first_ = 0;
   std::size_t packed_ = 0;
 };
 
@@ -103,30 +108,33 @@ class PairPanels {
   }
   bool finite_values() const { return all_finite(v_, pairs::packed_elements(d_, packed_, pairs::kWideColumns)); }
 
-  void scores(float* scores, std::size_t query, std::size_t keys, std::size_t vectors) const {
+  void scores(float* scores, std::size_t query, std::size_t first, std::size_t keys, std::size_t vectors) const {
     pairs::multiply({.rows = keys,
                      .columns = vectors * pairs::kPairRows,
                      .depth = d_,
-                     .a = k_,
+                     .a = k_ + first * d_,
                      .a_step = d_,
                      .b = q_ + pairs::packed_elements(query, d_, pairs::kPairColumns),
                      .c = scores,
                      .c_step = pairs::kPairColumns});
   }
-  void take_probabilities(const float* probabilities, std::size_t keys, std::size_t queries) {
+  void take_probabilities(const float* probabilities, std::size_t first, std::size_t keys, std::size_t queries) {
     round_turned(p_, probabilities, keys, queries, pairs::kPairColumns);
+    first_ = first;
     taken_ = keys;
   }
-  void add_values(float* output, std::size_t query, std::size_t rows, std::size_t keys) const {
+  void add_values(float* output, std::size_t query, std::size_t rows, std::size_t begin, std::size_t end) const {
+    if (begin == end) return;
     const bf16* p = p_ + pairs::packed_elements(query / pairs::kPairRows * pairs::kPairRows, taken_, pairs::kPairRows) +
                     query % pairs::kPairRows * 2;
     for (std::size_t column = 0; column < padded_d(); column += pairs::kWideColumns) {
       pairs::multiply({.rows = rows,
                        .columns = std::min(pairs::kWideColumns, padded_d() - column),
-                       .depth = keys,
+                       .depth = end,
+                       .skip = begin,
                        .a = p,
                        .a_turned = true,
-                       .b = v_ + pairs::packed_elements(column, packed_, pairs::kWideColumns),
+                       .b = v_ + pairs::packed_elements(column, packed_, pairs::kWideColumns) + first_ * pairs::kWideColumns,
                        .b_width = pairs::kWideColumns,
                        .c = output + query * padded_d() + column,
                        .c_step = padded_d(),
@@ -141,6 +149,7 @@ class PairPanels {
   bf16* v_;  // pairs of keys, panels of the head dim
   bf16* p_;  // pairs of keys, turned
   std::size_t packed_ = 0;
+  std::size_t first_ = 0;
   std::size_t taken_ = 0;
 };
 

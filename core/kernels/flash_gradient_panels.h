@@ -16,7 +16,7 @@ namespace tsprun::detail::kernels::flash {
 /// Place of a panel in its tile of queries and of keys.
 struct GradientPanel {
   std::size_t query = 0;    ///< first query, a multiple of kQueryAlign
-  std::size_t queries = 0;  ///< number of queries, which are the tile's last
+  std::size_t queries = 0;  ///< number of queries
   std::size_t key = 0;      ///< first key, a multiple of the panel's width
   std::size_t keys = 0;     ///< number of keys
 };
@@ -86,16 +86,17 @@ class WideGradients {
   }
   /// Adds Pᵀ·dO to columns [column, column + head_width()) of `some` rows of dv and dSᵀ·Q to those of dk. Both hold the tile's
   /// keys [keys, padded_d()]; the rows are those of the panel's keys from `key` on, which is 0 where there are several. The sum
-  /// runs over the panel's queries from `seen_by` on.
-  void add_over_queries(T* dv, T* dk, std::size_t column, std::size_t key, std::size_t some, std::size_t seen_by) const {
+  /// runs over queries [begin, end) of the panel.
+  void add_over_queries(T* dv, T* dk, std::size_t column, std::size_t key, std::size_t some, std::size_t begin,
+                        std::size_t end) const {
     const auto add = [&](const T* a, const T* b, T* c) {
       multiply({.rows = some,
                 .columns = width_.head,
-                .depth = panel_.queries - seen_by,
-                .a = a + seen_by * width_.tile + key,
+                .depth = end - begin,
+                .a = a + begin * width_.tile + key,
                 .a_step = width_.tile,
                 .a_transposed = true,
-                .b = b + column * queries_ + (panel_.query + seen_by) * width_.head,
+                .b = b + column * queries_ + (panel_.query + begin) * width_.head,
                 .b_step = width_.head,
                 .c = c + (panel_.key + key) * padded_d() + column,
                 .c_step = padded_d(),
@@ -105,14 +106,14 @@ class WideGradients {
     add(ds_, q_, dk);
   }
   /// Adds dS·K to the same columns of `some` rows of dq, which holds the tile's queries [queries, padded_d()]: those of the
-  /// panel's queries from `query` on. The sum runs over the panel's first `seen` keys.
-  void add_over_keys(T* dq, std::size_t column, std::size_t query, std::size_t some, std::size_t seen) const {
+  /// panel's queries from `query` on. The sum runs over keys [begin, end) of the panel.
+  void add_over_keys(T* dq, std::size_t column, std::size_t query, std::size_t some, std::size_t begin, std::size_t end) const {
     multiply({.rows = some,
               .columns = width_.head,
-              .depth = seen,
-              .a = ds_ + query * width_.tile,
+              .depth = end - begin,
+              .a = ds_ + query * width_.tile + begin,
               .a_step = width_.tile,
-              .b = k_ + column * keys_ + panel_.key * width_.head,
+              .b = k_ + column * keys_ + (panel_.key + begin) * width_.head,
               .b_step = width_.head,
               .c = dq + (panel_.query + query) * padded_d() + column,
               .c_step = padded_d(),
@@ -197,16 +198,17 @@ class PairGradients {
     round_turned(ds_turned_, ds, panel.queries, panel.keys, kTile);
     round_rows(ds_rows_, ds, panel.queries, panel.keys, kTile);
   }
-  void add_over_queries(float* dv, float* dk, std::size_t column, std::size_t key, std::size_t some, std::size_t seen_by) const {
-    if (seen_by == panel_.queries) return;
+  void add_over_queries(float* dv, float* dk, std::size_t column, std::size_t key, std::size_t some, std::size_t begin,
+                        std::size_t end) const {
+    if (begin == end) return;
     const std::size_t of_key =
         pairs::packed_elements(key / pairs::kPairRows * pairs::kPairRows, panel_.queries, pairs::kPairRows) +
         key % pairs::kPairRows * 2;
     const auto add = [&](const bf16* a, const bf16* b, float* c) {
       pairs::multiply({.rows = some,
                        .columns = columns_from(column),
-                       .depth = panel_.queries,
-                       .skip = seen_by,
+                       .depth = end,
+                       .skip = begin,
                        .a = a + of_key,
                        .a_turned = true,
                        .b = b + pairs::packed_elements(column, queries_, kHead) + panel_.query * kHead,
@@ -218,10 +220,13 @@ class PairGradients {
     add(p_turned_, d_o_, dv);
     add(ds_turned_, q_, dk);
   }
-  void add_over_keys(float* dq, std::size_t column, std::size_t query, std::size_t some, std::size_t seen) const {
+  void add_over_keys(float* dq, std::size_t column, std::size_t query, std::size_t some, std::size_t begin,
+                     std::size_t end) const {
+    if (begin == end) return;
     pairs::multiply({.rows = some,
                      .columns = columns_from(column),
-                     .depth = seen,
+                     .depth = end,
+                     .skip = begin,
                      .a = ds_rows_ + query * kTile,
                      .a_step = kTile,
                      .b = k_ + pairs::packed_elements(column, keys_, kHead) + panel_.key * kHead,

@@ -31,6 +31,20 @@ using kernels::HWY_NAMESPACE::for_lanes;
 using kernels::HWY_NAMESPACE::load;
 using kernels::HWY_NAMESPACE::power;
 using kernels::HWY_NAMESPACE::store;
+using kernels::HWY_NAMESPACE::tanh_of_finite;
+
+/// Replaces q·k by bound·tanh(q·k / bound).
+template <class T>
+void cap_scores(const SoftmaxTile<T>& tile) {
+  const hn::ScalableTag<T> d;
+  const auto bound = hn::Set(d, tile.bound);
+  const auto inverse = hn::Set(d, T{1} / tile.bound);
+  for (std::size_t j = 0; j < tile.keys; ++j) {
+    T* row = tile.scores + j * tile.step;
+    for (std::size_t i = 0; i < tile.queries; i += hn::Lanes(d))
+      hn::StoreU(hn::Mul(bound, tanh_of_finite(d, hn::Mul(inverse, hn::LoadU(d, row + i)))), d, row + i);
+  }
+}
 
 /// Processes one vector of queries at a time, whose maxima and sums stay in registers over all keys.
 template <class T>
@@ -38,9 +52,15 @@ void softmax(const SoftmaxTile<T>& tile) {
   constexpr T kInfinity = std::numeric_limits<T>::infinity();
   const hn::ScalableTag<T> d;
   const auto by = hn::Set(d, static_cast<T>(static_cast<double>(tile.scale) / kExponentUnit<T>));
-  // Key j is hidden from the first j + diagonal queries.
+  if (tile.bound > 0) cap_scores(tile);
+  // Key j is hidden from the first j + diagonal queries, and from those from j + diagonal + window on.
   for (std::size_t j = within(1 - tile.diagonal, tile.keys); j < tile.keys; ++j) {
     std::fill_n(tile.scores + j * tile.step, within(static_cast<std::ptrdiff_t>(j) + tile.diagonal, tile.queries), -kInfinity);
+  }
+  const std::ptrdiff_t beyond = tile.diagonal + tile.window;
+  for (std::size_t j = 0; j < within(static_cast<std::ptrdiff_t>(tile.queries) - beyond, tile.keys); ++j) {
+    const std::size_t seen = within(static_cast<std::ptrdiff_t>(j) + beyond, tile.queries);
+    std::fill_n(tile.scores + j * tile.step + seen, tile.queries - seen, -kInfinity);
   }
   for (std::size_t i = 0; i < tile.queries; i += hn::Lanes(d)) {
     T* scores = tile.scores + i;
@@ -62,7 +82,7 @@ void softmax(const SoftmaxTile<T>& tile) {
   }
 }
 
-template <class T>
+template <bool kCapped, class T>
 void gradients(const GradientTile<T>& tile) {
   const hn::ScalableTag<T> d;
   const auto scale = hn::Set(d, tile.scale);
@@ -74,14 +94,30 @@ void gradients(const GradientTile<T>& tile) {
     const auto log_sum = hn::Set(d, static_cast<T>(static_cast<double>(tile.log_sum[i]) / kExponentUnit<T>));
     const auto delta = hn::Set(d, tile.delta[i]);
     for (std::size_t j = 0; j < tile.keys; j += hn::Lanes(d)) {
-      const auto p = power(d, hn::MulSub(by, hn::Sub(hn::LoadU(d, p_row + j), maximum), log_sum));
+      auto u = hn::LoadU(d, p_row + j);
+      auto slope = scale;
+      if constexpr (kCapped) {
+        const auto bound = hn::Set(d, tile.bound);
+        const auto tanh = tanh_of_finite(d, hn::Mul(hn::Set(d, T{1} / tile.bound), u));
+        u = hn::Mul(bound, tanh);
+        slope = hn::Mul(scale, hn::NegMulAdd(tanh, tanh, hn::Set(d, T{1})));
+      }
+      const auto p = power(d, hn::MulSub(by, hn::Sub(u, maximum), log_sum));
       hn::StoreU(p, d, p_row + j);
-      hn::StoreU(hn::Mul(hn::Mul(scale, p), hn::Sub(hn::LoadU(d, ds_row + j), delta)), d, ds_row + j);
+      hn::StoreU(hn::Mul(hn::Mul(slope, p), hn::Sub(hn::LoadU(d, ds_row + j), delta)), d, ds_row + j);
     }
-    const std::size_t seen = within(static_cast<std::ptrdiff_t>(i) + 1 - tile.diagonal, tile.keys);
-    std::fill(p_row + seen, p_row + tile.keys, T{0});
-    std::fill(ds_row + seen, ds_row + tile.keys, T{0});
+    const std::ptrdiff_t last = static_cast<std::ptrdiff_t>(i) - tile.diagonal;  // key of the query's own position
+    const std::size_t first = within(last + 1 - tile.window, tile.keys);
+    const std::size_t seen = within(last + 1, tile.keys);
+    for (T* row : {p_row, ds_row}) {
+      std::fill(row, row + first, T{0});
+      std::fill(row + seen, row + tile.keys, T{0});
+    }
   }
+}
+template <class T>
+void gradients(const GradientTile<T>& tile) {
+  tile.bound > 0 ? gradients<true>(tile) : gradients<false>(tile);
 }
 
 template <class T>

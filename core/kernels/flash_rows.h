@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 
 namespace tsprun::detail::kernels::flash {
 
@@ -12,34 +13,41 @@ namespace tsprun::detail::kernels::flash {
 template <class T>
 inline constexpr double kExponentUnit = sizeof(T) == 4 ? 0.693147180559945309 : 1.0;
 
-/// Tile of forward scores with the running state of its queries; the struct owns nothing. Query i doesn't see key j where i < j +
-/// diagonal.
+/// A window that hides nothing: larger than any distance of a query and a key.
+inline constexpr std::ptrdiff_t kNoWindow = std::numeric_limits<std::ptrdiff_t>::max() / 2;
+
+/// Tile of forward scores with the running state of its queries; the struct owns nothing. Query i sees key j where
+/// j + diagonal ≤ i < j + diagonal + window.
 template <class T>
 struct SoftmaxTile {
-  T* scores;  ///< [keys, queries], rows `step` apart; in: q·k, out: exp(scale·(q·k − maximum))
+  T* scores;  ///< [keys, queries], rows `step` apart; in: q·k, out: exp(scale·(u − maximum)), u as in flash.h
   std::size_t keys;
   std::size_t queries;
   std::size_t step;
   std::ptrdiff_t diagonal;
+  std::ptrdiff_t window = kNoWindow;
   T scale;
-  T* maximum;  ///< [queries], largest q·k of all keys so far; the lowest finite number before the first tile
-  T* sum;      ///< [queries], sum of the exponentials so far
-  T* factor;   ///< [queries], out: factor by which `sum` was, and earlier outputs must be, multiplied
+  T bound = 0;  ///< of a soft cap, in units of q·k; 0: none
+  T* maximum;   ///< [queries], largest u of all keys so far; the lowest finite number before the first tile
+  T* sum;       ///< [queries], sum of the exponentials so far
+  T* factor;    ///< [queries], out: factor by which `sum` was, and earlier outputs must be, multiplied
 };
 /// Replaces the tile's scores by their exponentials and updates maximum, sum and factor (online softmax).
 void online_softmax(const SoftmaxTile<float>& tile);
 void online_softmax(const SoftmaxTile<double>& tile);
 
-/// Tile of backward scores; the struct owns nothing. Query i doesn't see key j where i < j + diagonal.
+/// Tile of backward scores; the struct owns nothing. Query i sees key j where j + diagonal ≤ i < j + diagonal + window.
 template <class T>
 struct GradientTile {
   T* p;   ///< [queries, keys], rows `step` apart; in: q·k, out: P
-  T* ds;  ///< [queries, keys]; in: dO·Vᵀ, out: scale·P ∘ (dO·Vᵀ − delta)
+  T* ds;  ///< [queries, keys]; in: dO·Vᵀ, out: scale·P ∘ (dO·Vᵀ − delta), times the slope of a soft cap
   std::size_t queries;
   std::size_t keys;
   std::size_t step;
   std::ptrdiff_t diagonal;
+  std::ptrdiff_t window = kNoWindow;
   T scale;
+  T bound = 0;       ///< as in SoftmaxTile
   const T* maximum;  ///< [queries], the log-sum-exp's two elements; the maximum is +∞ where the query sees no key at all
   const T* log_sum;  ///< [queries]
   const T* delta;    ///< [queries]

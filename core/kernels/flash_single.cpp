@@ -30,6 +30,7 @@ struct Single {
   std::size_t queries = 0;
   std::size_t head_dim = 0;
   double scale = 1;
+  double bound = 0;     // of a soft cap, in units of q·k; 0: none
   T* q = nullptr;       // [queries, d]
   T* scores = nullptr;  // [queries, kSingleKeys]
   T* o = nullptr;       // [queries, d], not divided by the sum yet
@@ -69,6 +70,7 @@ using kernels::HWY_NAMESPACE::power;
 using kernels::HWY_NAMESPACE::store;
 using kernels::HWY_NAMESPACE::sum_of_lanes;
 using kernels::HWY_NAMESPACE::Tag;
+using kernels::HWY_NAMESPACE::tanh_of_finite;
 
 /// Computes the scores of M queries from `first` on.
 template <std::size_t M, class B, class T>
@@ -94,6 +96,12 @@ T exponentials(const Single<T>& of, std::size_t query, std::size_t keys) {
   const auto by = hn::Set(d, static_cast<T>(of.scale / kExponentUnit<T>));
   T* scores = of.scores + query * kSingleKeys;
   const std::size_t padded = round_up(keys, hn::Lanes(d));
+  if (of.bound > 0) {
+    const auto bound = hn::Set(d, static_cast<T>(of.bound));
+    const auto inverse = hn::Set(d, T{1} / static_cast<T>(of.bound));
+    for (std::size_t i = 0; i < padded; i += hn::Lanes(d))
+      hn::StoreU(hn::Mul(bound, tanh_of_finite(d, hn::Mul(inverse, hn::LoadU(d, scores + i)))), d, scores + i);
+  }
   std::fill(scores + keys, scores + padded, -std::numeric_limits<T>::infinity());
   auto highest = hn::Set(d, of.maximum[query]);
   for (std::size_t i = 0; i < padded; i += hn::Lanes(d)) highest = hn::Max(highest, hn::LoadU(d, scores + i));
@@ -214,12 +222,13 @@ std::size_t single_workspace(std::size_t queries, std::size_t head_dim, DType su
   return sums == DType::f64 ? carved_bytes<Single<double>>(queries, head_dim) : carved_bytes<Single<float>>(queries, head_dim);
 }
 
-void attend_single(std::span<std::byte> workspace, double scale, const Tensor& o, const Tensor& lse, const ConstTensor& q,
-                   const ConstTensor& k, const ConstTensor& v) {
+void attend_single(std::span<std::byte> workspace, double scale, double bound, const Tensor& o, const Tensor& lse,
+                   const ConstTensor& q, const ConstTensor& k, const ConstTensor& v) {
   Carver carver(workspace);
   if (q.dtype() == DType::f64) {
     Single<double> of(carver, q.size(0), q.size(1));
     of.scale = scale;
+    of.bound = bound;
     attend(of, o, lse, q, k, v, [](const auto& single, const SingleTile& tile) {
       HWY_DYNAMIC_DISPATCH(attend_f64)(single, tile);
     });
@@ -227,6 +236,7 @@ void attend_single(std::span<std::byte> workspace, double scale, const Tensor& o
   }
   Single<float> of(carver, q.size(0), q.size(1));
   of.scale = scale;
+  of.bound = bound;
   attend(of, o, lse, q, k, v, [&](const auto& single, const SingleTile& tile) {
     if (k.dtype() == DType::bf16) HWY_DYNAMIC_DISPATCH(attend_bf16)(single, tile);
     else HWY_DYNAMIC_DISPATCH(attend_f32)(single, tile);

@@ -16,8 +16,8 @@ namespace tsprun::detail::kernels::flash {
 std::size_t single_workspace(std::size_t queries, std::size_t head_dim, DType sums);
 
 /// Computes o [g, d] and lse [g] or [g, 2] of the g query heads q [g, d] that share keys and values k, v [S_k, d], as
-/// flash_forward() does. The last dim of each view is dense; the workspace begins at a cache line.
-void attend_single(std::span<std::byte> workspace, double scale, const Tensor& o, const Tensor& lse, const ConstTensor& q,
-                   const ConstTensor& k, const ConstTensor& v);
+/// flash_forward() does. `bound`: Attention::bound(). The last dim of each view is dense; the workspace begins at a cache line.
+void attend_single(std::span<std::byte> workspace, double scale, double bound, const Tensor& o, const Tensor& lse,
+                   const ConstTensor& q, const ConstTensor& k, const ConstTensor& v);
 
 }  // namespace tsprun::detail::kernels::flash

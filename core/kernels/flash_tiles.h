@@ -5,6 +5,7 @@
 #include "core/kernels/check.h"
 #include "core/kernels/elementwise.h"
 #include "core/kernels/flash.h"
+#include "core/kernels/flash_rows.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,23 +16,39 @@
 
 namespace tsprun::detail::kernels::flash {
 
-/// The mask expressed in indices of the views: which keys a query sees, and which queries see a key.
+/// The mask expressed in indices of the views: which keys a query sees, and which queries see a key. Query a sees keys
+/// [first_key_of(a), end_key_of(a)), none if that is empty; key b is seen by queries [first_query_of(b), end_query_of(b)), which
+/// may lie beyond the view's last query. All four grow with their argument.
 class Visibility {
  public:
   Visibility(const Mask& mask, std::size_t keys) : mask_(mask), keys_(keys) {}
 
-  /// Returns the number of keys that query `query` sees; they are keys [0, result) of the view.
-  std::size_t keys_seen_by(std::size_t query) const {
+  std::size_t first_key_of(std::size_t query) const {
+    if (mask_.window == 0) return 0;
+    const std::size_t end = mask_.query_start + query + 1;
+    const std::size_t hidden = mask_.key_start + mask_.window;  // queries that end at or before it see all keys below them
+    return end <= hidden ? 0 : std::min(keys_, end - hidden);
+  }
+  std::size_t end_key_of(std::size_t query) const {
     if (!mask_.causal) return keys_;
     const std::size_t position = mask_.query_start + query;
     return position < mask_.key_start ? 0 : std::min(keys_, position - mask_.key_start + 1);
   }
-  /// Returns the first query of the view that sees key `key`. The result may be beyond the view's last query.
+  bool sees_any(std::size_t query) const { return first_key_of(query) < end_key_of(query); }
+
   std::size_t first_query_of(std::size_t key) const {
     if (!mask_.causal) return 0;
     const std::size_t position = mask_.key_start + key;
     return position <= mask_.query_start ? 0 : position - mask_.query_start;
   }
+  std::size_t end_query_of(std::size_t key) const {
+    if (mask_.window == 0) return std::numeric_limits<std::size_t>::max();
+    const std::size_t end = mask_.key_start + key + mask_.window;
+    return end <= mask_.query_start ? 0 : end - mask_.query_start;
+  }
+
+  /// Returns the window as tiles take it (flash_rows.h): larger than any distance if there is none.
+  std::ptrdiff_t window() const { return mask_.window == 0 ? kNoWindow : static_cast<std::ptrdiff_t>(mask_.window); }
   /// Returns the diagonal of the tile whose first key and query are these: query i of it doesn't see key j where i < j +
   /// diagonal.
   std::ptrdiff_t diagonal(std::size_t key, std::size_t query, std::size_t tile_keys) const {
@@ -47,7 +64,7 @@ class Visibility {
 /// Returns how many numbers `lse` holds of a query: 1 or 2.
 inline std::size_t numbers_of(const ConstTensor& lse) { return lse.dims() == 4 ? 2 : 1; }
 
-/// Log-sum-exp of a query's scores: maximum + log_sum / scale, in units of q·k.
+/// Log-sum-exp of a query's scores: maximum + log_sum / scale, in units of q·k; with a soft cap, of the capped product.
 template <class T>
 struct LogSumExp {
   T maximum;       ///< −∞: the query sees no key
@@ -108,6 +125,10 @@ inline void check_operands(const char* kernel, const Attention& attention, const
   }
   require(same_shape(k, v), kernel, "v must have k's shape", v);
   if (!(attention.scale > 0)) throw std::invalid_argument(std::string(kernel) + ": the scale of scores must be positive");
+  if (!(attention.cap >= 0 && std::isfinite(attention.cap)))
+    throw std::invalid_argument(std::string(kernel) + ": the soft cap of scores must be positive, or 0 for none");
+  if (attention.mask.window > 0 && !attention.mask.causal)
+    throw std::invalid_argument(std::string(kernel) + ": a window needs a causal mask");
   const double dropped = attention.dropout.draw.probability;
   if (!(dropped >= 0 && dropped < 1)) throw std::invalid_argument(std::string(kernel) + ": dropout must be in [0, 1)");
   check_heads(kernel, attention.heads, q, k);

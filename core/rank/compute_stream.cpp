@@ -20,7 +20,12 @@ double visible_pairs(const kernels::Mask& mask, std::size_t queries, std::size_t
     const double rising = std::min(count, all);
     return rising * (rising + 1) / 2 + (count - rising) * all;
   };
-  return seen_before(mask.query_start + queries) - seen_before(mask.query_start);
+  const auto seen = [&](std::size_t back) {
+    const auto moved = [&](std::size_t position) { return position - std::min(position, back); };
+    return seen_before(moved(mask.query_start + queries)) - seen_before(moved(mask.query_start));
+  };
+  // A window hides from a query what it would see from a position so far back.
+  return mask.window == 0 ? seen(0) : seen(0) - seen(mask.window);
 }
 
 /// Returns the FLOPs of a forward pass: for each visible pair 2·d for q·kᵀ and 2·d for p·v.
@@ -298,6 +303,11 @@ void ComputeStream::fill_zero(const Tensor& out) {
   run(touches("zero", out, out, out, 0, bytes_of(out)), 0, [&](const kernels::Compute& on) { kernels::fill_zero(on, out); });
 }
 
+void ComputeStream::cap_logits(const Tensor& logits, double cap) {
+  run(touches("soft cap", logits, logits, logits, bytes_of(logits), bytes_of(logits)), 0,
+      [&](const kernels::Compute& on) { kernels::cap_logits(on, logits, cap); });
+}
+
 void ComputeStream::cross_entropy_begin(const Tensor& maximum, const Tensor& sum, const Tensor& label_logit) {
   run(touches("loss begin", maximum, maximum, maximum, 0, bytes_of(maximum, sum, label_logit)), 0,
       [&](const kernels::Compute&) { kernels::cross_entropy_begin(maximum, sum, label_logit); });
@@ -330,9 +340,12 @@ double ComputeStream::cross_entropy_loss(const ConstTensor& lse, const ConstTens
 }
 
 void ComputeStream::cross_entropy_backward(const Tensor& dlogits, const ConstTensor& logits, const ConstTensor& lse,
-                                           std::span<const std::int64_t> labels, std::int64_t first_id, double weight) {
+                                           std::span<const std::int64_t> labels, std::int64_t first_id, double weight,
+                                           double cap) {
   run(touches("loss backward", logits, dlogits, dlogits, bytes_of(logits, lse), bytes_of(dlogits)), 0,
-      [&](const kernels::Compute& on) { kernels::cross_entropy_backward(on, dlogits, logits, lse, labels, first_id, weight); });
+      [&](const kernels::Compute& on) {
+        kernels::cross_entropy_backward(on, dlogits, logits, lse, labels, first_id, weight, cap);
+      });
 }
 
 void ComputeStream::adamw(const kernels::AdamW& options, const Tensor& parameters, const Tensor& master, const Tensor& m,

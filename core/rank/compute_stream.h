@@ -44,7 +44,7 @@ class ComputeStream {
   /// Returns the seconds that ticks of kernels spent on communication so far.
   double tick_seconds() const { return static_cast<double>(tick_ns_) * 1e-9; }
   /// Returns the floating point operations of matrix products and attention so far. Attention counts only the query-key pairs
-  /// that its mask leaves.
+  /// that its mask and its window leave.
   double flops() const { return flops_; }
 
   // --- matrix products and attention
@@ -97,6 +97,7 @@ class ComputeStream {
   void fill_zero(const Tensor& out);
 
   // --- loss
+  void cap_logits(const Tensor& logits, double cap);
   void cross_entropy_begin(const Tensor& maximum, const Tensor& sum, const Tensor& label_logit);
   void cross_entropy_update(const Tensor& maximum, const Tensor& sum, const Tensor& label_logit, const ConstTensor& logits,
                             std::span<const std::int64_t> labels, std::int64_t first_id);
@@ -104,7 +105,7 @@ class ComputeStream {
   void merge_log_sum_exp(const Tensor& lse, std::span<const ConstTensor> parts);
   double cross_entropy_loss(const ConstTensor& lse, const ConstTensor& label_logit, std::span<const std::int64_t> labels);
   void cross_entropy_backward(const Tensor& dlogits, const ConstTensor& logits, const ConstTensor& lse,
-                              std::span<const std::int64_t> labels, std::int64_t first_id, double weight);
+                              std::span<const std::int64_t> labels, std::int64_t first_id, double weight, double cap = 0);
 
   // --- optimizer
   void adamw(const kernels::AdamW& options, const Tensor& parameters, const Tensor& master, const Tensor& m, const Tensor& v,

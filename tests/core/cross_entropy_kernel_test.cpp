@@ -81,6 +81,52 @@ TEST(CrossEntropy, BackwardEqualsFiniteDifferences) {
   EXPECT_LE(distance(gradient, expected), 1e-7);
 }
 
+TEST(CrossEntropy, OfCappedLogitsEqualsTheFormulaAndItsFiniteDifferences) {
+  constexpr double kCap = 1.5;
+  const std::vector<std::int64_t> labels = some_labels();
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    Array logits = Array::normal(dtype, {kTokens, kVocabulary}, 1, 2);
+    const auto capped_by_formula = [&] {
+      Array capped(DType::f64, {kTokens, kVocabulary});
+      for (std::size_t i = 0; i < logits.count(); ++i) capped.set(i, kCap * std::tanh(logits[i] / kCap));
+      return capped;
+    };
+    Array capped = logits;
+    Bench bench(2);
+    kernels::cap_logits(bench.on(), capped.view(), kCap);
+    EXPECT_LE(distance(capped, capped_by_formula().values()), dtype == DType::f64 ? 1e-14 : 1e-6);
+    State state(dtype);
+    state.take(bench, capped, labels, 0, kVocabulary);
+    state.finish();
+    EXPECT_NEAR(state.loss(labels), naive_loss(capped_by_formula(), labels), dtype == DType::f64 ? 1e-11 : 2e-4);
+    for (const auto& [first, count] : {std::pair<std::size_t, std::size_t>{0, 40}, {40, 61}}) {
+      const Tensor part = capped.view().slice(1, first, count);
+      kernels::cross_entropy_backward(bench.on(), part, part, state.maximum.view(), labels, static_cast<std::int64_t>(first),
+                                      0.125, kCap);
+    }
+    Array exact(DType::f64, {kTokens, kVocabulary});
+    for (std::size_t i = 0; i < logits.count(); ++i) exact.set(i, logits[i]);
+    std::vector<double> expected = finite_differences(exact, [&] {
+      Array of = exact;
+      for (std::size_t i = 0; i < of.count(); ++i) of.set(i, kCap * std::tanh(exact[i] / kCap));
+      return naive_loss(of, labels);
+    });
+    for (double& value : expected) value /= 8;
+    EXPECT_LE(distance(capped, expected), dtype == DType::f64 ? 1e-7 : 1e-5);
+  }
+}
+
+TEST(CrossEntropy, CappingTellsWhatIsNotFinite) {
+  Array logits(DType::f32, {1, 4});
+  logits.set(1, std::numeric_limits<double>::infinity());
+  logits.set(2, -std::numeric_limits<double>::infinity());
+  logits.set(3, std::nan(""));
+  kernels::cap_logits({}, logits.view(), 30);
+  EXPECT_EQ(logits[0], 0);
+  for (std::size_t i = 1; i < 4; ++i) EXPECT_TRUE(std::isnan(logits[i])) << i;
+  EXPECT_THROW(kernels::cap_logits({}, logits.view(), 0), std::invalid_argument);
+}
+
 TEST(CrossEntropy, BackwardMayOverwriteTheLogitsAndLeavesUnlabelledTokensAtZero) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Array logits = Array::normal(dtype, {kTokens, kVocabulary}, 1, 2);

@@ -74,12 +74,14 @@ Judged judged(const Problem& problem) {
         const std::size_t row = (b * s.heads + head) * s.queries + i;
         const std::size_t q = ((b * s.queries + i) * s.heads + head) * s.d;
         const auto k_of = [&](std::size_t j) { return ((b * s.keys + j) * s.kv_heads + kv) * s.d; };
-        const std::size_t seen =
-            s.mask.causal ? std::min(s.keys, std::max(s.mask.query_start + i + 1, s.mask.key_start) - s.mask.key_start) : s.keys;
+        std::size_t hidden = 0;  // it sees keys [hidden, seen)
+        while (hidden < s.keys && !s.sees(i, hidden)) ++hidden;
+        std::size_t seen = hidden;
+        while (seen < s.keys && s.sees(i, seen)) ++seen;
         for (std::size_t c = 0; c < s.d; ++c) of.delta[row] += d_os[q + c] * of.expected.o[q + c];
         std::vector<double> scores(seen);
         double largest = 0;  // Σ|q·k| of any key
-        for (std::size_t j = 0; j < seen; ++j) {
+        for (std::size_t j = hidden; j < seen; ++j) {
           double size = 0;
           for (std::size_t c = 0; c < s.d; ++c) {
             const double product = qs[q + c] * ks[k_of(j) + c];
@@ -91,9 +93,9 @@ Judged judged(const Problem& problem) {
         const double lse = of.expected.lse[row];
         const double power = 2 * scale * units(s.d) * largest + 8 * kUnit;
         const double sum = 2 * tiles * power + 2 * units(s.keys);
-        limit.lse[row] = seen == 0 ? 0 : (power + sum) / scale + 8 * kUnit * (std::abs(lse) + largest);
+        limit.lse[row] = seen == hidden ? 0 : (power + sum) / scale + 8 * kUnit * (std::abs(lse) + largest);
         const double again = power + 8 * kUnit * scale * std::abs(lse);  // of a probability in the backward pass
-        for (std::size_t j = 0; j < seen; ++j) {
+        for (std::size_t j = hidden; j < seen; ++j) {
           const double kept = factor(s.dropout, b, head, i, j);
           const double p = std::exp(scale * (scores[j] - lse));
           double dp = 0;
@@ -158,7 +160,7 @@ void judge(const Case& shape, std::size_t threads = 1) {
   const std::string where = "Sq " + std::to_string(shape.queries) + " Sk " + std::to_string(shape.keys) + " n " +
                             std::to_string(shape.heads) + "/" + std::to_string(shape.kv_heads) + " d " + std::to_string(shape.d) +
                             (shape.mask.causal ? " causal " : " full ") + std::to_string(shape.mask.query_start) + "/" +
-                            std::to_string(shape.mask.key_start);
+                            std::to_string(shape.mask.key_start) + " window " + std::to_string(shape.mask.window);
   expect_within(results.o, of.expected.o, of.limit.o, where + ", o");
   expect_within(results.lse, of.expected.lse, of.limit.lse, where + ", lse");
   expect_within(results.dq, of.expected.dq, of.limit.dq, where + ", dq");
@@ -183,6 +185,18 @@ TEST_P(FlashLevels, Bf16IsSoUnderMasksThatNoPairIsAlignedTo) {
   for (const auto& [query_start, key_start] : {std::pair<std::size_t, std::size_t>{1, 0}, {0, 1}, {99, 50}, {50, 99}, {578, 0}}) {
     judge({1, 61, 145, 1, 1, 17, causal(query_start, key_start), {}});
     judge({1, 211, 640, 2, 2, 8, causal(query_start, key_start), {}}, 2);
+  }
+}
+
+TEST_P(FlashLevels, Bf16IsSoInWindowsThatNoPairIsAlignedTo) {
+  const auto window = [](std::size_t size, std::size_t query_start = 0, std::size_t key_start = 0) {
+    return kernels::Mask::from_positions(query_start, key_start, size);
+  };
+  for (const std::size_t size : {1U, 2U, 33U, 95U, 250U}) {
+    judge({1, 61, 61, 1, 1, 17, window(size), {}});
+    judge({1, 301, 301, 2, 1, 65, window(size), {.group = 2}}, 2);
+    judge({1, 211, 800, 2, 2, 8, window(size, 589), {}}, 2);
+    judge({1, 199, 640, 1, 1, 8, window(size, 300, 3), {}});  // the last queries see nothing in the smaller windows
   }
 }
 

@@ -81,6 +81,33 @@ TEST(Phantom, CountsFlopsAndComputesNothing) {
   EXPECT_EQ(rank.compute().sum_of_squares(x), 0);
 }
 
+TEST(Phantom, CountsThePairsThatMaskAndWindowLeave) {
+  const auto pairs_of = [](const kernels::Mask& mask, std::size_t queries, std::size_t keys) {
+    std::size_t pairs = 0;
+    for (std::size_t i = mask.query_start; i < mask.query_start + queries; ++i) {
+      for (std::size_t j = mask.key_start; j < mask.key_start + keys; ++j)
+        pairs += !mask.causal || (j <= i && (mask.window == 0 || i < j + mask.window)) ? 1U : 0U;
+    }
+    return static_cast<double>(pairs);
+  };
+  for (const std::size_t window : {0U, 1U, 3U, 10U, 100U}) {
+    for (const auto& [query_start, key_start] : {std::pair<std::size_t, std::size_t>{0, 0}, {7, 0}, {0, 7}, {30, 5}, {5, 30}}) {
+      for (const bool causal : {true, false}) {
+        if (!causal && window > 0) continue;
+        const kernels::Mask mask{causal, query_start, key_start, window};
+        Context context = make_phantom(0, 1);
+        Rank rank(context);
+        const OwnedTensor q = rank.tensor(Category::workspace, DType::f32, {2, 13, 3, 4}, "q");
+        const OwnedTensor k = rank.tensor(Category::workspace, DType::f32, {2, 9, 3, 4}, "k");
+        const OwnedTensor lse = rank.tensor(Category::workspace, DType::f32, {2, 3, 13}, "lse");
+        rank.compute().flash_forward({.scale = 1, .mask = mask, .heads = {}}, q, lse, q, k, k);
+        EXPECT_EQ(rank.compute().flops(), 4 * 4 * 2 * 3 * pairs_of(mask, 13, 9))
+            << causal << " " << query_start << " " << key_start << " window " << window;
+      }
+    }
+  }
+}
+
 #if !defined(TSP_SANITIZE_ADDRESS) && !defined(TSP_SANITIZE_THREAD)  // they map memory of their own all the time
 /// As under `ulimit -v` and `ulimit -d`: a run that these allow must not fail at the audit.
 TEST(Phantom, NeedsNoAddressSpace) {
