@@ -3,6 +3,7 @@
 
 #include "layers/io/config_fields.h"
 #include "layers/io/file.h"
+#include "layers/io/windows.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -23,7 +24,7 @@ using nlohmann::json;
 constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
 
 // Restricted fields of all types.
-constexpr std::string_view kFalse[] = {"is_encoder_decoder", "add_cross_attention", "use_sliding_window", "use_mrope"};
+constexpr std::string_view kFalse[] = {"is_encoder_decoder", "add_cross_attention", "use_mrope"};
 constexpr std::string_view kAbsent[] = {"quantization_config"};
 constexpr std::string_view kTrue[] = {"is_causal"};
 constexpr RestrictedFields kRestricted[] = {{"[false]", kFalse}, {"[]", kAbsent}, {"[true]", kTrue}};
@@ -50,29 +51,9 @@ constexpr std::string_view kIgnored[] = {"_name_or_path",
                                          "_attn_implementation",
                                          "_attn_implementation_autoset"};
 
-/// Refuses a window, unless the file says that it isn't used, as `meaning` has it. A use_sliding_window that isn't false was
-/// refused before.
-void refuse_window(ConfigFields& fields, WindowField meaning, std::size_t positions) {
-  constexpr std::string_view kField = "sliding_window";
-  const bool is_number = fields.find(kField) != nullptr;
-  if (meaning == WindowField::unless_null && !fields.has(kField))
-    fields.refuse(kField, "null (such files have a window unless they say otherwise, and no window is supported)");
-  if (is_number && meaning == WindowField::unless_null) fields.refuse(kField, "null (no window is supported)");
-  if (is_number && meaning == WindowField::unless_as_long && fields.size(kField) < positions)
-    fields.refuse(kField, fmt::format("null, or at least the {} positions (no shorter window is supported)", positions));
-  if (is_number && meaning == WindowField::null_unless_unused && fields.find("use_sliding_window") == nullptr)
-    fields.refuse(kField, "null, or \"use_sliding_window\": false beside it (nothing else is supported)");
-}
-
 void refuse_restricted(ConfigFields& fields, const ModelType& type) {
   fields.refuse_restricted(type.restricted, type.honoured);
   fields.refuse_restricted(kRestricted);
-  refuse_window(fields, type.window, fields.size(type.fields.max_positions, type.max_positions));
-  if (const json* types = fields.find("layer_types")) {
-    const bool full =
-        types->is_array() && std::all_of(types->begin(), types->end(), [](const json& each) { return each == "full_attention"; });
-    if (!full) fields.refuse("layer_types", "\"full_attention\" for every layer (nothing else is supported)");
-  }
   fields.require_architecture(type.architectures);
 }
 
@@ -163,6 +144,7 @@ LoadedConfig parse_config(std::string_view text, const std::string& where) {
   config.logits_multiplier = fields.positive(names.logits_multiplier, config.logits_multiplier);
   config.logits_divisor = fields.positive(names.logits_divisor, config.logits_divisor);
   if (type.read_layers != nullptr) type.read_layers(fields, config);
+  read_windows(fields, config);
   config.tied_embeddings = fields.flag("tie_word_embeddings", type.tied_embeddings);
   config.residual_dropout = fields.probability(names.residual_dropout, type.dropout);
   config.embedding_dropout = fields.probability(names.embedding_dropout, type.dropout);
@@ -252,7 +234,7 @@ std::string hugging_face_json(const ModelConfig& config, std::string_view torch_
   put(names.logits_divisor, config.logits_divisor);
   if (type.write_layers != nullptr) type.write_layers(config, object);
   if (type.model.rotary_positions()) write_rope(object, config);
-  if (type.window == WindowField::unless_null) object.emplace("sliding_window", nullptr);
+  write_windows(config, object);
   put("tie_word_embeddings", config.tied_embeddings);
   put(names.residual_dropout, config.residual_dropout);
   put(names.embedding_dropout, config.embedding_dropout);

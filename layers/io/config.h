@@ -97,8 +97,8 @@ const std::vector<ModelConfig>& built_in_configs();
 LoadedConfig find_config(const std::string& name_or_file);
 
 /// Reads a config.json. Fields for which Hugging Face has a default (num_key_value_heads, head_dim, rms_norm_eps, rope_theta,
-/// max_position_embeddings, tie_word_embeddings, and so on) may be missing or null, unless the default isn't supported (a
-/// family's window). Throws Error(refused) with file, field and what was expected.
+/// max_position_embeddings, tie_word_embeddings, and so on) may be missing or null. Throws Error(refused) with file, field and
+/// what was expected.
 LoadedConfig read_config(const std::filesystem::path& file);
 
 /// Returns the text of a config.json, unparsed. Throws Error(refused) if it can't be read or is too large.

@@ -59,6 +59,8 @@ struct LayerSpec {
   Biases biases = {};
   bool query_key_norm = false;  ///< RMSNorm of each head of q and of k before rotation, one gain [d] for all heads of each
   NormPlaces norms = NormPlaces::before;
+  std::size_t window = 0;  ///< positions that a query sees, the last of which is its own; 0: all up to its own
+  double score_cap = 0;    ///< soft cap of scores, cap·tanh(score / cap), before the softmax; 0: none
 
   /// Returns whether both sublayers take the layer's input.
   bool side_by_side() const { return norms == NormPlaces::shared; }
@@ -127,6 +129,7 @@ struct ModelSpec {
   double attention_multiplier = 0;    ///< of the scores q·k; 0: 1/√d
   double logits_multiplier = 1;       ///< of logits
   double logits_divisor = 1;          ///< of logits
+  double logit_cap = 0;               ///< soft cap of the head's logits, cap·tanh(logit / cap); 0: none
   LayerSpecs specs = {};              ///< what each layer computes
 
   const LayerSpec& layer(std::size_t number) const { return specs[number]; }
@@ -211,12 +214,13 @@ struct WeightName {
   std::string_view name;
 };
 
-/// Meaning of sliding_window in a config.json. No window is supported, so this says which files have one.
+/// Layers of a family that have the window sliding_window (layers/io/windows.h).
 enum class WindowField : std::uint8_t {
-  null_unless_unused,  ///< a number is a window, unless use_sliding_window is false beside it
-  only_if_used,        ///< a number is a window only if use_sliding_window is true
-  unless_null,         ///< a number is a window, and a file without the field has one, too
-  unless_as_long       ///< a number is a window, unless it is at least the number of positions
+  none,              ///< none: a number is refused, unless use_sliding_window is false beside it
+  refused,           ///< some, unless it is null; nothing else than null is supported
+  every_layer,       ///< all, unless it is null
+  later_layers,      ///< if use_sliding_window is true: those that layer_types names, or all from number max_window_layers on
+  unrotated_layers,  ///< if use_sliding_window is true: those that layer_types names, or those without rotary positions
 };
 
 /// A built-in configuration: hidden, layers, query_heads, kv_heads, head_dim, intermediate, vocabulary, max_positions.
@@ -246,12 +250,13 @@ struct ModelType {
   void (*read_layers)(ConfigFields& fields, ModelConfig& config) = nullptr;
   void (*write_layers)(const ModelConfig& config, nlohmann::json& object) = nullptr;
 
-  WindowField window = WindowField::null_unless_unused;
+  WindowField window = WindowField::none;
 
   // Hugging Face's defaults for missing fields.
   std::size_t intermediate_per_hidden = 0;  ///< 0: the field is required
   std::size_t head_dim = 0;                 ///< of a file without the field; null, and 0 here: h over the query heads
   std::size_t kv_heads = 0;                 ///< of a file without the field; null, and 0 here: as many as query heads
+  std::size_t usual_window = 0;             ///< of a file without sliding_window; 0: none
   std::size_t max_positions;
   double norm_epsilon;
   /// Of a file without original_max_position_embeddings. 0: not a family whose rope scaling is longrope, the only one it has.

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace tsprun::detail {
 
 namespace {
@@ -33,12 +35,14 @@ std::vector<std::int64_t> Zigzag::positions(int rank) const {
   return result;
 }
 
-std::size_t Zigzag::attention_pairs(int rank) const {
+std::size_t Zigzag::attention_pairs(int rank, std::size_t window) const {
+  // Queries at positions below `end` see so many keys: one more each, until there are as many as the window.
+  const auto seen_before = [window](std::size_t end) {
+    const std::size_t rising = window == 0 ? end : std::min(end, window);
+    return rising * (rising + 1) / 2 + (end - rising) * window;
+  };
   std::size_t pairs = 0;
-  for (const int chunk : chunks_of(rank)) {
-    const std::size_t size = chunk_size(chunk);
-    pairs += size * chunk_start(chunk) + size * (size + 1) / 2;
-  }
+  for (const int chunk : chunks_of(rank)) pairs += seen_before(chunk_end(chunk)) - seen_before(chunk_start(chunk));
   return pairs;
 }
 

@@ -48,9 +48,9 @@ class Zigzag {
     }
   }
 
-  /// Returns the number of query-key pairs that causal attention computes on a rank, for one head of one sequence. If S = 2D·c,
-  /// that is 2D·c² + c.
-  std::size_t attention_pairs(int rank) const;
+  /// Returns the number of query-key pairs that causal attention computes on a rank, for one head of one sequence, where each
+  /// query sees at most `window` keys, 0: any number. If S = 2D·c and there is no window, that is 2D·c² + c.
+  std::size_t attention_pairs(int rank, std::size_t window = 0) const;
 
  private:
   std::size_t sequence_;

@@ -230,13 +230,17 @@ std::vector<std::size_t> Decoder::by_share(std::size_t width) const {
 OwnedTensor Decoder::attended(std::size_t layer, const Tensor& own_q) {
   const std::size_t d = config_.head_dim;
   const std::size_t heads = slice_.queries.count;
+  const LayerSpec& spec = config_.layer(layer);
   const kernels::Attention all{.scale = config_.attention_factor(),
                                .mask = kernels::Mask::none(),
-                               .heads = {config_.heads_per_kv_head(), slice_.queries.first, slice_.kv.first}};
+                               .heads = {config_.heads_per_kv_head(), slice_.queries.first, slice_.kv.first},
+                               .dropout = {},
+                               .cap = spec.score_cap};
   const auto attend = [&](std::size_t text, const Tensor& o, const Tensor& lse, const ConstTensor& q) {
     const std::size_t length = lengths_[text] + 1;
-    rank_.compute().flash_forward(all, as_query(o), lse, as_query(q), cache_.keys(layer, text, length),
-                                  cache_.values(layer, text, length));
+    const std::size_t first = spec.window == 0 ? 0 : length - std::min(length, spec.window);
+    rank_.compute().flash_forward(all, as_query(o), lse, as_query(q), cache_.keys(layer, text, first, length),
+                                  cache_.values(layer, text, first, length));
   };
   if (D() == 1) {
     OwnedTensor o = rows(dtype_, heads * d, "attention output");
@@ -401,6 +405,7 @@ ConstTensor Decoder::step(std::span<const Token> tokens) {
   const Tensor head = model_.vocabulary_weights().head;
   const OwnedTensor own = rank_.tensor(Category::communication, sums_, {texts(), head.size(0)}, "logits");
   compute.gemm(own, normed(x, model_.final_norm_weights(), config_.logits_factor()).view(), head.transposed(0, 1));
+  if (config_.logit_cap > 0) compute.cap_logits(own, config_.logit_cap);
   rank_.enter_stage(PassPart::head, false, [&] { return "head, " + where(); });
   rank_.look(Watched::input, x.view());
   rank_.look(Watched::result, own.view());

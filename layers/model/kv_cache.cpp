@@ -72,8 +72,8 @@ void KvCache::move_rows(const Tensor& to, const ConstTensor& from, const TokenLa
 
 void KvCache::fill(std::size_t layer, std::size_t text, const Tensor& k, const Tensor& v, const TokenLayout& tokens) {
   const auto matrix = [](const Tensor& heads) { return heads.merged(2).select(0, 0); };
-  move_rows(rows(layers_[layer].k, text, tokens.sequence()), matrix(k), tokens);
-  move_rows(rows(layers_[layer].v, text, tokens.sequence()), matrix(v), tokens);
+  move_rows(rows(layers_[layer].k, text, 0, tokens.sequence()), matrix(k), tokens);
+  move_rows(rows(layers_[layer].v, text, 0, tokens.sequence()), matrix(v), tokens);
 }
 
 /// Stores K and V of `heads` at a text's position `length`: `kv` [2·heads·d].

@@ -28,11 +28,13 @@ class KvCache {
   /// `lengths`: tokens of each text that the cache holds already.
   void add(std::size_t layer, const ConstTensor& kv, std::span<const std::size_t> lengths);
 
-  /// Returns K or V of those of a text's first `length` positions that this rank caches, [1, positions, heads, d]; the
-  /// positions of a head lie one after another.
-  ConstTensor keys(std::size_t layer, std::size_t text, std::size_t length) const { return rows(layers_[layer].k, text, length); }
-  ConstTensor values(std::size_t layer, std::size_t text, std::size_t length) const {
-    return rows(layers_[layer].v, text, length);
+  /// Returns K or V of those of a text's positions [first, length) that this rank caches, [1, positions, heads, d]; the positions
+  /// of a head lie one after another. The cache keeps all positions, also in layers with a window.
+  ConstTensor keys(std::size_t layer, std::size_t text, std::size_t first, std::size_t length) const {
+    return rows(layers_[layer].k, text, first, length);
+  }
+  ConstTensor values(std::size_t layer, std::size_t text, std::size_t first, std::size_t length) const {
+    return rows(layers_[layer].v, text, first, length);
   }
 
  private:
@@ -44,8 +46,8 @@ class KvCache {
   std::size_t ranks() const { return static_cast<std::size_t>(sequence_.size()); }
   std::size_t me() const { return static_cast<std::size_t>(sequence_.rank()); }
   std::size_t cached(std::size_t length) const;
-  Tensor rows(const OwnedTensor& of, std::size_t text, std::size_t length) const {
-    return of->slice(2, first_[text], cached(length)).transposed(1, 2);
+  Tensor rows(const OwnedTensor& of, std::size_t text, std::size_t first, std::size_t length) const {
+    return of->slice(2, first_[text] + cached(first), cached(length) - cached(first)).transposed(1, 2);
   }
   void put(std::size_t layer, std::size_t text, std::size_t length, const HeadRange& heads, const ConstTensor& kv);
   void move_rows(const Tensor& to, const ConstTensor& from, const TokenLayout& tokens);

@@ -41,7 +41,8 @@ Vocabulary::Weights Model::vocabulary_weights() const {
                               .embedding_gradient = {},
                               .head = store_.values(head_pack(), 0, 1),
                               .head_gradient = {},
-                              .tied = options_.config.tied_embeddings && stage_.count == 1};
+                              .tied = options_.config.tied_embeddings && stage_.count == 1,
+                              .logit_cap = options_.config.logit_cap};
   if (options_.training) {
     weights.embedding_gradient = store_.gradients(embedding_pack(), 0, 1);
     weights.head_gradient = store_.gradients(head_pack(), 0, 1);

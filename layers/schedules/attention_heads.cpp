@@ -6,7 +6,8 @@
 namespace tsprun::detail {
 
 AttentionHeads::AttentionHeads(Rank& rank, DType dtype, const SavedSizes& sizes, const AttentionSaved& saved,
-                               std::size_t first_query, std::size_t first_kv) {
+                               const LayerSpec& layer, std::size_t first_query, std::size_t first_kv)
+    : window(layer.window), score_cap(layer.score_cap) {
   const auto heads = [&](const OwnedTensor& kept, OwnedTensor& own, const std::array<std::size_t, 4>& shape, std::size_t first,
                          std::string_view what) -> Tensor {
     if (kept.exists()) return kept->slice(2, first, shape[2]);

@@ -1,4 +1,4 @@
-// q, k, v, o and the log-sum-exp of the heads that one visit computes.
+// q, k, v, o and the log-sum-exp of the heads that one visit computes, and what their layer makes of scores.
 #pragma once
 
 #include "core/rank/rank.h"
@@ -15,12 +15,14 @@ struct AttentionHeads {
   Tensor q, k, v, o;
   Tensor q_product, k_product;  ///< what went into the norms of heads; no dims where nothing keeps it
   LogSumExps lse;
+  std::size_t window = 0;  ///< LayerSpec::window and LayerSpec::score_cap of the layer
+  double score_cap = 0;
 
   AttentionHeads() = default;
   /// Takes the heads from `first_query` and `first_kv` on of what exists in `saved`, as many as `sizes` says; allocates the
-  /// others as workspace.
-  AttentionHeads(Rank& rank, DType dtype, const SavedSizes& sizes, const AttentionSaved& saved, std::size_t first_query = 0,
-                 std::size_t first_kv = 0);
+  /// others as workspace. `layer`: what the layer computes.
+  AttentionHeads(Rank& rank, DType dtype, const SavedSizes& sizes, const AttentionSaved& saved, const LayerSpec& layer,
+                 std::size_t first_query = 0, std::size_t first_kv = 0);
 
   /// Allocates q_product and k_product, for a backward pass that projects again.
   void keep_products(Rank& rank, DType dtype, const SavedSizes& sizes);

@@ -13,6 +13,8 @@ struct BucketReaders {
   kernels::AttentionDropout dropout;  ///< for the first query head
   Tensor q, o;                        ///< [B, S_p, n, d]
   LogSumExps lse;                     ///< [B, n, S_p]
+  std::size_t window = 0;             ///< LayerSpec::window and LayerSpec::score_cap of the layer
+  double score_cap = 0;
 };
 
 /// Computes o and lse. The bucket must have arrived.

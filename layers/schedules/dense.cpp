@@ -84,8 +84,8 @@ class Dense::Pass final : public StrategyPass {
   OwnedTensor step(DType of, std::span<const std::size_t> sizes, std::string_view what) const {
     return rank_.tensor(Category::workspace, of, sizes, what);
   }
-  AttentionHeads heads(const AttentionSaved& saved) const {
-    return {rank_, dtype_, dense_.saved_sizes(config_, tokens()), saved};
+  AttentionHeads heads(std::size_t layer, const AttentionSaved& saved) const {
+    return {rank_, dtype_, dense_.saved_sizes(config_, tokens()), saved, config_.layer(layer)};
   }
   void begin_attention(const AttentionSaved& saved);
   void project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer);
@@ -191,7 +191,7 @@ void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, con
 void Dense::Pass::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
   const std::size_t pack = pack_number(arrive(false, layer, Sublayer::attention));
   const Tensor rows = weights_->visit(pack);
-  const AttentionHeads heads = this->heads(saved);
+  const AttentionHeads heads = this->heads(layer, saved);
   project(heads, x.merged(0), rows, layer);
   attention_.forward(of_attention_, tokens(), heads);
   rank_.look(Watched::attention_output, heads.o);
@@ -211,7 +211,7 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
   const HeadProjection of_v = of_layer.value(slice_.kv);
   const Tensor rows = weights_->visit(pack);
   const AttentionMatrices W(rows, slice_, config_.head_dim);
-  AttentionHeads heads = this->heads(saved);
+  AttentionHeads heads = this->heads(layer, saved);
   heads.lse.will_be_read();
   if (!saved.q.exists()) {  // else begin_attention() has begun to move K and V
     if (config_.layer(layer).query_key_norm) heads.keep_products(rank_, dtype_, dense_.saved_sizes(config_, tokens()));

@@ -166,6 +166,7 @@ void for_tiles(const HeadShard& of, Body body) {
     const std::size_t count = std::min(step, rows - row);
     const Tensor logits = tile->slice(0, 0, count);
     of.rank.compute().gemm(logits, of.x.slice(0, row, count), of.W.transposed(0, 1));
+    if (of.logit_cap > 0) of.rank.compute().cap_logits(logits, of.logit_cap);
     body(logits, row, count);
   }
 }
@@ -234,7 +235,7 @@ void HeadShard::add_gradients(const Tensor& tile, std::size_t row, const Tensor&
   ComputeStream& compute = rank.compute();
   const std::size_t count = tile.size(0);
   compute.cross_entropy_backward(tile, tile, lse.slice(0, row, count), labels.subspan(row, count),
-                                 static_cast<std::int64_t>(first_id), weight);
+                                 static_cast<std::int64_t>(first_id), weight, logit_cap);
   compute.gemm(dx.slice(0, row, count), tile, W, into_dx);
   compute.gemm(dW, tile.transposed(0, 1), x.slice(0, row, count), row == 0 ? into_dW : Write::add);
 }
@@ -285,7 +286,7 @@ OwnedTensor ExchangedVocabulary::head_backward(const ConstTensor& x, const Const
 }
 
 HeadShard ExchangedVocabulary::shard_of(const ConstTensor& x, const ConstTensor& W, int owner, DType sums) const {
-  return {rank_, x, W, rows_.offset(owner), labels_, sums};
+  return {rank_, x, W, rows_.offset(owner), labels_, sums, weights_.logit_cap};
 }
 
 RingShards ExchangedVocabulary::rotation() {

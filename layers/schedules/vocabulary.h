@@ -45,6 +45,7 @@ class Vocabulary {
     Tensor head;
     Tensor head_gradient;
     bool tied = false;
+    double logit_cap = 0;  ///< ModelSpec::logit_cap
   };
 
   Vocabulary() = default;
@@ -90,6 +91,7 @@ struct HeadShard {
   std::size_t first_id;
   std::span<const std::int64_t> labels;  ///< [rows]
   DType sums;
+  double logit_cap = 0;  ///< soft cap of logits; 0: none
 
   /// Takes the shard's logits into the running maxima, sums and labels' logits, each [rows]. `logits` may be null; `numbers` are
   /// then not read.

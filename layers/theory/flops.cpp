@@ -2,13 +2,17 @@
 #include "layers/theory/flops.h"
 
 #include "core/collectives/chunks.h"
-#include "layers/layout/zigzag.h"
 
 namespace tsprun::detail::theory {
 
 namespace {
 double real(std::uint64_t value) { return static_cast<double>(value); }
 }  // namespace
+
+double attention_pairs(const ModelConfig& model, const Zigzag& zigzag, int rank) {
+  return real(model.specs.sum(0, model.layers,
+                              [&](const LayerSpec& layer) { return std::uint64_t{zigzag.attention_pairs(rank, layer.window)}; }));
+}
 
 PassFlops forward_flops(const Setting& setting, const Layout& layout, MeshPlace place) {
   const ModelConfig& model = setting.model;
@@ -25,16 +29,16 @@ PassFlops forward_flops(const Setting& setting, const Layout& layout, MeshPlace 
   const double n_q = real(slice.queries.count);
   const double n_kv = real(slice.kv.count);
   const double f = real(slice.rows);
-  const double S = real(setting.sequence);
-  const double pairs =
-      real(replica.batch) * (of.layout.exchanges_heads() ? S * (S + 1) / 2 / D : real(zigzag.attention_pairs(place.sequence)));
+  const double pairs =  // of all layers; where heads are exchanged, those of whole sequences for a D-th of the heads
+      real(replica.batch) * (of.layout.exchanges_heads() ? attention_pairs(model, Zigzag(setting.sequence, 1), 0) / D
+                                                         : attention_pairs(model, zigzag, place.sequence));
   // Rows of the vocabulary that this rank multiplies with its tokens: all of them, but under tp only its own.
   const double V = layout.slices_tokens() ? real(model.vocabulary) / layout.tensor()
                                           : real(Chunks::balanced(layout.tensor(), model.vocabulary).count(place.tensor));
 
   PassFlops flops;
   flops.attention_linear = 4 * tokens * h * d * (n_q + n_kv) * L;
-  flops.attention_core = 4 * pairs * d * n_q * L;
+  flops.attention_core = 4 * pairs * d * n_q;
   flops.mlp = 2 * real(model.mlp_matrices()) * tokens * f * h * L;
   flops.head = 2 * tokens * V * h;
   return flops;

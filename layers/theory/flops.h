@@ -2,10 +2,11 @@
 // (step_time.h), model_flops() and the paper's tables use them; what `plan` prints as a rank's FLOPs is counted (step_counts.h).
 //
 // Counts GEMMs and the two products of causal attention (five in backward). Norms, softmax and other pointwise work are left out,
-// as in the paper's Table IV. Attention counts only the query–key pairs that the causal mask leaves, so it is about half of the
-// paper's.
+// as in the paper's Table IV. Attention counts only the query–key pairs that the causal mask and the layers' windows leave, so it
+// is about half of the paper's, or less.
 #pragma once
 
+#include "layers/layout/zigzag.h"
 #include "layers/theory/layouts.h"
 
 namespace tsprun::detail::theory {
@@ -27,6 +28,8 @@ struct StepFlops {
   double total() const { return forward.total() + backward.total(); }
 };
 
+/// Returns the query–key pairs of one query head in one sequence, over all layers, on rank `rank` of those that cut the tokens.
+double attention_pairs(const ModelConfig& model, const Zigzag& zigzag, int rank);
 /// Returns the operations of a forward pass without gradients, on the rank at `place`. The layout must be possible
 /// (why_impossible()).
 PassFlops forward_flops(const Setting& setting, const Layout& layout, MeshPlace place);

@@ -76,7 +76,7 @@ std::vector<RankClass> classes_of(const MeshSetting& of) {
   const int first = fullest(of);
   struct Members {
     RankClass of;
-    std::size_t pairs = 0;
+    double pairs = 0;
   };
   std::map<std::pair<Sizes, std::array<Carried, 4>>, Members> classes;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -87,7 +87,7 @@ std::vector<RankClass> classes_of(const MeshSetting& of) {
     const auto held_at = [&](int at) { return carried(sizes.at({(at + D * T) % (D * T) / T, (at + D * T) % T})); };
     Members& members =
         classes[{sizes.at({s, t}), {held_at(holder - T), held_at(holder + T), held_at(holder - 1), held_at(holder + 1)}}];
-    const std::size_t pairs = zigzag.attention_pairs(s);
+    const double pairs = attention_pairs(of.setting.model, zigzag, s);
     if (members.of.count++ == 0 || pairs > members.pairs || (pairs == members.pairs && rank == first)) {
       members.of.rank = rank;
       members.pairs = pairs;

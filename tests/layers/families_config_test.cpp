@@ -45,8 +45,6 @@ TEST(Qwen2Config, IsReadAsHuggingFaceWritesIt) {
   json object = qwen2();
   object.erase("use_sliding_window");  // false by default
   EXPECT_TRUE(parse(object).config.same_model(loaded.config));
-  object["use_sliding_window"] = true;
-  EXPECT_REFUSED(parse(object), "\"use_sliding_window\"", "expected false");
   object = qwen2();
   object["use_mrope"] = true;
   EXPECT_REFUSED(parse(object), "\"use_mrope\"");
@@ -93,18 +91,12 @@ json mistral() {
     "vocab_size": 32768})");
 }
 
-TEST(MistralConfig, IsReadAsHuggingFaceWritesItUnlessThereIsAWindow) {
+TEST(MistralConfig, IsReadAsHuggingFaceWritesIt) {
   const LoadedConfig loaded = parse(mistral());
   EXPECT_TRUE(loaded.warnings.empty());
   EXPECT_EQ(elements_of(loaded.config), 7'248'023'552U);  // as Hugging Face counts them
+  EXPECT_EQ(loaded.config.layer(0).window, 0U);
   json object = mistral();
-  object["sliding_window"] = 4096;  // as version 0.1 has it
-  EXPECT_REFUSED(parse(object), "\"sliding_window\": expected null (no window is supported), found 4096");
-  object["use_sliding_window"] = false;  // means nothing here
-  EXPECT_REFUSED(parse(object), "\"sliding_window\": expected null");
-  object.erase("sliding_window");
-  EXPECT_REFUSED(parse(object), "\"sliding_window\" is missing; expected null");
-  object = mistral();
   object.erase("num_key_value_heads");
   EXPECT_EQ(parse(object).config.kv_heads, 8U);
 }
@@ -159,9 +151,11 @@ TEST(SmolLM3Config, RefusesWhatChangesTheComputationByName) {
   EXPECT_REFUSED(parse(object), "\"no_rope_layers[2]\": expected 1 (rotary positions) or 0 (none)", "found 2");
   object["no_rope_layers"] = {1, 1, 1};
   EXPECT_REFUSED(parse(object), "\"no_rope_layers\"", "36");
-  const std::vector<std::pair<std::string, json>> bad = {{"no_rope_layers", 4},        {"no_rope_layer_interval", 0},
-                                                         {"attention_bias", true},     {"mlp_bias", true},
-                                                         {"use_sliding_window", true}, {"attention_dropout", 0.1}};
+  const std::vector<std::pair<std::string, json>> bad = {{"no_rope_layers", 4},
+                                                         {"no_rope_layer_interval", 0},
+                                                         {"attention_bias", true},
+                                                         {"mlp_bias", true},
+                                                         {"attention_dropout", 0.1}};
   for (const auto& [field, value] : bad) {
     object = smollm3();
     object[field] = value;

@@ -168,6 +168,9 @@ TEST(Families, Starcoder2WithAndWithoutBiases) { expect_family("starcoder2:biase
 TEST(Families, Glm4WithNeighboursAsPairs) { expect_family("glm4:biases,glm4:plain:5"); }
 TEST(Families, CohereWithSublayersSideBySide) { expect_family("cohere:plain,cohere:biases:5"); }
 TEST(Families, StableLmWhichRotatesAPartOfAHead) { expect_family("stablelm:biases,stablelm:plain:5"); }
+TEST(Families, MistralWithAWindow) { expect_family("mistral:window,mistral:window:5:untied"); }
+TEST(Families, QwenWithWindowsInSomeLayers) { expect_family("qwen2:window,qwen3:types:5:untied"); }
+TEST(Families, SmolLM3WithWindowsInSomeLayers) { expect_family("smollm3:unbiased:5:untied"); }
 TEST(Families, SmolLM3WhoseLayersAreUnlike) { expect_family("smollm3:plain,smollm3:list:5:untied"); }
 
 TEST(Families, GraniteWithItsMultipliers) { expect_family("granite:plain,granite:attention_bias:5"); }

@@ -131,6 +131,40 @@ TEST(Forecasts, OfFlopsAreThoseOfTheFormulasByPart) {
   }
 }
 
+TEST(Forecasts, CountThePairsThatWindowsLeave) {
+  ModelConfig config = small_config(64, 3, 8, 4, 8, 96, 128);
+  std::vector<LayerSpec> layers(3);
+  layers[0].window = 7;
+  layers[2].window = 40;
+  config.specs = LayerSpecs(layers);
+  ModelConfig full = config;
+  full.specs = LayerSpec{};
+  for (const int ranks : {1, 3, 4}) {
+    for (const Layout& layout : theory::all_layouts(ranks)) {
+      const ModelCase of{.config = config, .batch = 12, .sequence = 61, .dtype = DType::bf16, .recompute = Recompute::full};
+      if (!why_impossible(of.setting(), layout).empty()) continue;
+      const std::string where = describe(of.setting(), layout);
+      const theory::StepFlops counted = theory::step_counts({of.setting(), layout}).flops;
+      const double most = count_all(of.setting(), layout).most_flops;
+      EXPECT_NEAR(counted.total(), most, 1e-12 * most) << where;
+      ModelCase without = of;
+      without.config = full;
+      const theory::StepFlops more = theory::step_counts({without.setting(), layout}).flops;
+      EXPECT_LT(counted.forward.attention_core, more.forward.attention_core) << where;
+      EXPECT_EQ(counted.forward.attention_linear, more.forward.attention_linear) << where;
+      // The formulas' rank that computes most, where tokens spread evenly.
+      ModelCase even = of;
+      even.sequence = 64;
+      if (!why_impossible(even.setting(), layout).empty() || ranks == 3) continue;
+      const theory::StepFlops formula = theory::most_flops(even.setting(), layout);
+      const theory::StepFlops again = theory::step_counts({even.setting(), layout}).flops;
+      EXPECT_NEAR(again.forward.attention_core, formula.forward.attention_core, 1e-12 * formula.forward.attention_core) << where;
+      EXPECT_NEAR(again.backward.attention_core, formula.backward.attention_core, 1e-12 * formula.backward.attention_core)
+          << where;
+    }
+  }
+}
+
 TEST(Forecasts, CountRanksThatDifferEachByItself) {
   // Neither tokens, heads, rows nor the vocabulary divide evenly.
   const std::vector<ModelConfig> models = {small_config(64, 2, 12, 4, 8, 61, 101), small_config(64, 2, 24, 12, 8, 97, 103, true),

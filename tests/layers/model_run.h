@@ -79,11 +79,12 @@ inline ModelConfig as_family(std::string_view name, ModelConfig config) {
   return config;
 }
 
-/// Returns a small configuration of three unlike layers.
+/// Returns a small configuration of three unlike layers and a soft cap of logits.
 inline ModelConfig small_unlike_config(std::size_t kv_heads, bool tied = false) {
   ModelConfig config = small_config(16, 3, 8, kv_heads, 4, 13, 17, tied);
   config.specs = unlike_layers();
   config.local_rope_theta = 20;
+  config.logit_cap = 3;
   return config;
 }
 

@@ -7,12 +7,13 @@
 
 namespace tsprun::detail::test {
 
-/// Returns three layers: the first normalises heads and adds a bias to keys, the second rotates nothing and adds biases to
-/// queries and values, the third rotates by the local base. (Without rotation a bias of keys changes no probability.)
+/// Returns three layers: the first normalises heads, adds a bias to keys and has a window, the second rotates nothing and adds
+/// biases to queries and values, the third rotates by the local base and has a shorter window and a soft cap of scores. (Without
+/// rotation a bias of keys changes no probability.)
 inline LayerSpecs unlike_layers() {
-  return LayerSpecs(std::vector<LayerSpec>{{.biases = {.key = true}, .query_key_norm = true},
+  return LayerSpecs(std::vector<LayerSpec>{{.biases = {.key = true}, .query_key_norm = true, .window = 6},
                                            {.rotary_positions = false, .biases = {.query = true, .value = true}},
-                                           {.local_rotary = true}});
+                                           {.local_rotary = true, .window = 3, .score_cap = 1.5}});
 }
 
 }  // namespace tsprun::detail::test

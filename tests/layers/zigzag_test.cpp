@@ -81,6 +81,11 @@ TEST(Zigzag, BalancesCausalAttention) {
         std::size_t pairs = 0;
         for (const std::int64_t query : zigzag.positions(rank)) pairs += static_cast<std::size_t>(query) + 1;
         EXPECT_EQ(zigzag.attention_pairs(rank), pairs);
+        for (const std::size_t window : {1U, 2U, 7U, 40U, 99U}) {
+          std::size_t within = 0;
+          for (const std::int64_t query : zigzag.positions(rank)) within += std::min(static_cast<std::size_t>(query) + 1, window);
+          EXPECT_EQ(zigzag.attention_pairs(rank, window), within) << window;
+        }
         const auto chunks = 2 * static_cast<std::size_t>(ranks);
         if (sequence % chunks == 0) {
           const std::size_t size = sequence / chunks;

@@ -30,8 +30,10 @@ Tensors<T> zeros(const std::vector<Parameter>& parameters) {
 
 namespace {
 
-AttentionSizes attention_sizes(const ModelConfig& config, std::size_t batch, std::size_t sequence) {
-  return {batch, sequence, config.query_heads, config.kv_heads, config.head_dim, config.attention_multiplier};
+AttentionSizes attention_sizes(const ModelConfig& config, std::size_t layer, std::size_t batch, std::size_t sequence) {
+  const LayerSpec& spec = config.layer(layer);
+  return {batch,       sequence,      config.query_heads, config.kv_heads, config.head_dim, config.attention_multiplier,
+          spec.window, spec.score_cap};
 }
 
 /// Returns how a layer that rotates does so with its queries or its keys.
@@ -109,7 +111,7 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
     s.k = rope(s.k, sequence, config.kv_heads, config.head_dim, rope_of(config, layer, false));
   }
   s.attention =
-      attention(s.q, s.k, s.v, attention_sizes(config, batch, sequence),
+      attention(s.q, s.k, s.v, attention_sizes(config, layer, batch, sequence),
                 attention_dropout_factors<T>(draw, config.attention_dropout, layer, batch, config.query_heads, sequence));
   s.attention_result = of.linear(s.attention.output, ParameterRole::output);
   s.x2 = sum(s.x, drop(DropoutSite::attention, behind(s.attention_result, ParameterRole::post_attention_norm)));
@@ -184,7 +186,7 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
                      before_norm(drop(DropoutSite::attention, dx2), s.attention_result, ParameterRole::post_attention_norm),
                      s.attention.output, ParameterRole::output);
   attention_backward(
-      dq, dk, dv, doutput, s.attention.probabilities, s.q, s.k, s.v, attention_sizes(config, s.batch, s.sequence),
+      dq, dk, dv, doutput, s.attention.probabilities, s.q, s.k, s.v, attention_sizes(config, layer, s.batch, s.sequence),
       attention_dropout_factors<T>(s.draw, config.attention_dropout, layer, s.batch, config.query_heads, s.sequence));
   if (config.layer(layer).rotary_positions) {
     std::vector<T> dq_turned = like(dq);

@@ -7,6 +7,7 @@
 // is swiglu(n·W_gateᵀ, n·W_upᵀ), gelu(n·W_gateᵀ) ∘ (n·W_upᵀ) or gelu(n·W_upᵀ + b_up); biases may be missing. D is dropout, m the
 // residual multiplier. Norms stand as the layer says: where there is one behind a sublayer, D takes the norm of its result, where
 // there is none before it, n is x or x₂, and where one is shared, the MLP's n is the attention's.
+// Attention has the layer's window and soft cap of scores.
 #pragma once
 
 #include "layers/io/config.h"

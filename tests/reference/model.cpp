@@ -83,6 +83,8 @@ Activations<T> forward(const ModelConfig& config, std::size_t batch, std::size_t
   s.normed = of.norm(s.last, ParameterRole::final_norm);
   s.logits = of.linear(s.normed, ParameterRole::head);
   multiply(s.logits, config.logits_multiplier / config.logits_divisor);
+  const auto cap = static_cast<T>(config.logit_cap);
+  for (std::size_t i = 0; cap > 0 && i < s.logits.size(); ++i) s.logits[i] = cap * std::tanh(s.logits[i] / cap);
   return s;
 }
 
@@ -97,6 +99,8 @@ Tensors<T> backward(const ModelConfig& config, const Tensors<T>& weights, std::s
   std::vector<T> dnormed(s.normed.size());
   std::vector<T> dx(s.last.size());
   cross_entropy_backward(dlogits, s.logits, labels, config.vocabulary);
+  const auto cap = static_cast<T>(config.logit_cap);
+  for (std::size_t i = 0; cap > 0 && i < dlogits.size(); ++i) dlogits[i] *= 1 - s.logits[i] / cap * (s.logits[i] / cap);
   multiply(dlogits, config.logits_multiplier / config.logits_divisor);
   of.linear_backward(dnormed, dlogits, s.normed, ParameterRole::head);
   of.norm_backward(dx, dnormed, s.last, ParameterRole::final_norm);

@@ -211,7 +211,17 @@ struct Places {
   std::size_t probability(std::size_t b, std::size_t head, std::size_t t) const {
     return ((b * sizes.query_heads + head) * sizes.sequence + t) * sizes.sequence;
   }
+  /// Returns the first key that query t sees.
+  std::size_t first_key(std::size_t t) const { return sizes.window == 0 || t < sizes.window ? 0 : t - sizes.window + 1; }
 };
+
+/// Returns tanh(score / cap) for a score before the cap, q·k/√d.
+template <class T>
+T capped(const T* query, const T* key, std::size_t d, T scale, double cap) {
+  T score = 0;
+  for (std::size_t i = 0; i < d; ++i) score += query[i] * key[i];
+  return std::tanh(score * scale / static_cast<T>(cap));
+}
 
 }  // namespace
 
@@ -229,15 +239,17 @@ Attention<T> attention(const std::vector<T>& q, const std::vector<T>& k, const s
         const T* query = &q[at.query(b, t, head)];
         T* output = &result.output[at.query(b, t, head)];
         T* p = &result.probabilities[at.probability(b, head, t)];
-        for (std::size_t u = 0; u <= t; ++u) {
+        const std::size_t first = at.first_key(t);
+        for (std::size_t u = first; u <= t; ++u) {
           const T* key = &k[at.key(b, u, head)];
           for (std::size_t i = 0; i < d; ++i) p[u] += query[i] * key[i];
           p[u] *= scale;
+          if (sizes.cap > 0) p[u] = static_cast<T>(sizes.cap) * capped(query, key, d, scale, sizes.cap);
         }
-        const T largest = *std::max_element(p, p + t + 1);
+        const T largest = *std::max_element(p + first, p + t + 1);
         T sum = 0;
-        for (std::size_t u = 0; u <= t; ++u) sum += p[u] = std::exp(p[u] - largest);
-        for (std::size_t u = 0; u <= t; ++u) {
+        for (std::size_t u = first; u <= t; ++u) sum += p[u] = std::exp(p[u] - largest);
+        for (std::size_t u = first; u <= t; ++u) {
           p[u] /= sum;
           const T kept = factors.empty() ? p[u] : p[u] * factors[at.probability(b, head, t) + u];
           const T* value = &v[at.key(b, u, head)];
@@ -263,7 +275,7 @@ void attention_backward(std::vector<T>& dq, std::vector<T>& dk, std::vector<T>& 
         const std::size_t query = at.query(b, t, head);
         const T* p = &probabilities[at.probability(b, head, t)];
         T mean = 0;  // Σ p∘dp
-        for (std::size_t u = 0; u <= t; ++u) {
+        for (std::size_t u = at.first_key(t); u <= t; ++u) {
           const std::size_t key = at.key(b, u, head);
           const T factor = factors.empty() ? T{1} : factors[at.probability(b, head, t) + u];
           dp[u] = 0;
@@ -273,9 +285,13 @@ void attention_backward(std::vector<T>& dq, std::vector<T>& dk, std::vector<T>& 
           }
           mean += p[u] * dp[u];
         }
-        for (std::size_t u = 0; u <= t; ++u) {
+        for (std::size_t u = at.first_key(t); u <= t; ++u) {
           const std::size_t key = at.key(b, u, head);
-          const T dscore = p[u] * (dp[u] - mean) * scale;
+          T dscore = p[u] * (dp[u] - mean) * scale;
+          if (sizes.cap > 0) {
+            const T tanh = capped(&q[query], &k[key], d, scale, sizes.cap);
+            dscore *= 1 - tanh * tanh;
+          }
           for (std::size_t i = 0; i < d; ++i) {
             dq[query + i] += dscore * k[key + i];
             dk[key + i] += dscore * q[query + i];

@@ -57,15 +57,17 @@ struct AttentionSizes {
   std::size_t kv_heads;     // n_kv; query head i reads K/V head ⌊i·n_kv/n_h⌋
   std::size_t head_dim;     // d
   double scale = 0;         // factor of scores; 0: 1/√d
+  std::size_t window = 0;   // keys that a query sees, the last of which is its own; 0: all up to its own
+  double cap = 0;           // soft cap of scores; 0: none
 };
 /// Results of attention().
 template <class T>
 struct Attention {
   std::vector<T> output;         // [B, S, n_h, d]
-  std::vector<T> probabilities;  // [B, n_h, S, S], 0 above the diagonal, before dropout
+  std::vector<T> probabilities;  // [B, n_h, S, S], 0 above the diagonal and before the window, before dropout
 };
-/// Returns causal attention, (R ∘ softmax(scale·q·kᵀ))·v. q [B, S, n_h, d], k and v [B, S, n_kv, d]. R are the dropout factors,
-/// `factors` [B, n_h, S, S]; if empty, all are 1.
+/// Returns causal attention, (R ∘ softmax(scores))·v, where scores are scale·q·kᵀ, or with a cap c: c·tanh(scale·q·kᵀ/c). q [B,
+/// S, n_h, d], k and v [B, S, n_kv, d]. R are the dropout factors, `factors` [B, n_h, S, S]; if empty, all are 1.
 template <class T>
 Attention<T> attention(const std::vector<T>& q, const std::vector<T>& k, const std::vector<T>& v, const AttentionSizes& sizes,
                        const std::vector<T>& factors = {});

@@ -37,7 +37,7 @@ ModelType exaone4() {
   type.model.specs = LayerSpec{.query_key_norm = true, .norms = NormPlaces::after};
   type.weights = kExaone4Weights;
   type.ignored = kExaone4Ignored;
-  type.window = WindowField::unless_null;
+  type.window = WindowField::refused;
   type.kv_heads = 32;
   type.norm_epsilon = 1e-5;
   type.built_in = {};

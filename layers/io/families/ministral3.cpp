@@ -34,7 +34,7 @@ ModelType ministral3() {
   type.architectures = {"Ministral3ForCausalLM", "Ministral3Model"};
   type.read_layers = read_ministral3_layers;
   type.write_layers = write_ministral3_layers;
-  type.window = WindowField::null_unless_unused;
+  type.usual_window = 0;
   type.query_growth = true;
   type.head_dim = 128;
   type.max_positions = 262144;

@@ -1,5 +1,5 @@
-// Mistral: Llama's form. Special: a window (sliding_window) in every layer, 4096 tokens in files that don't have the field; only
-// null, as files have it since 0.2, is supported, and it is written out. A file without num_key_value_heads has 8.
+// Mistral: Llama's form. Special: a window (sliding_window) in every layer, 4096 tokens in files that don't have the field, none
+// where it is null, as since 0.2. A file without num_key_value_heads has 8.
 //
 // Sources: huggingface/transformers, src/transformers/models/mistral/{configuration,modeling}_mistral.py; arXiv 2310.06825.
 #include "layers/io/families/families.h"
@@ -10,7 +10,8 @@ ModelType mistral() {
   ModelType type = llama();
   type.name = "mistral";
   type.architectures = {"MistralForCausalLM", "MistralModel"};
-  type.window = WindowField::unless_null;
+  type.window = WindowField::every_layer;
+  type.usual_window = 4096;
   type.kv_heads = 8;
   type.max_positions = 131072;
   type.built_in = {};

@@ -50,7 +50,7 @@ ModelType phi3() {
   type.fields = kPhi3Fields;
   type.restricted = kPhi3Restricted;
   type.ignored = {};
-  type.window = WindowField::unless_as_long;
+  type.window = WindowField::every_layer;
   type.max_positions = 4096;
   type.norm_epsilon = 1e-5;
   type.original_positions = 4096;

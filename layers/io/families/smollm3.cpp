@@ -1,7 +1,8 @@
 // SmolLM3: Llama's form, whose every fourth layer rotates nothing (NoPE). Special: no_rope_layers has a number for each layer, 1
 // where it rotates q and k and 0 where it doesn't; a file without it has no_rope_layer_interval instead, 4 unless it says
-// another, and layers number interval, 2·interval, … from 1 rotate nothing. Windows in those layers (use_sliding_window) are
-// refused, as are biases (attention_bias, mlp_bias). A file without rope_theta has 2,000,000, one without num_key_value_heads 4.
+// another, and layers number interval, 2·interval, … from 1 rotate nothing. With use_sliding_window
+// they have a window (sliding_window), unless layer_types names others. Biases (attention_bias, mlp_bias) are refused. A file
+// without rope_theta has 2,000,000, one without num_key_value_heads 4.
 //
 // Sources: huggingface/transformers, src/transformers/models/smollm3/{configuration,modular}_smollm3.py; ggml-org/llama.cpp,
 // src/models/smollm3.cpp.
@@ -49,7 +50,7 @@ ModelType smollm3() {
   type.restricted = type.restricted.first(type.restricted.size() - 1);  // all but Llama's last row: fields of unlike layers
   type.read_layers = read_layers;
   type.write_layers = write_layers;
-  type.window = WindowField::only_if_used;
+  type.window = WindowField::unrotated_layers;
   type.kv_heads = 4;
   type.max_positions = 32768;
   type.tied_embeddings = true;

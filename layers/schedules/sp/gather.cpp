@@ -68,7 +68,9 @@ class GatherAttention final : public SequenceAttention {
             .dropout = dropout(pass, heads.first_query),
             .q = of.q.slice(2, heads.first_query, heads.queries),
             .o = of.o.slice(2, heads.first_query, heads.queries),
-            .lse = of.lse.heads(heads.first_query, heads.queries)};
+            .lse = of.lse.heads(heads.first_query, heads.queries),
+            .window = of.window,
+            .score_cap = of.score_cap};
   }
 };
 

@@ -11,6 +11,10 @@
 //           2D − 1 − p  full           full                 → the queries' second chunk, all keys
 //   j = p   causal among the rank's own tokens, in their order
 //
+// In a layer with a window, the rank's chunks and those of rank j meet one by one, up to four pairs a step, each masked by the
+// positions of both; pairs that the window keeps apart take no work. K and V still travel all the way: hops whose chunks no query
+// beyond can see could be left out.
+//
 // In the backward pass K and V travel again. The sum of a rank's dK and dV starts at its right neighbour and arrives home after
 // D − 1 hops, where the rank's own part is added last (layers/schedules/ring.h). Each pass is a loop over the D steps, in which K
 // and V move one step ahead (layers/schedules/look_ahead.h). Traffic: docs/algorithms.md, "Exact traffic", row SP ring.
@@ -21,6 +25,7 @@
 #include <optional>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 namespace tsprun::detail {
 
@@ -36,13 +41,14 @@ struct Tokens {
   std::size_t count;
 };
 
-/// Queries of this rank that attend to keys of another, and the mask between them.
+/// Queries of this rank that attend to keys of another, or its own, and the mask between them.
 struct AttentionPair {
   Tokens queries;
   Tokens keys;
   kernels::Mask mask;
   kernels::Positions query_positions;
   kernels::Positions key_positions;
+  bool first = false;  ///< the first that these queries meet: among its keys are their own
   bool empty() const { return queries.count == 0 || keys.count == 0; }
 };
 
@@ -63,12 +69,13 @@ class RingAttention final : public SequenceAttention {
   Tensor part_of(const Tensor& pack, std::size_t which, std::size_t d) const {
     return pack.split(1, pack.size(1) / 2).select(1, which).split(1, heads_.kv * d).transposed(0, 1).split(2, d);
   }
-  AttentionPair meet(const TokenLayout& tokens, int other) const;
-  kernels::Attention attention(const SequencePass& pass, const AttentionPair& pair) const {
+  std::vector<AttentionPair> meet(const TokenLayout& tokens, int other, std::size_t window) const;
+  kernels::Attention attention(const SequencePass& pass, const AttentionHeads& of, const AttentionPair& pair) const {
     return {.scale = heads_.scale,
             .mask = pair.mask,
             .heads = heads_.map,
-            .dropout = dropout(pass, 0, pair.query_positions, pair.key_positions)};
+            .dropout = dropout(pass, 0, pair.query_positions, pair.key_positions),
+            .cap = of.score_cap};
   }
 };
 
@@ -91,26 +98,31 @@ void RingAttention::forward(SequencePass& pass, const TokenLayout& tokens, const
 
   const auto travel = [&](std::size_t t) { kv.packs.fetch(t); };
 
-  // Step 0 attends to this rank's own keys; the others merge what the keys of rank (p − t) mod D add.
-  const auto attend = [&](std::size_t t) {
-    const AttentionPair pair = meet(tokens, shard_at(axis_.group, t));
-    if (t == 0) {
-      const auto own_keys = [&](const Tensor& to) { compute.flash_forward(attention(pass, pair), o, to, of.q, of.k, of.v); };
-      lse.exists() ? own_keys(lse) : of.lse.write(0, tokens.local(), o, own_keys);
-      return;
-    }
-    const Tensor pack = kv.packs.at(t);
-    if (pair.empty()) return;
+  const auto attend_pair = [&](const AttentionPair& pair, const Tensor& K, const Tensor& V) {
+    if (pair.empty() && !pair.first) return;
     const auto& [first, count] = pair.queries;
+    const Tensor q = of.q.slice(1, first, count);
+    const Tensor to = o.slice(1, first, count);
+    const auto keys = [&](const Tensor& all) { return all.slice(1, pair.keys.first, pair.keys.count); };
+    const auto into = [&](const Tensor& output, const Tensor& statistics) {
+      compute.flash_forward(attention(pass, of, pair), output, statistics, q, keys(K), keys(V));
+    };
+    if (!lse.exists()) return of.lse.write(first, count, to, [&](const Tensor& to_lse) { into(to, to_lse); });
+    const Tensor to_lse = lse->slice(2, first, count);
+    if (pair.first) return into(to, to_lse);
     const OwnedTensor part = step(axis_.sums, {tokens.batch(), count, heads_.queries, d}, "partial attention output");
     const OwnedTensor part_lse = step(axis_.sums, {tokens.batch(), heads_.queries, count, 2}, "partial log-sum-exp");
-    const auto keys = [&](std::size_t which) { return part_of(pack, which, d).slice(1, pair.keys.first, pair.keys.count); };
-    compute.flash_forward(attention(pass, pair), part, part_lse, of.q.slice(1, first, count), keys(0), keys(1));
-    const Tensor to = o.slice(1, first, count);
-    const Tensor to_lse = lse->slice(2, first, count);
+    into(part, part_lse);
     const std::array<ConstTensor, 2> outputs = {to, part};
     const std::array<ConstTensor, 2> statistics = {to_lse, part_lse};
     compute.merge_attention(heads_.scale, to, to_lse, outputs, statistics);
+  };
+  // Step 0 attends to this rank's own keys; the others merge what the keys of rank (p − t) mod D add.
+  const auto attend = [&](std::size_t t) {
+    const Tensor pack = t == 0 ? Tensor() : kv.packs.at(t);
+    const Tensor K = t == 0 ? of.k : part_of(pack, 0, d);
+    const Tensor V = t == 0 ? of.v : part_of(pack, 1, d);
+    for (const AttentionPair& pair : meet(tokens, shard_at(axis_.group, t), of.window)) attend_pair(pair, K, V);
   };
 
   look_ahead(steps(), {{1, travel}, {0, attend}});
@@ -138,18 +150,22 @@ void RingAttention::backward(SequencePass& pass, const TokenLayout& tokens, cons
 
   // dq, and this rank's part of dK and dV of the tokens of rank (p − t) mod D, which joins the sum that travels behind K and V.
   const auto attend = [&](std::size_t t) {
-    const AttentionPair pair = meet(tokens, shard_at(axis_.group, t));
+    const std::vector<AttentionPair> pairs = meet(tokens, shard_at(axis_.group, t), of.window);
     const Tensor pack = kv->packs.at(t);
     const Tensor part = sums.part(t);
-    const auto keys = [&](const Tensor& all) { return all.slice(1, pair.keys.first, pair.keys.count); };
-    const auto rows = [&](const auto& all) { return all.slice(1, pair.queries.first, pair.queries.count); };
-    const auto statistics = [&](const Tensor& all) { return all.slice(2, pair.queries.first, pair.queries.count); };
     const Tensor K = t == 0 ? of.k : part_of(pack, 0, d);
     const Tensor V = t == 0 ? of.v : part_of(pack, 1, d);
-    if (t > 0) compute.fill_zero(part);  // queries of this rank may see only some of the keys, or none
-    compute.flash_backward(attention(pass, pair), rows(gradients.dq), keys(part_of(part, 0, d)), keys(part_of(part, 1, d)),
-                           rows(gradients.d_o), statistics(of.lse.view()), statistics(delta), rows(of.q), keys(K), keys(V),
-                           t == 0 ? Write::replace : Write::add);
+    const bool replaces = t == 0 && pairs.size() == 1;
+    if (!replaces) compute.fill_zero(part);  // queries of this rank may see only some of the keys, or none
+    if (t == 0 && !replaces) compute.fill_zero(gradients.dq);
+    for (const AttentionPair& pair : pairs) {
+      const auto keys = [&](const Tensor& all) { return all.slice(1, pair.keys.first, pair.keys.count); };
+      const auto rows = [&](const auto& all) { return all.slice(1, pair.queries.first, pair.queries.count); };
+      const auto statistics = [&](const Tensor& all) { return all.slice(2, pair.queries.first, pair.queries.count); };
+      compute.flash_backward(attention(pass, of, pair), rows(gradients.dq), keys(part_of(part, 0, d)), keys(part_of(part, 1, d)),
+                             rows(gradients.d_o), statistics(of.lse.view()), statistics(delta), rows(of.q), keys(K), keys(V),
+                             replaces ? Write::replace : Write::add);
+    }
     sums.pass_on(t);
   };
 
@@ -164,21 +180,52 @@ void RingAttention::backward(SequencePass& pass, const TokenLayout& tokens, cons
 
 // --- one step ------------------------------------------------------------------------------------------------------------------
 
-AttentionPair RingAttention::meet(const TokenLayout& tokens, int other) const {
+/// Returns a rank's chunks without empty ones; two that adjoin are one.
+std::vector<LocalChunk> stretches(const std::array<LocalChunk, kHalves>& chunks) {
+  std::vector<LocalChunk> found;
+  for (const LocalChunk& chunk : chunks) {
+    if (chunk.count == 0) continue;
+    if (!found.empty() && found.back().end() == chunk.start) found.back().count += chunk.count;
+    else found.push_back(chunk);
+  }
+  return found;
+}
+
+/// Returns what queries of this rank and keys of rank `other` have to do with each other in a layer with this window, 0: none.
+std::vector<AttentionPair> RingAttention::meet(const TokenLayout& tokens, int other, std::size_t window) const {
   const auto mine = tokens.chunks();
   const auto theirs = tokens.chunks_of(other);
+  if (window > 0) {
+    std::vector<AttentionPair> pairs;
+    for (const LocalChunk& queries : stretches(mine)) {
+      const auto add = [&](const LocalChunk& keys, bool first) {
+        pairs.push_back({{queries.first, queries.count},
+                         {keys.first, keys.count},
+                         kernels::Mask::from_positions(queries.start, keys.start, window),
+                         {.start = queries.start},
+                         {.start = keys.start},
+                         first});
+      };
+      if (other == axis_.p()) add(queries, true);
+      for (const LocalChunk& keys : stretches(theirs)) {
+        const bool own = other == axis_.p() && keys.start == queries.start;
+        if (!own && keys.start < queries.end() && queries.start < keys.end() - 1 + window) add(keys, false);
+      }
+    }
+    return pairs;
+  }
   const Tokens all_mine{0, tokens.local()};
   // A rank's tokens are in ascending order of positions, so a causal mask by index is right in spite of the gap between its
   // chunks.
   const kernels::Positions both{mine[0].start, mine[0].count, mine[1].start};
-  if (other == axis_.p()) return {all_mine, all_mine, kernels::Mask::from_positions(0, 0), both, both};
+  if (other == axis_.p()) return {{all_mine, all_mine, kernels::Mask::from_positions(0, 0), both, both, true}};
   const kernels::Positions of_theirs{theirs[0].start, theirs[0].count, theirs[1].start};
-  if (other < axis_.p()) return {all_mine, {0, theirs[0].count}, kernels::Mask::none(), both, of_theirs};
-  return {{mine[1].first, mine[1].count},
-          {0, theirs[0].count + theirs[1].count},
-          kernels::Mask::none(),
-          {.start = mine[1].start},
-          of_theirs};
+  if (other < axis_.p()) return {{all_mine, {0, theirs[0].count}, kernels::Mask::none(), both, of_theirs}};
+  return {{{mine[1].first, mine[1].count},
+           {0, theirs[0].count + theirs[1].count},
+           kernels::Mask::none(),
+           {.start = mine[1].start},
+           of_theirs}};
 }
 
 void RingAttention::begin(SequencePass& pass, const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v) {

@@ -53,7 +53,7 @@ class UlyssesAttention final : public SequenceAttention {
     HeadExchange::Move move;
   };
   std::size_t me() const { return static_cast<std::size_t>(axis_.p()); }
-  std::vector<Part> parts(const SequencePass& pass) const;
+  std::vector<Part> parts(const SequencePass& pass, const AttentionHeads& of) const;
   OwnedTensor whole_tensor(DType dtype, const TokenLayout& tokens, std::size_t heads, std::size_t elements,
                            std::string_view what) const {
     return axis_.rank.tensor(Category::communication, dtype, {tokens.sequence(), tokens.batch(), heads, elements}, what);
@@ -101,7 +101,7 @@ void UlyssesAttention::exchange(const TokenLayout& tokens, const AttentionHeads&
 // --- forward -------------------------------------------------------------------------------------------------------------------
 
 void UlyssesAttention::forward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) {
-  const std::vector<Part> all = parts(pass);
+  const std::vector<Part> all = parts(pass, of);
   std::vector<Whole> o(all.size());
 
   const auto attend = [&](std::size_t i) {
@@ -129,7 +129,7 @@ void UlyssesAttention::backward(SequencePass& pass, const TokenLayout& tokens, c
   Whole dk;
   Whole dv;
   {
-    const std::vector<Part> all = parts(pass);
+    const std::vector<Part> all = parts(pass, of);
     const OwnedTensor delta = step(axis_.sums, {tokens.batch(), tokens.local(), heads_.queries, 1}, "delta of attention");
     compute.flash_delta(delta->select(3, 0).transposed(1, 2), gradients.d_o, of.o);
     Whole deltas{whole_tensor(axis_.sums, tokens, queries_[me()].count, 1, "delta of whole sequences"), {}};
@@ -180,7 +180,7 @@ void UlyssesAttention::backward(SequencePass& pass, const TokenLayout& tokens, c
 // --- heads ---------------------------------------------------------------------------------------------------------------------
 
 /// Cuts this rank's query heads into two parts, or one if there is one head.
-std::vector<UlyssesAttention::Part> UlyssesAttention::parts(const SequencePass& pass) const {
+std::vector<UlyssesAttention::Part> UlyssesAttention::parts(const SequencePass& pass, const AttentionHeads& of) const {
   const kernels::HeadMap& map = heads_.map;
   const HeadRange& mine = queries_[me()];
   const int count = mine.count > 1 ? 2 : 1;
@@ -195,9 +195,10 @@ std::vector<UlyssesAttention::Part> UlyssesAttention::parts(const SequencePass& 
               .kv = {first_kv - map.first_kv - kv_[me()].first, end_kv - first_kv},
               .of = {},
               .attention = {.scale = heads_.scale,
-                            .mask = kernels::Mask::from_positions(0, 0),
+                            .mask = kernels::Mask::from_positions(0, 0, of.window),
                             .heads = {map.group, query, first_kv},
-                            .dropout = dropout(pass, mine.first + own.first)}};
+                            .dropout = dropout(pass, mine.first + own.first),
+                            .cap = of.score_cap}};
     for (const HeadRange& range : queries_) part.of.push_back({range.first + own.first, own.count});
     parts.push_back(std::move(part));
   }

@@ -29,7 +29,7 @@ class TensorVocabulary final : public Vocabulary {
   std::size_t hidden() const { return weights_.embedding.size(1); }
   /// Returns this rank's rows of the head beside its tokens.
   HeadShard shard(const ConstTensor& x, DType sums) const {
-    return {rank_, x, weights_.head, rows_.offset(tensor_.rank()), labels_, sums};
+    return {rank_, x, weights_.head, rows_.offset(tensor_.rank()), labels_, sums, weights_.logit_cap};
   }
   void sum_over_tensor(const Tensor& x, DType travelling, Purpose purpose);
   void sum_over_sequence(const Tensor& gradient, Purpose purpose);

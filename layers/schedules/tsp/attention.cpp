@@ -58,7 +58,7 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
     const int r = unit.turn;
     AttentionHeads& turn = turns[index(r)];
     if (unit.first_of_turn) {
-      turn = heads_of_turn(r, saved);
+      turn = heads_of_turn(layer, r, saved);
       const std::size_t kv_rows = 2 * part_rows(r, kPartK);
       axis_.rank.wait(W_[index(r)].first.work);
       const Tensor W_KVQ = W_[index(r)].first.rows;
@@ -129,7 +129,7 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     const int r = unit.turn;
     AttentionHeads& turn = turns[index(r)];
     if (unit.first_of_turn) {
-      turn = heads_of_turn(r, saved);
+      turn = heads_of_turn(layer, r, saved);
       turn.lse.will_be_read();
       if (!saved.q.exists()) {
         axis_.rank.wait(W_[index(r)].first.work);
@@ -280,9 +280,14 @@ SavedSizes TspAttention::sizes_of_turn(int r) const {
   return SavedSizes::of(of_.tokens, axis_.heads.query_heads(r).count, axis_.heads.kv_heads_owned(r).count, 0);
 }
 
-AttentionHeads TspAttention::heads_of_turn(int r, const AttentionSaved& saved) const {
-  return {
-      axis_.rank, axis_.dtype, sizes_of_turn(r), saved, axis_.heads.query_heads(r).first, axis_.heads.kv_heads_owned(r).first};
+AttentionHeads TspAttention::heads_of_turn(std::size_t layer, int r, const AttentionSaved& saved) const {
+  return {axis_.rank,
+          axis_.dtype,
+          sizes_of_turn(r),
+          saved,
+          axis_.whole.layer(layer),
+          axis_.heads.query_heads(r).first,
+          axis_.heads.kv_heads_owned(r).first};
 }
 
 HeadProjections TspAttention::projections(std::size_t layer) const {
@@ -335,7 +340,9 @@ BucketReaders TspAttention::readers(const TspUnit& unit, const AttentionHeads& t
           .dropout = dropout_.of(axis_.slice.queries.first + unit.queries.first, {}, {}),
           .q = turn.q.slice(2, first, count),
           .o = turn.o.slice(2, first, count),
-          .lse = turn.lse.heads(first, count)};
+          .lse = turn.lse.heads(first, count),
+          .window = turn.window,
+          .score_cap = turn.score_cap};
 }
 
 }  // namespace tsprun::detail

@@ -64,7 +64,7 @@ class TspAttention {
   std::size_t part_rows(int r, std::size_t part) const;
 
   SavedSizes sizes_of_turn(int r) const;
-  AttentionHeads heads_of_turn(int r, const AttentionSaved& saved) const;
+  AttentionHeads heads_of_turn(std::size_t layer, int r, const AttentionSaved& saved) const;
   void project(std::size_t layer, int r, const ConstTensor& X, const Tensor& W_Q, const Tensor& W_KV,
                const AttentionHeads& turn) const;
   void gather(KvBucket& gathered, const TspBucket& bucket, const AttentionHeads& turn) const;

@@ -15,6 +15,8 @@ class Qwen3(qwen2.Qwen2):
     TINY = {
         "plain": dict(tie_word_embeddings=True),
         "window": dict(use_sliding_window=True, sliding_window=3, max_window_layers=1, num_hidden_layers=3, attention_bias=True),
+        "types": dict(use_sliding_window=True, sliding_window=4, num_hidden_layers=3, tie_word_embeddings=True,
+                      layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
     }
 
     def project(self, run, layer, x):

@@ -20,7 +20,8 @@ class SmolLM3(Decoder):
     TINY = {"plain": dict(num_hidden_layers=4),
             "list": dict(no_rope_layers=[0, 1, 0], num_hidden_layers=3),
             "window": dict(no_rope_layers=[1, 0, 1], num_hidden_layers=3, use_sliding_window=True, sliding_window=3,
-                           attention_bias=True, mlp_bias=True, tie_word_embeddings=False)}
+                           attention_bias=True, mlp_bias=True, tie_word_embeddings=False),
+            "unbiased": dict(no_rope_layers=[1, 0, 0], num_hidden_layers=3, use_sliding_window=True, sliding_window=3)}
 
     def read(self, c):
         if c.no_rope_layers is None:
