@@ -349,8 +349,12 @@ TEST(Phi3Config, IsReadAsHuggingFaceWritesIt) {
   EXPECT_TRUE(parse(object).config.same_model(c));
   object["resid_pdrop"] = 0.125;
   EXPECT_EQ(parse(object).config.residual_dropout, 0.125);
+  EXPECT_EQ(parse(object).config.layer(31).window, 262144U);
+  object["sliding_window"] = 2047;
+  EXPECT_EQ(parse(object).config.layer(0).window, 2047U);
+  expect_read_back(parse(object).config);
   object["sliding_window"] = nullptr;
-  EXPECT_NO_THROW(parse(object));
+  EXPECT_EQ(parse(object).config.layer(0).window, 0U);
 }
 
 TEST(Phi3Config, WritesAFactorOfItsOwnOnCosines) {
@@ -364,8 +368,7 @@ TEST(Phi3Config, WritesAFactorOfItsOwnOnCosines) {
 }
 
 TEST(Phi3Config, RefusesWhatChangesTheComputationByName) {
-  const std::vector<std::pair<std::string, json>> bad = {{"sliding_window", 131071},
-                                                         {"sliding_window", "none"},
+  const std::vector<std::pair<std::string, json>> bad = {{"sliding_window", "none"},
                                                          {"embd_pdrop", 0.1},
                                                          {"attention_bias", true},
                                                          {"lm_head_bias", true},
@@ -380,9 +383,6 @@ TEST(Phi3Config, RefusesWhatChangesTheComputationByName) {
     EXPECT_THROW(parse(object), Error) << field << " " << value;
   }
   json object = phi3();
-  object["sliding_window"] = 2047;
-  EXPECT_REFUSED(parse(object), "\"sliding_window\": expected null, or at least the 131072 positions", "found 2047");
-  object = phi3();
   object["rope_scaling"]["long_factor"].erase(0);
   EXPECT_REFUSED(parse(object), "rope_scaling.long_factor", "48");
   object = phi3();
@@ -432,39 +432,44 @@ TEST(Ministral3Config, IsReadAsHuggingFaceWritesIt) {
   object.erase("rope_parameters");
   EXPECT_REFUSED(parse(object), "\"rope_parameters\" is missing");
   object = ministral3();
+  EXPECT_EQ(parse(object).config.layer(0).window, 0U);
   object["sliding_window"] = 4096;
-  EXPECT_REFUSED(parse(object), "\"sliding_window\"");
+  EXPECT_EQ(parse(object).config.layer(0).window, 4096U);
+  object.erase("sliding_window");
+  EXPECT_EQ(parse(object).config.layer(0).window, 0U);
 }
 
-/// StarCoder2 3B's config.json as the hub has it, but for the window, which is 4096 there.
+/// StarCoder2 3B's config.json as the hub has it.
 json starcoder2() {
   return json::parse(R"({
-    "activation_function": "gelu", "architectures": ["Starcoder2ForCausalLM"], "attention_dropout": 0.1,
-    "attention_softmax_in_fp32": true, "bos_token_id": 0, "embedding_dropout": 0.1, "eos_token_id": 0,
-    "hidden_act": "gelu_pytorch_tanh", "hidden_size": 3072, "initializer_range": 0.018042, "intermediate_size": 12288,
-    "layer_norm_epsilon": 1e-05, "max_position_embeddings": 16384, "mlp_type": "default", "model_type": "starcoder2",
-    "norm_epsilon": 1e-05, "norm_type": "layer_norm", "num_attention_heads": 24, "num_hidden_layers": 30,
-    "num_key_value_heads": 2, "residual_dropout": 0.1, "rope_theta": 999999.4420358813,
-    "scale_attention_softmax_in_fp32": true, "scale_attn_weights": true, "sliding_window": null,
-    "torch_dtype": "bfloat16", "transformers_version": "4.37.0.dev0", "use_bias": true, "use_cache": true,
-    "vocab_size": 49152})");
+    "architectures": ["Starcoder2ForCausalLM"], "attention_dropout": 0.1, "attention_softmax_in_fp32": true, "bos_token_id": 0,
+    "embedding_dropout": 0.1, "eos_token_id": 0, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 3072,
+    "initializer_range": 0.018042, "intermediate_size": 12288, "max_position_embeddings": 16384, "mlp_type": "default",
+    "model_type": "starcoder2", "norm_epsilon": 1e-05, "norm_type": "layer_norm", "num_attention_heads": 24,
+    "num_hidden_layers": 30, "num_key_value_heads": 2, "residual_dropout": 0.1, "rope_theta": 999999.4420358813,
+    "scale_attention_softmax_in_fp32": true, "scale_attn_weights": true, "sliding_window": 4096, "torch_dtype": "bfloat16",
+    "transformers_version": "4.37.0.dev0", "use_bias": true, "use_cache": true, "vocab_size": 49152})");
 }
 
-TEST(Starcoder2Config, IsReadAsHuggingFaceWritesItUnlessThereIsAWindow) {
+TEST(StarCoder2Config, IsReadAsHuggingFaceWritesIt) {
   const LoadedConfig loaded = parse(starcoder2());
   EXPECT_TRUE(loaded.warnings.empty());
   EXPECT_EQ(elements_of(loaded.config), 3'030'371'328U);  // as Hugging Face counts them
   EXPECT_TRUE(loaded.config.tied_embeddings);
-  EXPECT_EQ(loaded.config.mlp, Mlp::gelu_tanh);
-  EXPECT_EQ(loaded.config.attention_dropout, 0.1);
+  EXPECT_EQ(loaded.config.layer(29).window, 4096U);
   EXPECT_EQ(loaded.config.residual_dropout, 0.1);
+  expect_read_back(loaded.config);
   json object = starcoder2();
+  object["sliding_window"] = nullptr;
+  EXPECT_EQ(parse(object).config.layer(0).window, 0U);
+  object.erase("sliding_window");
+  EXPECT_EQ(parse(object).config.layer(0).window, 0U);
   object["use_bias"] = false;
   EXPECT_EQ(parse(object).config.layer(0).biases, Biases{});
-  const std::vector<std::pair<std::string, json>> bad = {{"sliding_window", 4096},       {"mlp_type", "gated"},
-                                                         {"norm_type", "rms_norm"},      {"scale_attn_weights", false},
-                                                         {"partial_rotary_factor", 0.5}, {"hidden_act", "silu"}};
-  for (const auto& [field, value] : bad) {
+  EXPECT_EQ(elements_of(parse(object).config), 3'030'371'328U - 30 * 22016);
+  expect_read_back(parse(object).config);
+  for (const auto& [field, value] : std::vector<std::pair<std::string, json>>{
+           {"norm_type", "rms_norm"}, {"mlp_type", "gated"}, {"scale_attn_weights", false}, {"hidden_act", "silu"}}) {
     object = starcoder2();
     object[field] = value;
     EXPECT_REFUSED(parse(object), '"' + field);

@@ -162,9 +162,9 @@ TEST(Families, YarnInLlamaAndQwen2) { expect_family("llama:yarn,qwen2:yarn:5"); 
 TEST(Families, Qwen2) { expect_family("qwen2:plain,qwen2:untied:5"); }
 TEST(Families, Qwen3) { expect_family("qwen3:plain,qwen3:plain:5:untied"); }
 TEST(Families, MistralWithoutAWindow) { expect_family("mistral:plain"); }
-TEST(Families, Phi3WithFusedMatricesAndLongrope) { expect_family("phi3:plain,phi3:longrope:5:untied,phi3:longrope"); }
+TEST(Families, Phi3WithFusedMatricesAndLongrope) { expect_family("phi3:window,phi3:longrope:5:untied,phi3:longrope"); }
 TEST(Families, Ministral3WhoseQueriesGrow) { expect_family("ministral3:temperature,ministral3:temperature:5"); }
-TEST(Families, Starcoder2WithAndWithoutBiases) { expect_family("starcoder2:biases,starcoder2:plain:5"); }
+TEST(Families, Starcoder2WithAWindowAndWithoutBiases) { expect_family("starcoder2:window,starcoder2:biases,starcoder2:plain:5"); }
 TEST(Families, Glm4WithNeighboursAsPairs) { expect_family("glm4:biases,glm4:plain:5"); }
 TEST(Families, CohereWithSublayersSideBySide) { expect_family("cohere:plain,cohere:biases:5"); }
 TEST(Families, StableLmWhichRotatesAPartOfAHead) { expect_family("stablelm:biases,stablelm:plain:5"); }

@@ -1,7 +1,7 @@
 // Ministral 3: Mistral's form with the rope scaling "yarn". Special: after its rotation q is multiplied by a factor that grows
 // with the position, 1 + β·ln(1 + ⌊position/original context⌋), β being llama_4_scaling_beta of rope_parameters; without it
-// nothing grows. max_position_embeddings within rope_parameters changes nothing. A file must have rope_parameters. A window is
-// refused.
+// nothing grows. max_position_embeddings within rope_parameters changes nothing. A file must have rope_parameters. Every layer
+// has the window sliding_window, unless it is null.
 //
 // Sources: huggingface/transformers, src/transformers/models/ministral3/{configuration,modular}_ministral3.py.
 #include "layers/io/config.h"

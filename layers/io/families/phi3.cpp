@@ -1,8 +1,8 @@
 // Phi-3, Phi-3.5 and Phi-4 (mini, 14B, reasoning), which all have this model_type: Llama's form in two fused matrices a layer.
 // Special: rows of W_Q, W_K and W_V lie in one qkv_proj, gate and up in one gate_up_proj; three quarters of a head turn in
 // Phi-4-mini (partial_rotary_factor); the rope scaling is longrope or none, and the original context
-// (original_max_position_embeddings, 4096 in files without it) gives its factor, whatever the object says. A window
-// (sliding_window) is refused unless it is at least as long as max_position_embeddings.
+// (original_max_position_embeddings, 4096 in files without it) gives its factor, whatever the object says; every layer
+// has the window sliding_window, unless it is null.
 //
 // Sources: huggingface/transformers, src/transformers/models/phi3/{configuration,modular}_phi3.py, modeling_rope_utils.py;
 // ggml-org/llama.cpp, src/models/phi3.cpp.

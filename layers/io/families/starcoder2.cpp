@@ -1,11 +1,14 @@
-// StarCoder2: Llama's form with LayerNorm, its bias included, biases of all linear layers (use_bias), and an MLP without a gate
-// (c_fc, GeLU, c_proj). The head is the embedding unless the file says otherwise; dropout in training if the file has it. A file
-// without num_key_value_heads has 2. A window (sliding_window), as most files have one, is refused.
+// StarCoder2: Llama's order of a block with rotary positions on halves and grouped query heads, but LayerNorm with a bias, an MLP
+// without a gate (c_fc, GeLU in the tanh form, c_proj), and dropout in training. Special: all linear layers of a block add biases
+// unless use_bias is false; every layer has a window where sliding_window is a number. The head is the embedding unless the file
+// says otherwise. A file without num_key_value_heads has 2.
 //
 // Sources: huggingface/transformers, src/transformers/models/starcoder2/{configuration,modular}_starcoder2.py; arXiv 2402.19173.
 #include "layers/io/config.h"
 #include "layers/io/config_fields.h"
 #include "layers/io/families/families.h"
+
+#include <nlohmann/json.hpp>
 
 #include <string>
 
@@ -13,7 +16,7 @@ namespace tsprun::detail::families {
 
 namespace {
 
-constexpr ConfigNames kStarcoder2Fields = {.hidden = "hidden_size",
+constexpr ConfigNames kStarCoder2Fields = {.hidden = "hidden_size",
                                            .layers = "num_hidden_layers",
                                            .query_heads = "num_attention_heads",
                                            .intermediate = "intermediate_size",
@@ -22,28 +25,28 @@ constexpr ConfigNames kStarcoder2Fields = {.hidden = "hidden_size",
                                            .activation = "hidden_act",
                                            .norm_epsilon = "norm_epsilon",
                                            .kv_heads = "num_key_value_heads",
+                                           .head_dim = "head_dim",
                                            .residual_dropout = "residual_dropout",
                                            .embedding_dropout = "embedding_dropout",
                                            .attention_dropout = "attention_dropout"};
 
-constexpr ActivationName kStarcoder2Activations[] = {
+constexpr ActivationName kStarCoder2Activations[] = {
     {"gelu_pytorch_tanh", Mlp::gelu_tanh}, {"gelu_new", Mlp::gelu_tanh}, {"gelu_fast", Mlp::gelu_tanh}, {"gelu", Mlp::gelu}};
 
-constexpr std::string_view kStarcoder2Norm[] = {"norm_type"};
-constexpr std::string_view kStarcoder2Mlp[] = {"mlp_type"};
-constexpr std::string_view kStarcoder2True[] = {"scale_attn_weights"};
-constexpr std::string_view kStarcoder2One[] = {"partial_rotary_factor"};
-constexpr RestrictedFields kStarcoder2Restricted[] = {{R"(["layer_norm"])", kStarcoder2Norm},
-                                                      {R"(["default"])", kStarcoder2Mlp},
-                                                      {"[true]", kStarcoder2True},
-                                                      {"[1]", kStarcoder2One}};
+constexpr std::string_view kStarCoder2True[] = {"scale_attn_weights"};
+constexpr std::string_view kStarCoder2LayerNorm[] = {"norm_type"};
+constexpr std::string_view kStarCoder2Ungated[] = {"mlp_type"};
+constexpr std::string_view kStarCoder2One[] = {"partial_rotary_factor"};
+constexpr RestrictedFields kStarCoder2Restricted[] = {{"[true]", kStarCoder2True},
+                                                      {"[\"layer_norm\"]", kStarCoder2LayerNorm},
+                                                      {"[\"default\"]", kStarCoder2Ungated},
+                                                      {"[1]", kStarCoder2One}};
 
-constexpr std::string_view kStarcoder2Ignored[] = {"activation_function", "attention_softmax_in_fp32",
+/// hidden_act and norm_epsilon say what the first and the last mean.
+constexpr std::string_view kStarCoder2Ignored[] = {"activation_function", "attention_softmax_in_fp32",
                                                    "scale_attention_softmax_in_fp32", "layer_norm_epsilon"};
 
-constexpr std::string_view kStarcoder2Biases = "use_bias";
-
-constexpr WeightName kStarcoder2Weights[] = {{ParameterRole::embedding, "model.embed_tokens.weight"},
+constexpr WeightName kStarCoder2Weights[] = {{ParameterRole::embedding, "model.embed_tokens.weight"},
                                              {ParameterRole::attention_norm, "model.layers.{}.input_layernorm.weight"},
                                              {ParameterRole::attention_norm_bias, "model.layers.{}.input_layernorm.bias"},
                                              {ParameterRole::query, "model.layers.{}.self_attn.q_proj.weight"},
@@ -64,38 +67,39 @@ constexpr WeightName kStarcoder2Weights[] = {{ParameterRole::embedding, "model.e
                                              {ParameterRole::final_norm_bias, "model.norm.bias"},
                                              {ParameterRole::head, "lm_head.weight"}};
 
+constexpr std::string_view kStarCoder2HarmlessWeights[] = {"model.layers.{}.self_attn.rotary_emb.inv_freq"};
+
+constexpr std::string_view kStarCoder2Biases = "use_bias";
+constexpr Biases kStarCoder2All = {.query = true, .key = true, .value = true, .output = true, .up = true, .down = true};
+
 void read_starcoder2_layers(ConfigFields& fields, ModelConfig& config) {
-  const bool all = fields.flag(kStarcoder2Biases, true);
-  config.specs = LayerSpec{.biases = {.query = all, .key = all, .value = all, .output = all, .up = all, .down = all}};
+  config.specs = LayerSpec{.biases = fields.flag(kStarCoder2Biases, true) ? kStarCoder2All : Biases{}};
 }
 
 void write_starcoder2_layers(const ModelConfig& config, nlohmann::json& object) {
-  nlohmann::json& biases = object[std::string(kStarcoder2Biases)];
-  if (biases.is_null()) biases = config.layer(0).biases.query;
+  if (nlohmann::json& at = object[std::string(kStarCoder2Biases)]; at.is_null()) at = config.layer(0).biases == kStarCoder2All;
 }
 
 }  // namespace
 
 ModelType starcoder2() {
-  ModelType type = llama();
-  type.name = "starcoder2";
-  type.architectures = {"Starcoder2ForCausalLM", "Starcoder2Model"};
-  type.model.norm = Norm::layer;
-  type.model.mlp = Mlp::gelu_tanh;
-  type.model.specs = LayerSpec{.biases = {.query = true, .key = true, .value = true, .output = true, .up = true, .down = true}};
-  type.fields = kStarcoder2Fields;
-  type.activations = kStarcoder2Activations;
-  type.restricted = kStarcoder2Restricted;
-  type.ignored = kStarcoder2Ignored;
-  type.read_layers = read_starcoder2_layers;
-  type.write_layers = write_starcoder2_layers;
-  type.kv_heads = 2;
-  type.max_positions = 4096;
-  type.norm_epsilon = 1e-5;
-  type.tied_embeddings = true;
-  type.weights = kStarcoder2Weights;
-  type.built_in = {};
-  return type;
+  return {.name = "starcoder2",
+          .architectures = {"Starcoder2ForCausalLM", "Starcoder2Model"},
+          .model = {.norm = Norm::layer, .mlp = Mlp::gelu_tanh, .specs = LayerSpec{.biases = kStarCoder2All}},
+          .fields = kStarCoder2Fields,
+          .activations = kStarCoder2Activations,
+          .restricted = kStarCoder2Restricted,
+          .ignored = kStarCoder2Ignored,
+          .read_layers = read_starcoder2_layers,
+          .write_layers = write_starcoder2_layers,
+          .window = WindowField::every_layer,
+          .kv_heads = 2,
+          .max_positions = 4096,
+          .norm_epsilon = 1e-5,
+          .tied_embeddings = true,
+          .weights = kStarCoder2Weights,
+          .harmless_weights = kStarCoder2HarmlessWeights,
+          .prefix = "model."};
 }
 
 }  // namespace tsprun::detail::families
