@@ -9,6 +9,7 @@
 #include "launcher/processes.h"
 #include "launcher/refuse.h"
 #include "layers/checkpoints/checkpoint_folder.h"
+#include "layers/layout/check_layout.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>

@@ -5,6 +5,7 @@
 #include "layers/layout/check_layout.h"
 #include "layers/layout/mesh.h"
 #include "layers/theory/flops.h"
+#include "layers/theory/flows.h"
 #include "layers/theory/search.h"
 #include "layers/theory/step_counts.h"
 #include "tests/layers/model_run.h"

@@ -1,5 +1,6 @@
 // Windows of layers in config.json: which layers have one, what is refused by name, and what is written back.
 #include "tests/layers/config_support.h"
+#include "tests/layers/temporary_folder.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
