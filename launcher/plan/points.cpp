@@ -164,7 +164,7 @@ std::vector<Layout> peers_of(const Layout& given) {
     if (std::find(peers.begin(), peers.end(), layout) == peers.end()) peers.push_back(std::move(layout));
   };
   for (const Layout& layout : theory::all_layouts(given.ranks())) {
-    if (layout.shares_states() != given.shares_states()) continue;
+    if (layout.shares_states() != given.shares_states() || layout.shares_weights() != given.shares_weights()) continue;
     if (layout.data() == given.ranks() && data < given.ranks()) {
       add(layout);
       continue;

@@ -30,7 +30,8 @@ constexpr bool cuts_tokens(Cut cut) { return cut == Cut::tokens || cut == Cut::t
 /// Ways in which the ranks of dp share what they keep (`--dp`), in the order of its variants.
 enum class DataSharing : std::uint8_t {
   plain,  ///< nothing: each keeps all of its replica's part
-  zero1   ///< optimizer states: each updates a part of the weights, which are gathered after it
+  zero1,  ///< optimizer states: each updates a part of the weights, which are gathered after it
+  zero3   ///< weights and gradients, too: each keeps a part, and all of a sublayer's are gathered for each use
 };
 
 /// Ways in which the ranks of tp exchange activations between sublayers (`--tp`), in the order of its variants.
@@ -51,6 +52,7 @@ struct Variant {
   std::string_view name;
   bool slices_tokens = false;             ///< ranks of an axis that cuts heads have different tokens between sublayers
   bool shares_states = false;             ///< ranks of an axis that cuts sequences have parts of the optimizer states
+  bool shares_weights = false;            ///< and parts of the weights and gradients, which they gather for each use
   bool exchanges_heads = false;           ///< attention exchanges tokens for query heads, which must divide by the degree
   std::string_view why_not_decoded = {};  ///< why `generate` refuses it; empty: it doesn't
 };
@@ -68,6 +70,7 @@ struct AxisRow {
   std::span<const Variant> variants = {};            ///< the first is the default; empty: there is nothing to choose
   std::string_view variants_help = {};               ///< help of the option that chooses one, and bears the axis's name
   std::string_view why_no_variant = {};              ///< what a refusal of another one says before those that work
+  std::string_view why_data_shares_none = {};        ///< why dp's ranks can't share weights beside it; empty: they can
   bool cuts_heads = false;                           ///< its shards are whole query heads, which must divide by the degree
   std::string_view why_not_decoded = {};             ///< why `generate` refuses it; empty: it doesn't
   std::optional<AxisKind> decoded_instead = {};      ///< the axis that `generate` advises then; none: to leave it out
@@ -82,7 +85,13 @@ inline constexpr std::array<std::string_view, 3> kSequence = {"cp", "context", "
 inline constexpr std::array<std::string_view, 1> kSharded = {"zero"};
 inline constexpr std::array kNotWithTsp = {AxisKind::sp};
 inline constexpr std::array kNotWithZero3 = {AxisKind::tp, AxisKind::sp, AxisKind::tsp};
-inline constexpr std::array kOverData = {Variant{.name = "plain"}, Variant{.name = "zero1", .shares_states = true}};
+inline constexpr std::array kOverData = {
+    Variant{.name = "plain"}, Variant{.name = "zero1", .shares_states = true},
+    Variant{.name = "zero3",
+            .shares_states = true,
+            .shares_weights = true,
+            .why_not_decoded = "each data rank keeps parts of the weights, and would gather all of them for every token: plain "
+                               "and zero1 work"}};
 inline constexpr std::array kOverTensor = {Variant{.name = "plain"}, Variant{.name = "sequence", .slices_tokens = true}};
 inline constexpr std::array kOverSequence = {
     Variant{.name = "gather"}, Variant{.name = "ring"},
@@ -93,22 +102,25 @@ inline constexpr std::array kOverSequence = {
 
 /// Table of the axes, in the order in which messages list them.
 inline constexpr std::array kAxes = {
-    AxisRow{
-        .kind = AxisKind::dp,
-        .name = "dp",
-        .cuts = Cut::batch,
-        .tokens_by = AxisKind::tsp,
-        .elsewhere = axis_table::kData,
-        .foremost = true,
-        .variants = axis_table::kOverData,
-        .variants_help = "what dp's ranks share: plain (nothing), zero1 (optimizer states: each updates a part of the weights)",
-        .why_no_variant = "dp's ranks share optimizer states alone; the axis zero3 cuts weights and gradients, too; "},
+    AxisRow{.kind = AxisKind::dp,
+            .name = "dp",
+            .cuts = Cut::batch,
+            .tokens_by = AxisKind::tsp,
+            .elsewhere = axis_table::kData,
+            .foremost = true,
+            .variants = axis_table::kOverData,
+            .variants_help =
+                "what dp's ranks share: plain (nothing), zero1 (optimizer states: each updates a part of the weights), "
+                "zero3 (weights and gradients, too, which are gathered for each use)",
+            .why_no_variant = "dp's ranks share nothing, optimizer states, or weights and gradients, too: "},
     AxisRow{.kind = AxisKind::pp,
             .name = "pp",
             .cuts = Cut::layers,
             .tokens_by = AxisKind::tsp,
             .elsewhere = axis_table::kPipeline,
             .foremost = true,
+            .why_data_shares_none = "a stage computes several micro-batches at once, and doesn't know yet when weights that "
+                                    "dp's ranks share are needed; try --dp zero1",
             .why_only_trained = "pipelines train, and plan --tasks lists what their stages do; nothing else knows them yet"},
     AxisRow{.kind = AxisKind::tp,
             .name = "tp",
@@ -138,6 +150,8 @@ inline constexpr std::array kAxes = {
             .elsewhere = axis_table::kSharded,
             .never_with = axis_table::kNotWithZero3,
             .why_never = "zero3 can't be mixed with tp, sp or tsp; try zero3 alone or after dp",
+            .why_data_shares_none = "its ranks have parts of each sublayer's weights already; try --dp zero1, or tsp, beside "
+                                    "which dp's ranks can share them",
             .why_not_decoded = "zero3 keeps rows of weights, not heads, and would gather all of them for every token",
             .decoded_instead = AxisKind::tsp}};
 

@@ -118,6 +118,7 @@ PipelineStage Layout::stage(std::size_t layers, int rank) const {
 
 bool Layout::slices_tokens() const { return exchanges_so(*this, &Variant::slices_tokens); }
 bool Layout::shares_states() const { return exchanges_so(*this, &Variant::shares_states); }
+bool Layout::shares_weights() const { return exchanges_so(*this, &Variant::shares_weights); }
 bool Layout::exchanges_heads() const { return exchanges_so(*this, &Variant::exchanges_heads); }
 
 std::string Layout::print() const {

@@ -84,8 +84,10 @@ struct Layout {
 
   /// Returns whether the ranks of tp, too, have different tokens between sublayers (Megatron's sequence parallelism).
   bool slices_tokens() const;
-  /// Returns whether replicas have parts of the optimizer states (ZeRO-1).
+  /// Returns whether replicas have parts of the optimizer states (ZeRO-1), whatever else they share.
   bool shares_states() const;
+  /// Returns whether replicas have parts of the weights and gradients, too (ZeRO-3 over ranks with other sequences).
+  bool shares_weights() const;
   /// Returns whether attention exchanges tokens for heads (Ulysses).
   bool exchanges_heads() const;
   /// Returns whether the vocabulary is cut over tp, as under plain tp.

@@ -27,7 +27,7 @@ std::string form() {
 
 /// Returns " (did you mean tsp?)", what is nearest to an axis that isn't here, or an empty text.
 std::string meant_axis(std::string_view typed) {
-  if (typed == "fsdp") return " (zero3 cuts weights as FSDP does, but its ranks share each sequence, where dp's have their own)";
+  if (typed == "fsdp") return " (dp with --dp zero3 is what FSDP does)";
   for (const AxisRow& row : kAxes) {
     if (std::ranges::count(row.elsewhere, typed) != 0) return fmt::format(" (did you mean {}?)", row.name);
   }
@@ -112,6 +112,12 @@ std::string Layout::why_not() const {
                            name(axes[i].kind));
       }
     }
+  }
+  for (const Axis& axis : axes) {
+    const std::string_view why = row_of(axis.kind).why_data_shares_none;
+    if (axis.degree == 1 || why.empty() || !shares_weights()) continue;
+    return fmt::format("{} beside {} ({}): {}", name(axis.kind), name(data_axis()), variant_name(*this, row_of(data_axis())),
+                       why);
   }
   return {};
 }

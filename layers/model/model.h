@@ -13,6 +13,7 @@
 #include "layers/schedules/boundaries.h"
 #include "layers/schedules/gradient_sums.h"
 #include "layers/schedules/micro_batch.h"
+#include "layers/schedules/own_packs.h"
 #include "layers/schedules/stage_sums.h"
 #include "layers/schedules/strategies.h"
 #include "layers/schedules/tasks.h"
@@ -89,7 +90,7 @@ class Model {
   Communicator& vocabulary_ranks() const { return vocabulary_ranks_; }
   /// Returns the first token id of this rank's vocabulary rows, or the vocabulary's last id if this rank has none.
   Token first_own_id() const;
-  /// Returns this rank's rows of embedding and head, each [V_p, h].
+  /// Returns this rank's rows of embedding and head, each [V_p, h]. Precondition: the data ranks don't share weights.
   Vocabulary::Weights vocabulary_weights() const;
   /// Returns a layer's norm parameters and the last biases of its sublayers (b_O, b_2).
   BlockVectors vectors(std::size_t layer) const;
@@ -161,6 +162,7 @@ class Model {
     double weight = 0;                       // 1 / number of predicted tokens in the whole batch
     LogitsSink logits;                       // takes rows by their numbers in the whole batch; empty: nobody wants them
     std::unique_ptr<Vocabulary> vocabulary;  // on stages that have neither embedding nor head none
+    std::unique_ptr<OwnPacks> tables;        // embedding and head, where data ranks have parts of them
     std::unique_ptr<StrategyPass> sublayers;
     std::optional<DropoutDraws> draws;  // none: nothing is dropped
     std::vector<BlockSaved> blocks;
@@ -225,7 +227,14 @@ class Model {
   void check_tokens(const TokenBatch& tokens) const;
   void check_positions(std::size_t sequence) const;
   void set_layout(std::size_t batch, std::size_t sequence);
-  std::unique_ptr<Vocabulary> vocabulary_of(const MicroBatch& of);
+  std::unique_ptr<Vocabulary> vocabulary_of(const MicroBatch& pass);
+  bool cuts_tables() const { return store_.is_cut(embedding_pack()); }
+  bool has_vocabulary() const { return vocabulary_ranks_.size() == 1; }
+  // Where data ranks share weights: give the vocabulary the tables that its next call needs.
+  void use_embedding(Pass& pass);
+  void use_head(Pass& pass);
+  void use_head_gradient(Pass& pass);
+  void use_embedding_gradient(Pass& pass);
   OwnedTensor final_norm(const Tensor& x);
 
   Rank& rank_;

@@ -72,12 +72,15 @@ void Model::set_layout(std::size_t batch, std::size_t sequence) {
 }
 
 /// Returns the embedding, head and loss of a pass of layout_'s tokens.
-std::unique_ptr<Vocabulary> Model::vocabulary_of(const MicroBatch& of) {
+std::unique_ptr<Vocabulary> Model::vocabulary_of(const MicroBatch& pass) {
+  // Of tables that data ranks have parts of, each micro-batch's gradient is written whole, and summed by OwnPacks.
+  const MicroBatch of = cuts_tables() ? MicroBatch{.number = 0, .count = 2} : pass;
+  const Vocabulary::Weights weights = cuts_tables() ? Vocabulary::Weights{} : vocabulary_weights();
   if (mesh_.layout().cuts_vocabulary_over_tensor()) {
     Communicator& with_copies = mesh_.group(summed_over(mesh_.layout(), PackKind::embedding).replica.front());
-    return std::make_unique<TensorVocabulary>(rank_, vocabulary_ranks_, with_copies, vocabulary_rows_, vocabulary_weights(), of);
+    return std::make_unique<TensorVocabulary>(rank_, vocabulary_ranks_, with_copies, vocabulary_rows_, weights, of);
   }
-  return std::make_unique<ExchangedVocabulary>(rank_, vocabulary_ranks_, vocabulary_rows_, head_plan_, vocabulary_weights(), of);
+  return std::make_unique<ExchangedVocabulary>(rank_, vocabulary_ranks_, vocabulary_rows_, head_plan_, weights, of);
 }
 
 /// Returns the head's input: the normed residual, times the factor of logits, since these are linear in it.
@@ -179,15 +182,24 @@ void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
 Loss Model::evaluate(const TokenBatch& tokens, const LogitsSink* logits) {
   refuse_pipeline("evaluate");
   Loss loss = begin_batch(tokens);
-  const Part own = own_part(tokens);
-  if (own.count == 0) {
+  Part own = own_part(tokens);
+  TokenBatch computed = tokens;
+  std::vector<std::int64_t> none;
+  if (own.count == 0 && !mesh_.layout().shares_weights()) {
     sum_losses(loss);
     return loss;
+  }
+  if (own.count == 0) {
+    // The others gather weights from this rank, too: it computes a sequence with them, and predicts nothing.
+    own = {.first = 0, .count = 1};
+    none.assign(tokens.labels.size(), kernels::kNoLabel);
+    computed.labels = none;
+    logits = nullptr;
   }
   const TraceSpan span(rank_.trace(), "forward");
   const TaskList tasks = forward_tasks(options_.config.layers);
   visits_ = Visits(tasks);
-  Pass pass = begin_pass(tokens, own, {}, loss.tokens, logits, false);
+  Pass pass = begin_pass(computed, own, {}, loss.tokens, logits, false);
   for (const ModelTask& task : tasks) run(task, pass);
   end_forward(loss, pass);
   return loss;

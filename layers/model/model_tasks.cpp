@@ -37,8 +37,46 @@ void Model::run(const ModelTask& task, Pass& pass) {
   (backward ? backward_traffic_ : forward_traffic_) += rank_.context().traffic() - before;
 }
 
+// --- tables of which data ranks have parts -------------------------------------------------------------------------------------
+
+// The embedding's rows are needed forward alone. The head's stay from its forward pass to its backward pass, which follows. The
+// gradient of a tied table is complete with the embedding's.
+
+void Model::use_embedding(Pass& pass) {
+  if (!cuts_tables()) return;
+  pass.tables->arrive(embedding_pack());
+  pass.vocabulary->use({.embedding = pass.tables->values(embedding_pack()), .tied = options_.config.tied_embeddings});
+}
+
+void Model::use_head(Pass& pass) {
+  if (!cuts_tables()) return;
+  pass.tables->fetch(head_pack());  // if no layer did
+  pass.tables->arrive(head_pack());
+  // A rank with the whole vocabulary computes the gradient along with the loss.
+  if (pass.keep && has_vocabulary()) return use_head_gradient(pass);
+  pass.vocabulary->use({.head = pass.tables->values(head_pack()), .tied = options_.config.tied_embeddings});
+}
+
+void Model::use_head_gradient(Pass& pass) {
+  if (!cuts_tables()) return;
+  const MicroBatchGradient gradient = pass.tables->gradient(head_pack(), Category::communication, "gradient of the head");
+  pass.vocabulary->use(
+      {.head = pass.tables->values(head_pack()), .head_gradient = gradient.rows(), .tied = options_.config.tied_embeddings});
+}
+
+void Model::use_embedding_gradient(Pass& pass) {
+  if (!cuts_tables()) return;
+  const MicroBatchGradient gradient =
+      pass.tables->gradient(embedding_pack(), Category::communication, "gradient of the embedding");
+  pass.vocabulary->use({.embedding_gradient = gradient.rows(), .tied = options_.config.tied_embeddings});
+}
+
+// --- tasks ---------------------------------------------------------------------------------------------------------------------
+
 /// Makes what a pass computes with, and the residual, whose elements nobody has written yet.
 void Model::begin_forward(Pass& pass) {
+  pass.tables = std::make_unique<OwnPacks>(rank_, PackRanks::of(mesh_, PackKind::embedding), store_, pass.of);
+  pass.tables->fetch(embedding_pack());
   pass.sublayers = strategy_->begin({.store = store_, .tokens = *layout_, .visits = visits_, .micro_batch = pass.of});
   pass.x = layout_->residual(rank_, pass.kept(), options_.dtype, options_.config.hidden, "embedded tokens");
   if (stage_.first() || stage_.last()) pass.vocabulary = vocabulary_of(pass.of);
@@ -66,7 +104,9 @@ void Model::embed(Pass& pass) {
   rank_.enter_stage(PassPart::embedding, false, [] { return std::string("embedding, forward"); });
   begin_forward(pass);
   const Tensor x = pass.x->merged(0);
+  use_embedding(pass);
   pass.vocabulary->embed(x, *layout_, pass.own.ids, pass.kept());
+  pass.tables->used(embedding_pack());
   rows_given_.note(pass.of, stage_, pass.vocabulary->rows_given());
   complete_embedding(x);
   drop_embedding(pass, x);
@@ -81,6 +121,7 @@ void Model::layers_forward(Pass& pass, const ModelTask& task) {
   const BlockPass of = block_pass(pass);
   for (std::size_t layer = task.first_layer; layer < task.first_layer + task.layers; ++layer) {
     const TraceSpan span(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
+    if (layer + 1 == options_.config.layers) pass.tables->fetch(head_pack());
     BlockSaved nothing;
     pass.x = block_.forward(of, layer, std::move(pass.x), vectors(layer), pass.keep ? Keep::backward : Keep::nothing,
                             pass.keep ? pass.blocks[layer] : nothing);
@@ -93,12 +134,14 @@ void Model::head(Pass& pass) {
   rank_.look(Watched::input, pass.x.view());
   OwnedTensor lse =
       rank_.tensor(pass.kept(), kernels::summed_in(options_.dtype), {layout_->held_rows()}, "log-sum-exp of the head");
+  use_head(pass);
   pass.loss = pass.vocabulary->head(final_norm(pass.x).view(), lse, *layout_, pass.own.labels,
                                     pass.logits ? &pass.logits : nullptr, pass.keep ? std::optional(pass.weight) : std::nullopt);
   rank_.look(Watched::head_statistics, lse.view());
   if (pass.keep) {
     pass.lse = std::move(lse);
   } else {
+    pass.tables->used(head_pack());
     pass.sublayers->end();
     pass.x.reset();
   }
@@ -120,7 +163,9 @@ void Model::begin_backward(Pass& pass) {
 /// Ends the backward pass, but for that of the last micro-batch, which reduce() ends, while its own sums are on their way.
 void Model::end_backward(Pass& pass) {
   if (pass.vocabulary) pass.vocabulary->end();
-  if (!pass.of.last()) pass.sublayers->end();
+  if (pass.of.last()) return;
+  pass.sublayers->end();
+  pass.tables->end();
 }
 
 void Model::head_backward(Pass& pass) {
@@ -128,11 +173,14 @@ void Model::head_backward(Pass& pass) {
   rank_.enter_stage(PassPart::head, true, [] { return std::string("head, backward"); });
   begin_backward(pass);
   {
+    use_head_gradient(pass);
     const OwnedTensor dx = pass.vocabulary->head_backward(final_norm(pass.x).view(), pass.lse, *layout_, pass.weight);
     norm_backward(compute, options_.config, pass.d->merged(0), dx, pass.x->merged(0), final_norm_weights(),
                   kernels::Write::replace, options_.config.logits_factor());
   }
   rank_.look(Watched::input_gradient, pass.d.view());
+  pass.tables->used(head_pack());
+  if (!options_.config.tied_embeddings) pass.tables->complete(head_pack(), Purpose::head);
   if (pass.of.last() && !options_.config.tied_embeddings) sums_.post(head_pack(), Purpose::head);
   pass.x.reset();
   pass.lse.reset();
@@ -143,6 +191,7 @@ void Model::layers_backward(Pass& pass, const ModelTask& task) {
   for (std::size_t layer = task.first_layer + task.layers; layer-- > task.first_layer;) {
     const TraceSpan span(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
     block_.backward(of, layer, pass.d, vectors(layer), pass.blocks[layer]);
+    pass.tables->settle();  // the head's gradient had a layer's time to leave
   }
 }
 
@@ -159,7 +208,9 @@ void Model::embed_backward(Pass& pass) {
     add_to_positions();
     rank_.compute().multiply(d, d, factor);
   }
+  use_embedding_gradient(pass);
   pass.vocabulary->embed_backward(d);
+  pass.tables->complete(embedding_pack(), Purpose::embedding);
   if (pass.of.last() && !shares_embedding()) sums_.post(embedding_pack(), Purpose::embedding);
   if (factor == 1) add_to_positions();  // while the embedding's gradients travel
   end_backward(pass);
@@ -170,6 +221,7 @@ void Model::reduce(Pass& last) {
   if (boundaries_) boundaries_->finish();
   sum_replicated_gradients();
   last.sublayers->end();
+  last.tables->end();
   if (shares_embedding()) sum_shared_embedding();
   for (std::size_t pack = 0; pack < replicated_pack(); ++pack) {
     if (!sums_.posted(pack)) sums_.post(pack, Purpose::gradients);

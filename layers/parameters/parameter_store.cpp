@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
 
 namespace tsprun::detail {
 
@@ -77,13 +78,20 @@ ParameterStore::ParameterStore(Rank& rank, DType dtype, const std::vector<PackPl
   std::size_t with_states = 0;
   std::vector<std::size_t> offsets;
   for (const PackPlan& pack : packs) {
-    packs_.push_back({.plan = pack, .first_part = parts_.size(), .parts = pack.parts.size(), .offset = total});
-    for (const ElementRange& held : states_held(pack, pack.sharer)) with_states += held.count;
-    for (const PartPlan& plan : pack.parts) {
+    Pack& where = packs_.emplace_back(Pack{.plan = pack, .first_part = parts_.size(), .parts = 0, .offset = total});
+    const auto add = [&](const PartPlan& plan) {
       parts_.push_back({.plan = plan, .value = {}, .gradient = {}, .m = {}, .v = {}, .master = {}});
       offsets.push_back(total);
       total += plan.rows() * plan.width();
+    };
+    const std::vector<ElementRange> of_parts = states_held(pack, pack.sharer);
+    for (std::size_t i = 0; i < of_parts.size(); ++i) {
+      with_states += of_parts[i].count;
+      if (!pack.cuts_weights) add(pack.parts[i]);
+      else std::ranges::for_each(rectangles(pack.parts[i], of_parts[i]), add);
     }
+    where.parts = parts_.size() - where.first_part;
+    where.held = total - where.offset;
   }
   const DType sums = kernels::summed_in(dtype);
   values_ = rank.tensor(Category::parameters, dtype, {total}, "parameters");
@@ -114,7 +122,11 @@ void ParameterStore::cut_states() {
   std::size_t offset = 0;
   for (Pack& pack : packs_) {
     pack.first_state = states_.size();
-    const std::vector<ElementRange> held = states_held(pack.plan, pack.plan.sharer);
+    std::vector<ElementRange> held = states_held(pack.plan, pack.plan.sharer);
+    if (pack.plan.cuts_weights) {  // all of what is here
+      held.clear();
+      for (const ParameterPart& part : parts().subspan(pack.first_part, pack.parts)) held.push_back({0, part.value.elements()});
+    }
     for (std::size_t i = 0; i < held.size(); ++i) {
       const ParameterPart& part = parts_[pack.first_part + i];
       std::size_t at = held[i].first;
@@ -145,12 +157,9 @@ std::span<const ParameterPart> ParameterStore::states(std::size_t pack) const {
   return shares_states() ? states().subspan(where.first_state, where.states) : parts().subspan(where.first_part, where.parts);
 }
 
-Chunks ParameterStore::states_cut(std::size_t pack) const {
-  return detail::states_cut(plan(pack).sharers, values(pack).elements());
-}
-
 Tensor ParameterStore::stacked(const OwnedTensor& memory, std::size_t pack, std::size_t first, std::size_t count) const {
   const Pack& where = packs_.at(pack);
+  if (where.plan.cuts_weights) throw std::logic_error("rows of a pack that is cut over replicas");
   std::size_t offset = where.offset;
   std::size_t rows = 0;
   const std::size_t width = parts_[where.first_part].plan.width();

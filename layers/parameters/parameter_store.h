@@ -26,7 +26,7 @@
 namespace tsprun::detail {
 
 /// A part and its memory: views [rows, width]. Without training only `value` has memory; `master` exists only if parameters are
-/// bf16. Of parts whose optimizer states are cut over replicas, `m`, `v` and `master` have no memory: see states().
+/// bf16. Where optimizer states are cut over replicas, `m`, `v` and `master` have no memory: see states().
 struct ParameterPart {
   PartPlan plan;
   Tensor value;     ///< in the model's dtype
@@ -42,6 +42,8 @@ class ParameterStore {
   /// Allocates all memory. Throws Error(out_of_memory).
   ParameterStore(Rank& rank, DType dtype, const std::vector<PackPlan>& packs, bool training);
 
+  /// Returns what this rank holds: the parts of its packs, and of packs that are cut over replicas (is_cut()) the rectangles of
+  /// parts that are this rank's elements.
   std::span<const ParameterPart> parts() const { return parts_; }
   /// Returns what this rank updates, and counts if it is counted: parts() or, where replicas share optimizer states, the
   /// rectangles of them of which it has the states. `value` and `gradient` view those of the whole part.
@@ -50,18 +52,24 @@ class ParameterStore {
   std::span<const ParameterPart> states(std::size_t pack) const;
   /// Returns whether optimizer states are cut over replicas.
   bool shares_states() const { return training_ && !packs_.empty() && packs_.front().plan.sharers > 1; }
+  /// Returns whether this rank holds only a part of the pack's elements, and the replicas the others.
+  bool is_cut(std::size_t pack) const { return plan(pack).cuts_weights; }
   /// Returns how the elements of a pack are cut over the replicas.
-  Chunks states_cut(std::size_t pack) const;
+  Chunks states_cut(std::size_t pack) const { return detail::states_cut(plan(pack).sharers, pack_elements(plan(pack))); }
   const PackPlan& plan(std::size_t pack) const { return packs_.at(pack).plan; }
-  /// Returns the rows of parts [first, first + count) of a pack, stacked: [rows, width].
+  /// Returns the elements of a pack that this rank holds, in one dim: all, or its part of a pack that is cut.
+  Tensor held_values(std::size_t pack) const { return held(values_, pack); }
+  Tensor held_gradients(std::size_t pack) const { return held(gradients_, pack); }
+  /// Returns the rows of parts [first, first + count) of a pack, stacked: [rows, width]. A pack that is cut has no rows here
+  /// (std::logic_error); those of the others are gathered: layers/schedules/own_packs.h.
   Tensor values(std::size_t pack, std::size_t first, std::size_t count) const { return stacked(values_, pack, first, count); }
   Tensor gradients(std::size_t pack, std::size_t first, std::size_t count) const {
     return stacked(gradients_, pack, first, count);
   }
   std::size_t packs() const { return packs_.size(); }
   /// Returns all rows of a pack.
-  Tensor values(std::size_t pack) const { return stacked(values_, pack, 0, packs_.at(pack).parts); }
-  Tensor gradients(std::size_t pack) const { return stacked(gradients_, pack, 0, packs_.at(pack).parts); }
+  Tensor values(std::size_t pack) const { return stacked(values_, pack, 0, plan(pack).parts.size()); }
+  Tensor gradients(std::size_t pack) const { return stacked(gradients_, pack, 0, plan(pack).parts.size()); }
   DType dtype() const { return dtype_; }
   bool training() const { return training_; }
 
@@ -80,10 +88,14 @@ class ParameterStore {
     std::size_t first_part;
     std::size_t parts;
     std::size_t offset;  // elements
+    std::size_t held = 0;
     std::size_t first_state = 0;
     std::size_t states = 0;
   };
   void cut_states();
+  Tensor held(const OwnedTensor& memory, std::size_t pack) const {
+    return memory->slice(0, packs_.at(pack).offset, packs_.at(pack).held);
+  }
   Tensor stacked(const OwnedTensor& memory, std::size_t pack, std::size_t first, std::size_t count) const;
   using Source = std::function<void(const PartPlan&, const safetensors::Rectangle&, Buffer)>;
   void fill(const Source& source);

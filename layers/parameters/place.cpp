@@ -36,10 +36,14 @@ std::size_t pack_rows(const PackPlan& plan) {
   return rows;
 }
 
-std::vector<ElementRange> states_held(const PackPlan& plan, int sharer) {
+std::size_t pack_elements(const PackPlan& plan) {
   std::size_t elements = 0;
   for (const PartPlan& part : plan.parts) elements += part.rows() * part.width();
-  const Chunks cut = states_cut(plan.sharers, elements);
+  return elements;
+}
+
+std::vector<ElementRange> states_held(const PackPlan& plan, int sharer) {
+  const Chunks cut = states_cut(plan.sharers, pack_elements(plan));
   const std::size_t first = cut.offset(sharer);
   const std::size_t end = first + cut.count(sharer);
   std::vector<ElementRange> held;
@@ -133,6 +137,7 @@ Placement::Placement(const ModelConfig& config, const Layout& layout, int rank)
       rows_{slice_.first_row, slice_.rows},
       sharers_(layout.shares_states() ? layout.data() : 1),
       sharer_(layout.shares_states() ? layout.place(layout.data_axis(), rank) : 0),
+      shares_weights_(layout.shares_weights()),
       stage_(layout.stage(config.layers, rank)) {
   for (const Axis& axis : layout.axes) {
     const bool first = layout.place(axis.kind, rank) == 0;
@@ -277,12 +282,18 @@ std::vector<PackPlan> Placement::packs(std::span<const Parameter> parameters) co
     PackPlan& plan = plans.emplace_back();
     plan.sharers = sharers_;
     plan.sharer = sharer_;
+    plan.cuts_weights = cuts_weights(key.second);
     for (Ordered& part : parts) plan.parts.push_back(std::move(part.plan));
   }
   return plans;
 }
 
-std::uint64_t Placement::elements(PackKind pack) const {
+/// Returns whether data ranks hold parts of such packs. Vectors and learned positions, of which a rank needs some all the time,
+/// take little.
+bool Placement::cuts_weights(PackKind pack) const { return shares_weights_ && (is_of_layer(pack) || is_of_vocabulary(pack)); }
+
+/// Returns the elements of packs of a kind that the rank and those with other sequences hold together.
+std::uint64_t Placement::whole(PackKind pack) const {
   if (pack == PackKind::head && config_.tied_embeddings) return 0;
   if (is_of_vocabulary(pack)) {
     const ParameterRole role = pack == PackKind::head ? ParameterRole::head : ParameterRole::embedding;

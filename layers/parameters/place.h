@@ -21,6 +21,8 @@
 // Of ranks that hold the same part, the first along every axis that doesn't cut it counts it in norms and writes it to files; of
 // K/V heads that several ranks of tp hold, the first of these. Where replicas share optimizer states (--dp zero1), every pack is
 // cut over them as an all_reduce cuts it, whatever rows that divides, and each counts the elements of which it has the states.
+// Where they share weights (--dp zero3), they hold of the packs of layers and of the vocabulary's these elements alone; norms,
+// biases and learned positions stay whole.
 #pragma once
 
 #include "core/collectives/chunks.h"
@@ -145,6 +147,8 @@ struct PackPlan {
   std::vector<PartPlan> parts;
   int sharers = 1;  ///< ranks that hold the same parts and over which their optimizer states are cut; 1: each has all of them
   int sharer = 0;   ///< this rank's number among them
+  /// Set if weights and gradients are cut over them, too: each holds the elements alone of which it has the states.
+  bool cuts_weights = false;
 };
 
 /// Elements of a part, in the order in which they lie in memory.
@@ -155,13 +159,16 @@ struct ElementRange {
 };
 /// Returns how a pack's elements are cut over the ranks that share its optimizer states.
 inline Chunks states_cut(int sharers, std::size_t elements) { return Chunks::balanced(sharers, elements); }
-/// Returns of which elements of each part one of these ranks holds the optimizer states.
+/// Returns of which elements of each part one of these ranks holds the optimizer states; where weights are cut, all that it
+/// holds.
 std::vector<ElementRange> states_held(const PackPlan& plan, int sharer);
 /// Returns these elements of a part as rectangles: whole rows of its memory, and what is taken of the rows before and after them.
 std::vector<PartPlan> rectangles(const PartPlan& part, const ElementRange& elements);
 
 /// Returns the number of rows of all parts.
 std::size_t pack_rows(const PackPlan& plan);
+/// Returns the number of elements of all parts.
+std::size_t pack_elements(const PackPlan& plan);
 
 /// Returns the number of optimizer states per parameter, which have the type of sums: two moments, and a master copy where
 /// parameters have fewer bytes than sums (bf16).
@@ -221,9 +228,9 @@ class Placement {
   const HeadRange& kv_heads() const { return kv_; }
   /// Returns the elements that the rank holds in packs of a kind: of one layer of its stage, or of all outside of layers' own
   /// packs.
-  std::uint64_t elements(PackKind pack) const;
+  std::uint64_t elements(PackKind pack) const { return cuts_weights(pack) ? states(pack) : whole(pack); }
   /// Returns of how many of these it holds the optimizer states.
-  std::uint64_t states(PackKind pack) const { return states_cut(sharers_, elements(pack)).count(sharer_); }
+  std::uint64_t states(PackKind pack) const { return states_cut(sharers_, whole(pack)).count(sharer_); }
 
  private:
   /// Rows of a part, numbered in what it is cut by.
@@ -232,6 +239,8 @@ class Placement {
     std::size_t count;
   };
   Range held(PackKind pack, std::size_t order) const;
+  bool cuts_weights(PackKind pack) const;
+  std::uint64_t whole(PackKind pack) const;
   bool is_of_stage(ParameterRole role, std::size_t layer) const;
   bool counts(PackKind pack) const;
   std::size_t copied_kv_heads() const;
@@ -251,6 +260,7 @@ class Placement {
   Range vocabulary_{};
   int sharers_;
   int sharer_;
+  bool shares_weights_;
   PipelineStage stage_;
   bool first_along_data_ = true;
   bool first_along_tensor_ = true;

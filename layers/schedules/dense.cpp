@@ -68,7 +68,7 @@ class Dense::Pass final : public StrategyPass {
         sums_(dense.sums_),
         slice_(dense.slice_),
         attention_(*dense.attention_),
-        weights_(dense.weights_->begin(of.store, of.visits, of.micro_batch)) {}
+        weights_(dense.weights_->begin(of)) {}
 
   void drop_attention(const kernels::AttentionDropout& of) override { of_attention_.dropout = of; }
   void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;

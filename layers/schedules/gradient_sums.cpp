@@ -17,7 +17,7 @@ Tensor own_chunk(const Tensor& tensor, const Chunks& cut, int rank) {
 void GradientSums::post(std::size_t pack, Purpose purpose) {
   posted_.resize(store_.packs());
   posted_[pack] = true;
-  if (data_.size() == 1) return;
+  if (data_.size() == 1 || store_.is_cut(pack)) return;
   const Tensor gradients = store_.gradients(pack);
   if (gradients.elements() == 0) return;
   const CallOptions options{.stream = Stream::gradients, .purpose = purpose};
@@ -38,7 +38,7 @@ void GradientSums::finish() {
 }
 
 void GradientSums::gather_weights(std::size_t pack) {
-  if (!store_.shares_states()) return;
+  if (!store_.shares_states() || store_.is_cut(pack)) return;
   const Tensor values = store_.values(pack);
   if (values.elements() == 0) return;
   const Chunks cut = store_.states_cut(pack);

@@ -4,6 +4,8 @@
 //   plain   each pack is all-reduced
 //   zero1   each pack is reduce-scattered along the chunks that an all_reduce has, which gives the same bits: a rank gets the
 //           sums of the elements whose optimizer states it holds. It updates these, and the weights are all-gathered
+//   zero3   so are packs that every rank has whole. Those that are cut (own_packs.h) are summed with each micro-batch by whoever
+//           computes them, and each rank keeps its part of the weights
 #pragma once
 
 #include "core/rank/rank.h"
@@ -21,7 +23,7 @@ class GradientSums {
   GradientSums(Rank& rank, Communicator& data, const ParameterStore& store) : rank_(rank), data_(data), store_(store) {}
 
   /// Begins the sum of a pack; call it once per pack and pass. Everything else that the pack's gradients need must be done or
-  /// posted on Stream::gradients. On one rank only notes the call.
+  /// posted on Stream::gradients. On one rank, and for a pack that is cut, only notes the call.
   void post(std::size_t pack, Purpose purpose);
   /// Returns whether post() was called for the pack in this pass.
   bool posted(std::size_t pack) const { return pack < posted_.size() && posted_[pack]; }
@@ -32,7 +34,7 @@ class GradientSums {
   /// parts are cut. Call it after finish(). Collective over the data ranks.
   std::vector<double> squares();
   /// Begins to bring a pack's weights, each updated by the rank that has its states, to all ranks. Does nothing unless states are
-  /// shared. Wait with finish().
+  /// shared, and for a pack that is cut. Wait with finish().
   void gather_weights(std::size_t pack);
 
  private:

@@ -25,7 +25,7 @@ using kernels::SquareLanes;
 
 /// What one data rank has of a part that is counted: elements [first, end) of all of them.
 struct SquaresPiece {
-  Tensor gradient;  // of the whole part, in one dim
+  Tensor gradient;  // of those elements; of other ranks' pieces it has no dims
   std::size_t first;
   std::size_t end;
   std::size_t all;
@@ -44,12 +44,18 @@ struct SquaresPiece {
 
 std::vector<SquaresPiece> pieces_of(const ParameterStore& store, int sharer) {
   std::vector<SquaresPiece> pieces;
-  std::size_t part = 0;
   for (std::size_t pack = 0; pack < store.packs(); ++pack) {
-    for (const ElementRange& held : states_held(store.plan(pack), sharer)) {
-      const ParameterPart& of = store.parts()[part++];
-      const std::size_t all = of.gradient.elements();
-      if (of.plan.counted && all > 0) pieces.push_back({of.gradient.reshaped({all}), held.first, held.end(), all});
+    const PackPlan& plan = store.plan(pack);
+    const std::vector<ElementRange> of_parts = states_held(plan, sharer);
+    std::size_t before = 0;  // elements of the memory that belong to parts before
+    for (std::size_t i = 0; i < of_parts.size(); ++i) {
+      const ElementRange& held = of_parts[i];
+      const std::size_t all = plan.parts[i].rows() * plan.parts[i].width();
+      const std::size_t at = before + (store.is_cut(pack) ? 0 : held.first);
+      before += store.is_cut(pack) ? held.count : all;
+      if (!plan.parts[i].counted || all == 0) continue;
+      const Tensor gradient = sharer == plan.sharer ? store.held_gradients(pack).slice(0, at, held.count) : Tensor();
+      pieces.push_back({gradient, held.first, held.end(), all});
     }
   }
   return pieces;
@@ -70,7 +76,7 @@ std::vector<double> GradientSums::shared_squares() {
   for (int sharer = 0; sharer < ranks; ++sharer) pieces.push_back(pieces_of(store_, sharer));
   const std::vector<SquaresPiece>& mine = pieces[me];
   const auto add = [&](const SquaresPiece& piece, std::size_t from, std::size_t to, std::span<SquareLanes> blocks) {
-    if (from < to) compute.add_squares(blocks, piece.gradient.slice(0, from, to - from), from);
+    if (from < to) compute.add_squares(blocks, piece.gradient.slice(0, from - piece.first, to - from), from);
   };
   std::vector<Lanes> blocks;  // by piece
   for (const SquaresPiece& piece : mine) {

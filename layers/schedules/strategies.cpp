@@ -40,12 +40,12 @@ std::unique_ptr<Strategy> make_tp(const MakerArguments& of, std::unique_ptr<Stra
 std::unique_ptr<Strategy> make_sp(const MakerArguments& of, std::unique_ptr<Strategy> /*inner*/) {
   const auto exchange = static_cast<SequenceExchange>(of.layout().variant(of.layout().token_axis()));
   Communicator& axis = of.mesh.group({of.layout().token_axis()});
-  Communicator& with_copies = of.mesh.group(summed_over(of.layout(), PackKind::attention).replica.front());
   return std::make_unique<Dense>(of.rank, axis, of.options, of.slice, exchange,
-                                 std::make_unique<CopiedWeights>(of.rank, with_copies));
+                                 std::make_unique<CopiedWeights>(of.rank, PackRanks::of(of.mesh, PackKind::attention)));
 }
 std::unique_ptr<Strategy> make_tsp(const MakerArguments& of, std::unique_ptr<Strategy> /*inner*/) {
-  return std::make_unique<Tsp>(of.rank, of.mesh.group({of.layout().token_axis()}), of.options, of.slice);
+  return std::make_unique<Tsp>(of.rank, of.mesh.group({of.layout().token_axis()}), PackRanks::of(of.mesh, PackKind::attention),
+                               of.options, of.slice);
 }
 std::unique_ptr<Strategy> make_zero3(const MakerArguments& of, std::unique_ptr<Strategy> /*inner*/) {
   Communicator& axis = of.mesh.group({of.layout().token_axis()});

@@ -10,6 +10,7 @@
 #include "layers/parameters/parameter_store.h"
 #include "layers/schedules/log_sum_exps.h"
 #include "layers/schedules/micro_batch.h"
+#include "layers/schedules/own_packs.h"
 #include "layers/schedules/tasks.h"
 
 #include <array>
@@ -80,7 +81,8 @@ struct PassInputs {
   const ParameterStore& store;
   const TokenLayout& tokens;
   Visits& visits;  ///< the pass comes next in it; the strategy looks ahead in it, and goes on in it with each sublayer
-  MicroBatch micro_batch = {};  ///< which of the step's micro-batches the tokens are
+  MicroBatch micro_batch = {};        ///< which of the step's micro-batches the tokens are
+  BeforeScatter before_scatter = {};  ///< empty: nothing else is summed
 };
 
 /// One pass through the blocks, of one micro-batch, and everything that its strategy keeps for it between calls: no strategy has
@@ -103,7 +105,7 @@ class StrategyPass {
   virtual void drop_attention(const kernels::AttentionDropout& of) = 0;
   /// Sets the function that is called in the backward pass, if it is of a step's last micro-batch, when everything that a pack's
   /// gradients need is done or posted on Stream::gradients, with the pack's number, in the same order on all ranks. Gradients of
-  /// packs for which it isn't called are complete when end() returns.
+  /// packs for which it isn't called, and of packs that are cut over data ranks (own_packs.h), are complete when end() returns.
   void on_gradients(std::function<void(std::size_t pack)> call) { on_gradients_ = std::move(call); }
 
   /// Computes y = attention(x)·W_O without b_O, and fills those tensors of `saved` that exist.

@@ -5,7 +5,9 @@
 #include "core/rank/rank.h"
 #include "layers/parameters/parameter_store.h"
 #include "layers/schedules/micro_batch.h"
+#include "layers/schedules/own_packs.h"
 #include "layers/schedules/packs.h"
+#include "layers/schedules/strategy.h"
 #include "layers/schedules/tasks.h"
 
 #include <cstddef>
@@ -18,9 +20,9 @@ namespace tsprun::detail {
 /// used(), gradients() and written() of each pack; end().
 class WeightsPass {
  public:
-  /// Borrows everything. The pass comes next in `visits`.
-  WeightsPass(Rank& rank, const ParameterStore& store, const Visits& visits, const MicroBatch& of)
-      : rank_(rank), store_(store), visits_(visits), micro_batch_(of) {}
+  /// Borrows everything. The pass comes next in its visits.
+  WeightsPass(Rank& rank, const PassInputs& of)
+      : rank_(rank), store_(of.store), visits_(of.visits), micro_batch_(of.micro_batch) {}
   WeightsPass(const WeightsPass&) = delete;
   WeightsPass& operator=(const WeightsPass&) = delete;
   virtual ~WeightsPass() = default;
@@ -71,21 +73,22 @@ class SublayerWeights {
   SublayerWeights& operator=(const SublayerWeights&) = delete;
   virtual ~SublayerWeights() = default;
 
-  /// Begins a pass over the packs of `store`, which comes next in `visits`. The pass borrows both, and these weights.
-  virtual std::unique_ptr<WeightsPass> begin(const ParameterStore& store, const Visits& visits, const MicroBatch& of) const = 0;
+  /// Begins a pass, which borrows these weights, and what `of` borrows.
+  virtual std::unique_ptr<WeightsPass> begin(const PassInputs& of) const = 0;
 };
 
-/// Every rank of the axis stores the same weights (dp, sp, tp): gradients are all-reduced, pack by pack.
+/// Every rank of the axis owns the same weights (dp, sp, tp), which it has in its store or gathers from data ranks (own_packs.h):
+/// gradients are all-reduced, pack by pack.
 class CopiedWeights final : public SublayerWeights {
  public:
-  /// Borrows both.
-  CopiedWeights(Rank& rank, Communicator& axis) : rank_(rank), axis_(axis) {}
+  /// Borrows the rank and the ranks of `with`, of which `copies` is the axis.
+  CopiedWeights(Rank& rank, const PackRanks& with) : rank_(rank), with_(with) {}
 
-  std::unique_ptr<WeightsPass> begin(const ParameterStore& store, const Visits& visits, const MicroBatch& of) const override;
+  std::unique_ptr<WeightsPass> begin(const PassInputs& of) const override;
 
  private:
   Rank& rank_;
-  Communicator& axis_;
+  PackRanks with_;
 };
 
 }  // namespace tsprun::detail

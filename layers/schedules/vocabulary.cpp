@@ -108,7 +108,7 @@ void ExchangedVocabulary::find_rows(const TokenLayout& tokens, std::span<const T
 void ExchangedVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) {
   begin(tokens, kept);
   plan_rows(tokens, ids);
-  const std::size_t h = hidden();
+  const std::size_t h = x.size(1);
   const OwnedTensor out = rank_.tensor(Category::communication, x.dtype(), {rows_for_others_, h}, "embedding rows for others");
   const OwnedTensor in = rank_.tensor(Category::communication, x.dtype(), {x.size(0), h}, "embedding rows from others");
   std::size_t row = 0;
@@ -125,7 +125,7 @@ void ExchangedVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std:
 }
 
 void ExchangedVocabulary::embed_backward(const ConstTensor& dx) {
-  const std::size_t h = hidden();
+  const std::size_t h = dx.size(1);
   const OwnedTensor out =
       rank_.tensor(Category::communication, dx.dtype(), {dx.size(0), h}, "gradients of others' embedding rows");
   const OwnedTensor in = rank_.tensor(Category::communication, dx.dtype(), {rows_for_others_, h}, "gradients of embedding rows");

@@ -40,10 +40,10 @@ class Vocabulary {
   /// Rows of embedding and head that this rank has, [V_p, h], and their gradients (no dims without training). If the model ties
   /// them, both are the same tensors.
   struct Weights {
-    Tensor embedding;
-    Tensor embedding_gradient;
-    Tensor head;
-    Tensor head_gradient;
+    Tensor embedding = {};
+    Tensor embedding_gradient = {};
+    Tensor head = {};
+    Tensor head_gradient = {};
     bool tied = false;
     double logit_cap = 0;  ///< ModelSpec::logit_cap
   };
@@ -53,6 +53,9 @@ class Vocabulary {
   Vocabulary& operator=(const Vocabulary&) = delete;
   virtual ~Vocabulary() = default;
 
+  /// Takes other tensors of weights and gradients from now on, those that the next call needs; others may have no dims. Where
+  /// data ranks share weights, they are gathered for each call (own_packs.h).
+  virtual void use(const Weights& weights) = 0;
   /// Makes room for ids and labels of this rank's tokens. embed() does it, too; where another stage of a pipeline embeds, call it
   /// before head(). `kept`: as in embed().
   virtual void begin(const TokenLayout& tokens, Category kept) = 0;
@@ -125,6 +128,7 @@ class ExchangedVocabulary final : public Vocabulary {
   ExchangedVocabulary(Rank& rank, Communicator& axis, const Chunks& rows, HeadPlan plan, const Weights& weights,
                       const MicroBatch& of = {});
 
+  void use(const Weights& weights) override { weights_ = weights; }
   void begin(const TokenLayout& tokens, Category kept) override;
   void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) override;
   void embed_backward(const ConstTensor& dx) override;
@@ -146,7 +150,6 @@ class ExchangedVocabulary final : public Vocabulary {
   void suppose_rows(const TokenLayout& tokens, std::span<const Token> ids);
   /// Fills wanted_, needed_ and order_ from the ids of all tokens.
   void find_rows(const TokenLayout& tokens, std::span<const Token> ids);
-  std::size_t hidden() const { return weights_.embedding.size(1); }
   int size() const { return axis_.size(); }
   int me() const { return axis_.rank(); }
 

@@ -24,8 +24,9 @@ std::vector<std::size_t> token_counts(const TokenLayout& tokens, int ranks, std:
 double ExchangedVocabulary::head_gathered(const ConstTensor& x, const Tensor& lse, const TokenLayout& tokens,
                                           const LogitsSink* logits, bool keep) {
   const std::size_t all = tokens.batch() * tokens.sequence();
-  gathered_x_ = rank_.tensor(Category::communication, x.dtype(), {all, hidden()}, "gathered input of the head");
-  rank_.wait(axis_.post_all_gather_v(buffer_of(x), buffer_of(gathered_x_.view()), token_counts(tokens, size(), hidden()), kHead));
+  const std::size_t h = x.size(1);
+  gathered_x_ = rank_.tensor(Category::communication, x.dtype(), {all, h}, "gathered input of the head");
+  rank_.wait(axis_.post_all_gather_v(buffer_of(x), buffer_of(gathered_x_.view()), token_counts(tokens, size(), h), kHead));
 
   gathered_lse_ = rank_.tensor(Category::communication, lse.dtype(), {all}, "log-sum-exp");
   const std::vector<std::size_t> counts = token_counts(tokens, size(), 1);
@@ -42,15 +43,16 @@ double ExchangedVocabulary::head_gathered(const ConstTensor& x, const Tensor& ls
 
 OwnedTensor ExchangedVocabulary::head_backward_gathered(const ConstTensor& x, const TokenLayout& tokens, double weight) {
   const std::size_t all = gathered_x_->size(0);
+  const std::size_t h = x.size(1);
   const DType sums = gathered_lse_->dtype();
   OwnedTensor dx = head_input_gradient(rank_, x, sums);
-  const OwnedTensor dx_all = rank_.tensor(Category::communication, sums, {all, hidden()}, "gradient of the head's input");
+  const OwnedTensor dx_all = rank_.tensor(Category::communication, sums, {all, h}, "gradient of the head's input");
   shard_of(gathered_x_, weights_.head, me(), sums)
       .backward(dx_all, weights_.head_gradient, gathered_lse_, weight, Write::replace, micro_batch_.write());
   gathered_x_.reset();
   gathered_lse_.reset();
   rank_.wait(axis_.post_reduce_scatter_v(buffer_of(ConstTensor(dx_all.view())), buffer_of(dx.view()),
-                                         token_counts(tokens, size(), hidden()), Reduction::sum, kHead));
+                                         token_counts(tokens, size(), h), Reduction::sum, kHead));
   return dx;
 }
 

@@ -23,7 +23,7 @@ class Counter : BlockFlows {
     norm_gains();
     for (Flow& flow : flows) {
       const std::uint64_t times = flow.once ? 1 : of_.setting.micro_batches;
-      flow.bytes *= times * static_cast<std::uint64_t>(layout.data());
+      flow.bytes *= times * static_cast<std::uint64_t>(flow.by_part && layout.shares_weights() ? 1 : layout.data());
       flow.messages *= times;
     }
     if (layout.data() > 1) data_axis();
@@ -75,10 +75,12 @@ class Counter : BlockFlows {
              traffic.backward[Purpose::head]);
     if (D == 1) return;
     const std::uint64_t gradients = 2 * V * model.hidden * a * (D - 1);
-    // The embedding's gradient is complete only when the backward pass ends.
-    add(layout.token_axis(), Purpose::embedding, Pattern::collective, Phase::pass, kBackward, kExposed, gradients, 2).once = true;
-    if (!model.tied_embeddings)
-      add(layout.token_axis(), Purpose::head, Pattern::collective, Phase::pass, kBackward, kHidden, gradients, 2).once = true;
+    const auto sum_copies = [&](Purpose purpose, bool hidden) {
+      Flow& flow = add(layout.token_axis(), purpose, Pattern::collective, Phase::pass, kBackward, hidden, gradients, 2);
+      flow.once = flow.by_part = true;
+    };
+    sum_copies(Purpose::embedding, kExposed);  // complete only when the backward pass ends
+    if (!model.tied_embeddings) sum_copies(Purpose::head, kHidden);
   }
 
   void add_embedding(Among among, std::uint64_t rows) {
@@ -111,18 +113,55 @@ class Counter : BlockFlows {
 
   // --- dp
 
-  void data_axis() {
+  /// Returns what the ranks of a replica hold together, and under --dp zero3 those of all replicas.
+  RankParameters all_parameters() const {
+    const MeshSetting whole{of_.setting, layout.shares_weights() ? layout.with(DataSharing::zero1) : layout};
     RankParameters all;
     for (int t = 0; t < layout.tensor(); ++t) {
       for (int p = 0; p < layout.sequence(); ++p) {
-        const RankParameters each = held(of_, {.tensor = t, .sequence = p});
+        const RankParameters each = held(whole, {.tensor = t, .sequence = p});
         all.attention += each.attention;
         all.mlp += each.mlp;
         all.vocabulary += each.vocabulary;
         all.norms += each.norms;
       }
     }
+    return all;
+  }
+
+  /// Adds what moves where data ranks have parts of the weights: a pack is gathered for each use, and its gradients are
+  /// scattered with each micro-batch. Vectors and learned positions move as under --dp zero1.
+  void shared_weights(const RankParameters& all, std::uint64_t others) {
+    const std::uint64_t M = of_.setting.micro_batches;
+    const auto over_data = [&](Purpose purpose, Phase phase, bool backward, bool hidden, std::uint64_t elements,
+                               std::uint64_t bytes, std::uint64_t messages) {
+      add(layout.data_axis(), purpose, Pattern::collective, phase, backward, hidden, M * elements * bytes * others, M * messages);
+    };
+    const auto sublayer = [&](Phase phase, std::uint64_t elements) {
+      for (const bool backward : {kForward, kBackward}) over_data(Purpose::weights, phase, backward, kHidden, elements, e, L);
+      over_data(Purpose::gradients, phase, kBackward, kHidden, elements, a, L);
+    };
+    sublayer(Phase::attention, all.attention);
+    sublayer(Phase::mlp, all.mlp);
+    const std::uint64_t table = all.vocabulary / (model.tied_embeddings ? 1 : 2);
+    // The embedding's rows come before anything is computed, and its gradient is complete only when the backward pass ends.
+    over_data(Purpose::weights, Phase::pass, kForward, kExposed, table, e, 1);
+    over_data(Purpose::weights, Phase::pass, kForward, kHidden, table, e, 1);
+    over_data(Purpose::embedding, Phase::pass, kBackward, kExposed, table, a, 1);
+    if (!model.tied_embeddings) over_data(Purpose::head, Phase::pass, kBackward, kHidden, table, a, 1);
+    add(layout.data_axis(), Purpose::other, Pattern::collective, Phase::pass, kBackward, kExposed, all.norms * a * others, 2)
+        .once = true;
+    add(layout.data_axis(), Purpose::weights, Pattern::collective, Phase::pass, kBackward, kExposed, all.norms * e * others, 1)
+        .once = true;
+  }
+
+  void data_axis() {
+    const RankParameters all = all_parameters();
     const auto others = static_cast<std::uint64_t>(layout.data() - 1);
+    if (layout.shares_weights()) {
+      shared_weights(all, others);
+      return;
+    }
     // Gradients of which each rank needs a part are reduce-scattered: half of an all_reduce.
     const std::uint64_t times = layout.shares_states() ? 1 : 2;
     const auto all_reduced = [&](Purpose purpose, bool hidden, std::uint64_t elements, std::uint64_t messages) {

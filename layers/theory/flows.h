@@ -36,6 +36,7 @@ struct Flow {
   bool hidden;             ///< the schedule overlaps it with the phase's computation
   std::uint64_t bytes;     ///< bytes received by all ranks of the job together in the whole step
   std::uint64_t messages;  ///< messages that follow one another on a rank in the whole step
+  bool by_part = false;    ///< data ranks that share weights (--dp zero3) each move their part alone
   bool once = false;       ///< moves once a step, with or after the last micro-batch; false: with each
 };
 

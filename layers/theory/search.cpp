@@ -26,6 +26,7 @@ void add_variants(std::vector<Layout>& found, const Layout& plain) {
     }
     all = std::move(chosen);
   }
+  std::erase_if(all, [](const Layout& each) { return !each.why_not().empty(); });
   found.insert(found.end(), all.begin(), all.end());
 }
 
@@ -160,14 +161,16 @@ std::vector<Candidate> search(const Setting& setting, int gpus, const Machine& m
   std::vector<Candidate> candidates;
   std::vector<Layout> layouts = all_layouts(gpus);
   std::stable_partition(layouts.begin(), layouts.end(), [](const Layout& layout) { return !layout.shares_states(); });
-  // Replicas that share optimizer states need less memory. Where the same layout fits without, in its fastest mode, they matter
-  // if they are faster; where it doesn't, if they may fit, or nothing else does.
+  // Replicas that share optimizer states, or weights too, need less memory. Where the same layout fits with less sharing, in its
+  // fastest mode, they matter if they are faster; where it doesn't, if they may fit, or nothing else does.
   const auto matters = [&](const Layout& layout) {
-    const Layout unshared = layout.with(DataSharing::plain);
-    const auto is_unshared = [&](const Candidate& each) {
-      return each.layout == unshared || std::ranges::find(each.alike, unshared) != each.alike.end();
-    };
-    const auto sibling = std::ranges::find_if(candidates, is_unshared);
+    auto sibling = candidates.end();
+    for (std::size_t sharing = layout.variant(layout.data_axis()); sharing-- > 0 && sibling == candidates.end();) {
+      const Layout less = layout.with(layout.data_axis(), sharing);
+      sibling = std::ranges::find_if(candidates, [&](const Candidate& each) {
+        return each.layout == less || std::ranges::find(each.alike, less) != each.alike.end();
+      });
+    }
     if (sibling == candidates.end() || std::ranges::none_of(candidates, &Candidate::fits)) return true;
     const auto seconds = [&](Recompute mode, const Layout& of) {
       Setting so = setting;

@@ -59,7 +59,7 @@ double model_flops(const Setting& setting);
 Candidate judge(const Setting& setting, const Layout& layout, const Machine& machine, const SearchOptions& options);
 /// Judges all layouts of `gpus` GPUs. Those that fit come first, fastest first; then the others by the memory they need, least
 /// first; impossible ones last. Layouts that differ in no figure are listed once (Candidate::alike); one whose replicas share
-/// optimizer states only where it is faster than the same layout without, or that doesn't fit.
+/// optimizer states or weights only where it is faster than the same layout with less sharing, or that doesn't fit.
 std::vector<Candidate> search(const Setting& setting, int gpus, const Machine& machine, const SearchOptions& options);
 
 /// Changes that would help where no layout fits: the layout that needs least, with one thing changed at a time. A change that

@@ -2,6 +2,7 @@
 #include "layers/theory/step_counts.h"
 
 #include "layers/layout/zigzag.h"
+#include "layers/theory/ways.h"
 
 #include <array>
 #include <cmath>
@@ -66,11 +67,16 @@ RankAmounts amounts_of(const Program& program) {
 }
 
 std::vector<RankClass> classes_of(const MeshSetting& of) {
-  const int ranks = of.layout.replica();
+  // Replicas do the same, but where data ranks share weights, and ranks that have copies sum parts of gradients.
+  const bool copies = !tokens_way(of.layout).shares_weights || of.layout.cuts_vocabulary_over_tensor();
+  const bool parts = of.layout.shares_weights() && of.layout.sequence() > 1 && copies;
+  const int replicas = parts ? of.layout.data() : 1;
+  const int ranks = of.layout.replica() * replicas;
   const Zigzag zigzag(of.setting.sequence, of.layout.sequence());
   const auto place = [&](int rank) { return place_of(of.layout, rank); };
-  std::map<std::pair<int, int>, Sizes> sizes;  // by place on the sequence and the tensor axis
-  for (int rank = 0; rank < ranks; ++rank) sizes[{place(rank).sequence, place(rank).tensor}] = sizes_of(of, zigzag, place(rank));
+  std::map<std::array<int, 3>, Sizes> sizes;  // by place on the data, the sequence and the tensor axis
+  for (int rank = 0; rank < ranks; ++rank)
+    sizes[{place(rank).data, place(rank).sequence, place(rank).tensor}] = sizes_of(of, zigzag, place(rank));
   const int D = of.layout.sequence();
   const int T = of.layout.tensor();
   const int first = fullest(of);
@@ -82,11 +88,12 @@ std::vector<RankClass> classes_of(const MeshSetting& of) {
   for (int rank = 0; rank < ranks; ++rank) {
     const int t = place(rank).tensor;
     const int s = place(rank).sequence;
+    const int r = place(rank).data;
     // Neighbours on the rings of the sequence axis and of the ranks among which the vocabulary may be cut.
     const int holder = s * T + t;
-    const auto held_at = [&](int at) { return carried(sizes.at({(at + D * T) % (D * T) / T, (at + D * T) % T})); };
+    const auto held_at = [&](int at) { return carried(sizes.at({r, (at + D * T) % (D * T) / T, (at + D * T) % T})); };
     Members& members =
-        classes[{sizes.at({s, t}), {held_at(holder - T), held_at(holder + T), held_at(holder - 1), held_at(holder + 1)}}];
+        classes[{sizes.at({r, s, t}), {held_at(holder - T), held_at(holder + T), held_at(holder - 1), held_at(holder + 1)}}];
     const double pairs = attention_pairs(of.setting.model, zigzag, s);
     if (members.of.count++ == 0 || pairs > members.pairs || (pairs == members.pairs && rank == first)) {
       members.of.rank = rank;
@@ -94,7 +101,10 @@ std::vector<RankClass> classes_of(const MeshSetting& of) {
     }
   }
   std::vector<RankClass> result;
-  for (const auto& [like, members] : classes) result.push_back(members.of);
+  for (const auto& [like, members] : classes) {
+    result.push_back(members.of);
+    result.back().count *= of.layout.data() / replicas;
+  }
   return result;
 }
 
@@ -107,7 +117,7 @@ StepCounts step_counts(const MeshSetting& of, const PeakOptions& options, const 
         each.rank == known ? *of_fullest : amounts_of(record_step(of, each.rank, options, 1, true).program);
     for (std::size_t pass = 0; pass < received.size(); ++pass) {
       for (std::size_t purpose = 0; purpose < kPurposes; ++purpose)
-        received[pass][purpose] += amounts.received[pass][purpose] * each.count * of.layout.data();
+        received[pass][purpose] += amounts.received[pass][purpose] * each.count;
     }
     if (amounts.flops.total() > counts.flops.total()) counts.flops = amounts.flops;
   }

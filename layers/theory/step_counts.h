@@ -29,13 +29,13 @@ struct StepCounts {
   StepFlops flops;  ///< of the rank that computes most
 };
 
-/// Ranks of a replica that do the same, and the one that is asked for all of them.
+/// Ranks that do the same, and the one that is asked for all of them.
 struct RankClass {
   int rank = 0;   ///< the one of them that has most query-key pairs; of several, the fullest (fullest()) if it is one
   int count = 0;  ///< how many they are
 };
 
-/// Returns the classes of the ranks of a replica.
+/// Returns the classes of all ranks.
 std::vector<RankClass> classes_of(const MeshSetting& of);
 /// Counts a training step on all ranks. Takes token ids as equally frequent; where tokens, heads or rows don't divide evenly, the
 /// rows of the embedding that move may be off by a few. `of_fullest`: the amounts of the fullest rank, if they are known. Throws

@@ -127,8 +127,9 @@ StepTime step_time(const Setting& setting, const Layout& layout, const Machine& 
   const CategoryBytes bytes = certain(mesh, place, 0);
   const auto element = static_cast<double>(setting.bytes.element);
   const auto M = static_cast<double>(setting.micro_batches);
-  // A rank computes with all weights of its tensor rank, whichever rank holds them.
-  const double visits = M * (tokens_way(layout).shares_weights ? layout.sequence() : 1);
+  // A rank computes with all weights of its tensor rank, whichever rank holds them; data ranks that share weights hold parts.
+  const double visits =
+      M * (tokens_way(layout).shares_weights ? layout.sequence() : 1) * (layout.shares_weights() ? layout.data() : 1);
   // Backward reads each weight for dX and writes its part of the gradient.
   const std::array<double, 2> touches = {element, element + static_cast<double>(setting.bytes.accumulated)};
   for (const bool backward : {false, true}) {

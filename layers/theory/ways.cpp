@@ -54,7 +54,7 @@ BlockFlows::BlockFlows(const Setting& micro_batch, const Layout& of)
 const AxisWay& tokens_way(const Layout& layout) { return way_of(layout.token_axis()); }
 
 std::optional<paper::Scheme> paper_scheme(const Layout& layout) {
-  if (layout.slices_tokens() || layout.stages() > 1) return std::nullopt;
+  if (layout.slices_tokens() || layout.stages() > 1 || layout.shares_weights()) return std::nullopt;
   if (layout.data() > 1) return layout.replica() == 1 ? way_of(layout.data_axis()).paper_alone : std::nullopt;
   if (layout.tensor() == 1) return tokens_way(layout).paper_alone;
   return layout.sequence() == 1 ? way_of(layout.tensor_axis()).paper_alone : tokens_way(layout).paper_with_tensor;

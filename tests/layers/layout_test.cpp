@@ -30,7 +30,7 @@ TEST(Layout, EveryAllowedCombinationIsAccepted) {
 
 TEST(Layout, ARefusalSaysWhichAxisWasMeant) {
   EXPECT_NE(refusal("tps=4").find("did you mean tsp?"), std::string::npos) << refusal("tps=4");
-  EXPECT_NE(refusal("fsdp=4").find("zero3 cuts weights as FSDP does"), std::string::npos);
+  EXPECT_NE(refusal("fsdp=4").find("dp with --dp zero3 is what FSDP does"), std::string::npos);
   EXPECT_NE(refusal("tp=2,cp=2").find("did you mean sp?"), std::string::npos);
   EXPECT_NE(refusal("TP=2").find("did you mean tp?"), std::string::npos);
   EXPECT_NE(refusal("pipeline=2").find("did you mean pp?"), std::string::npos);

@@ -188,7 +188,7 @@ void expect_memory(const ModelCase& of, const Layout& layout, const ModelRun& ru
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     const std::string where = of.describe() + ", " + layout.label() + ", rank " + std::to_string(rank);
     const theory::MeshPlace place = theory::place_of(layout, rank);
-    const std::uint64_t elements = formulas::held_elements(setting, layout, place.tensor, place.sequence);
+    const std::uint64_t elements = formulas::held_elements(setting, layout, place.tensor, place.sequence, place.data);
     const std::uint64_t activations =
         formulas::activation_bytes(setting, layout, place.tensor, place.sequence, token_bytes(layout));
     const CategoryBytes& peak = run.peaks[static_cast<std::size_t>(rank)];
@@ -232,7 +232,8 @@ TEST(LayoutsMemory, ForecastsHoldUnderEveryScheme) {
       4, {Layout::parse("zero3=3"), Layout::parse("tp=2,sp=2").with(SequenceExchange::ulysses), Layout::parse("tp=2,tsp=2"),
           Layout::parse("dp=2,tsp=2,tp=2").with(TensorExchange::sequence),
           Layout::parse("dp=2,tp=2,sp=2").with(SequenceExchange::ring), Layout::parse("dp=2,zero3=2"),
-          Layout::parse("dp=2,tp=2,sp=2").with(DataSharing::zero1), Layout::parse("dp=2,zero3=2").with(DataSharing::zero1)});
+          Layout::parse("dp=2,tp=2,sp=2").with(DataSharing::zero1), Layout::parse("dp=2,zero3=2").with(DataSharing::zero1),
+          Layout::parse("dp=2,tp=2,sp=2").with(DataSharing::zero3), Layout::parse("dp=2,tsp=2").with(DataSharing::zero3)});
   for (ModelCase of : cases()) {
     of.batch *= 4;
     for (const Layout& layout : layouts) {

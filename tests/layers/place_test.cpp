@@ -299,6 +299,32 @@ TEST(Place, EachOptimizerStateIsCountedByOneRank) {
   });
 }
 
+/// Blocks and tables have no copy on any data rank, vectors one on each.
+TEST(Place, ReplicasThatShareWeightsHoldWhatTheyHaveTheStatesOf) {
+  for_all([](const ModelConfig& config, const Layout& plain) {
+    const Layout layout = plain.with(DataSharing::zero3);
+    if (!layout.shares_weights() || !layout.why_not().empty()) return;
+    std::map<PackKind, std::uint64_t> held;
+    std::map<PackKind, std::uint64_t> whole;
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      const Placement placement(config, layout, rank);
+      const Placement of_replica(config, plain, rank);
+      for (const PackKind pack : {PackKind::attention, PackKind::mlp, PackKind::embedding, PackKind::head}) {
+        EXPECT_EQ(placement.elements(pack), placement.states(pack));
+        held[pack] += placement.elements(pack) * static_cast<std::uint64_t>(layout.data());
+        whole[pack] += of_replica.elements(pack);
+      }
+      EXPECT_EQ(placement.elements(PackKind::replicated), of_replica.elements(PackKind::replicated));
+      EXPECT_EQ(placement.elements(PackKind::biases), of_replica.elements(PackKind::biases));
+      for (const PackPlan& pack : placement.packs(model_parameters(config))) {
+        const PackKind kind = traits_of(pack.parts.front().parameter.role).pack;
+        EXPECT_EQ(pack.cuts_weights, kind != PackKind::replicated && kind != PackKind::biases);
+      }
+    }
+    EXPECT_EQ(held, whole);
+  });
+}
+
 TEST(Place, MatricesOfInputsFirstAndProjectionsInOne) {
   EXPECT_EQ(table_of(small_gpt2_config(1, 4, 2, 5, 7), Layout::tsp(4), 1), R"(attn.c_attn [0:8, 10:12] as columns
 attn.c_attn [0:8, 18:20] as columns

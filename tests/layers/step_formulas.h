@@ -17,7 +17,8 @@ namespace tsprun::detail::formulas {
 /// Degrees and ways of a layout, as they are written.
 struct Degrees {
   int dp, T, D;
-  bool tsp, zero3, sequence, zero1;
+  bool tsp, zero3, sequence;
+  bool zero1, cut;  // dp's ranks share optimizer states alone; weights and gradients, too
   SequenceExchange exchange;
 
   explicit Degrees(const Layout& of)
@@ -28,6 +29,7 @@ struct Degrees {
         zero3(of.degree(AxisKind::zero3) > 1),
         sequence(T > 1 && static_cast<TensorExchange>(of.variant(AxisKind::tp)) == TensorExchange::sequence),
         zero1(dp > 1 && static_cast<DataSharing>(of.variant(AxisKind::dp)) == DataSharing::zero1),
+        cut(dp > 1 && static_cast<DataSharing>(of.variant(AxisKind::dp)) == DataSharing::zero3),
         exchange(static_cast<SequenceExchange>(of.variant(AxisKind::sp))) {}
   /// Returns whether ranks have parts of the weights that all of them compute with.
   bool shares_weights() const { return tsp || zero3; }
@@ -57,12 +59,20 @@ inline Traffic block_of_micro_batch(const Symbols& s, const Degrees& n) {
   return traffic;
 }
 
-/// Returns what a block of one replica moves once a step: gradients of weights, and of K/V heads, that ranks have copies of.
-inline Traffic block_of_step(const Symbols& s, const Degrees& n) {
-  Traffic traffic;
-  if (n.D > 1 && !n.shares_weights()) traffic += gradients_summed(s, n.D, n.T);
-  if (n.T > 1) traffic.backward[Purpose::gradients] += copies_summed(s, n.T, n.shares_weights() ? 1 : n.D);
-  return traffic;
+/// Returns what moves over dp where its ranks have parts of the weights (`--dp zero3`). With each micro-batch a block's weights
+/// are gathered forward and backward and its gradients scattered, P(2β + β_a)ρ; embedding and head are gathered once, or a tied
+/// table twice, V·h(β + β_a)ρ each. Vectors, which every rank has, are gathered after the update.
+inline Traffic weights_over_data(const Setting& of, const Degrees& n, Count blocks, Count table) {
+  const Symbols s(of);
+  const Count others = as_count(n.dp) - 1;
+  const Count M = of.micro_batches;
+  Traffic all;
+  all.forward[Purpose::weights] = M * (blocks + 2 * table) * s.beta * others;
+  all.backward[Purpose::weights] = (M * blocks + replicated_elements(of) * as_count(n.T * n.D)) * s.beta * others;
+  all.backward[Purpose::gradients] = M * blocks * s.beta_a * others;
+  all.backward[Purpose::embedding] = M * table * s.beta_a * others;
+  if (!s.tied) all.backward[Purpose::head] = M * table * s.beta_a * others;
+  return all;
 }
 
 /// Returns the traffic of a training step, but for `other`, for which ranks choose algorithms. `remote_rows`: R of one replica,
@@ -74,7 +84,15 @@ inline Traffic step(const Setting& of, const Layout& layout, Count remote_rows) 
   part.micro_batches = 1;
   const Symbols s(part);
   Traffic each = block_of_micro_batch(s, n) * s.L;
-  Traffic once = block_of_step(s, n) * s.L;
+  Traffic once;     // in each replica
+  Traffic by_part;  // once in all replicas together, if they have parts of the weights: copies of a part are summed
+  if (n.D > 1 && !n.shares_weights()) (n.cut ? by_part : once) += gradients_summed(s, n.D, n.T) * s.L;
+  // Copies of K/V heads are summed before a gradient is cut, so with each micro-batch.
+  if (n.T > 1) {
+    Traffic copies;
+    copies.backward[Purpose::gradients] += copies_summed(s, n.T, n.shares_weights() ? 1 : n.D) * s.L;
+    (n.cut ? each : once) += copies;
+  }
   if (n.plain_tensor()) {
     each += tp_embedding(part, n.T) + tp_head(part, n.T);
   } else if (n.cutters() > 1) {
@@ -83,13 +101,15 @@ inline Traffic step(const Setting& of, const Layout& layout, Count remote_rows) 
   }
   // Copies of the vocabulary's rows: gradients of each are summed.
   const Count rows = s.V * s.h;
-  once.backward[Purpose::embedding] += summed_over(s, rows, n.copies());
-  if (!s.tied) once.backward[Purpose::head] += summed_over(s, rows, n.copies());
+  Traffic& of_copies = n.cut ? by_part : once;
+  of_copies.backward[Purpose::embedding] += summed_over(s, rows, n.copies());
+  if (!s.tied) of_copies.backward[Purpose::head] += summed_over(s, rows, n.copies());
 
-  Traffic all = (each * of.micro_batches + once) * as_count(n.dp);
+  Traffic all = (each * of.micro_batches + once) * as_count(n.dp) + by_part;
   // dp: gradients of all that the ranks of a replica hold, 2Nβ_aρ; zero1: Nβ_aρ, and the weights Nβρ.
   const Count blocks = s.L * (s.P_L() + copied_elements(s, n.T)) * (n.shares_weights() ? 1 : as_count(n.D));
   const Count table = rows * as_count(n.copies());
+  if (n.cut) return all + weights_over_data(of, n, blocks, table);
   const auto summed = [&](Count elements) { return summed_over(s, elements, n.dp) / (n.zero1 ? 2 : 1); };
   all.backward[Purpose::gradients] += summed(blocks);
   all.backward[Purpose::embedding] += summed(table);
@@ -171,18 +191,20 @@ inline HeldPacks held_packs(const Setting& of, const Layout& layout, int t, int 
           projection_elements(of)};
 }
 
-/// Returns the parameters that a rank holds, in elements.
-inline Count held_elements(const Setting& of, const Layout& layout, int t, int p) {
+/// Returns the parameters that a rank holds, in elements: the r-th part of each block's and table's under `--dp zero3`.
+inline Count held_elements(const Setting& of, const Layout& layout, int t, int p, int r = 0) {
   const Symbols s(of);
+  const Degrees n(layout);
   const HeldPacks held = held_packs(of, layout, t, p);
-  return s.L * (held.attention + held.mlp) + (s.tied ? 1 : 2) * held.table + held.vectors + held.projections;
+  const auto part = [&](Count pack) { return n.cut ? part_of(pack, n.dp, r) : pack; };
+  return s.L * (part(held.attention) + part(held.mlp)) + (s.tied ? 1 : 2) * part(held.table) + held.vectors + held.projections;
 }
-/// Returns of how many of them it holds the optimizer states: under zero1 the r-th part of each pack.
+/// Returns of how many it holds the optimizer states: where dp's ranks share them the r-th part of each pack.
 inline Count state_elements(const Setting& of, const Layout& layout, int t, int p, int r) {
   const Symbols s(of);
   const Degrees n(layout);
   const HeldPacks held = held_packs(of, layout, t, p);
-  const auto part = [&](Count pack) { return n.zero1 ? part_of(pack, n.dp, r) : pack; };
+  const auto part = [&](Count pack) { return n.zero1 || n.cut ? part_of(pack, n.dp, r) : pack; };
   return s.L * (part(held.attention) + part(held.mlp)) + (s.tied ? 1 : 2) * part(held.table) + part(held.vectors) +
          part(held.projections);
 }

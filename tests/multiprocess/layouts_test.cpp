@@ -164,6 +164,8 @@ TEST(Layouts, TheAuditsFirstLineSaysThatAllEqualsTheForecast) {
   all.push_back({"-n", "8"});
   all.push_back({"--layout", "dp=2,zero3=2"});
   all.push_back({"--layout", "dp=2,tp=2", "--dp", "zero1"});
+  all.push_back({"--layout", "dp=2,tsp=2", "--dp", "zero3"});
+  all.push_back({"--layout", "dp=2,sp=2", "--dp", "zero3"});
   all.push_back({"--layout", "tp=2,sp=4", "--sp", "ulysses"});
   const std::vector<Arguments> ways = {{}, {"--intra", "tcp"}, {"--nodes", "2"}, {"--nodes", "2", "--reassociate"}};
   const std::vector<Arguments> kinds = {nano, gpt2, halves};
@@ -179,8 +181,8 @@ TEST(Layouts, TheAuditsFirstLineSaysThatAllEqualsTheForecast) {
 // The last of three sequences makes the data axis' replicas unlike.
 TEST(Layouts, AnEvaluationOfUnlikeReplicasMovesWhatIsForecast) {
   const TextData data(1200);
-  for (const Arguments& layout :
-       {Arguments{"--layout", "dp=2,tp=2"}, Arguments{"--layout", "dp=2,tsp=2"}, Arguments{"--layout", "dp=4"}}) {
+  for (const Arguments& layout : {Arguments{"--layout", "dp=2,tp=2"}, Arguments{"--layout", "dp=2,tsp=2"},
+                                  Arguments{"--layout", "dp=4"}, Arguments{"--layout", "dp=4", "--dp", "zero3"}}) {
     const Finished run =
         run_tsprun(layout + Arguments{"eval", "--config", "nano", "--data", data.text(), "--seq", "37", "--batch", "3"});
     EXPECT_NE(run.out.find("\naudit: memory and traffic equal the forecast\n"), std::string::npos) << run.describe();
@@ -371,9 +373,13 @@ TEST(Layouts, WhatCantBeIsRefusedByNameBeforeRanksStart) {
          "--batch 3 doesn't divide by dp=2; try --batch 2 or 4");
   expect(refusal(train + Arguments{"--layout", "sp=2", "--tp", "sequence"}), "has no tp axis");
   expect(refusal(train + Arguments{"--layout", "tsp=2", "--dp", "zero1"}), "has no dp axis");
-  expect(refusal(train + Arguments{"--layout", "dp=2", "--dp", "zero3", "--batch", "2"}),
-         "--dp zero3: dp's ranks share optimizer states alone; the axis zero3 cuts weights and gradients, too; plain and zero1 "
-         "work");
+  expect(refusal(train + Arguments{"--layout", "dp=2", "--dp", "zero2", "--batch", "2"}),
+         "--dp zero2: dp's ranks share nothing, optimizer states, or weights and gradients, too: plain, zero1 and zero3 work");
+  expect(refusal(train + Arguments{"--layout", "dp=2,zero3=2", "--dp", "zero3", "--batch", "2"}),
+         "zero3 beside dp (zero3): its ranks have parts of each sublayer's weights already; try --dp zero1");
+  expect(refusal(train + Arguments{"--layout", "dp=2,pp=2", "--dp", "zero3", "--batch", "2"}), "pp beside dp (zero3): ");
+  expect(refusal({"generate", "--config", "nano", "--prompt", "a", "--tokens", "2", "--layout", "dp=2", "--dp", "zero3"}),
+         "plain and zero1 work");
   expect(refusal(train + Arguments{"--layout", "sp=2", "--sp", "rings"}), "--sp rings: gather, ring and ulysses work");
   expect(refusal({"generate", "--config", "nano", "--prompt", "a", "--tokens", "2", "--layout", "zero3=2"}),
          "try --layout tsp=2");

@@ -63,8 +63,11 @@ class TensorParallel::Pass final : public StrategyPass {
         dtype_(all.dtype_),
         sums_(all.sums_),
         copied_rows_(all.copied_rows_),
-        inner_(all.inner_->begin(of)) {
-    inner_->on_gradients([this](std::size_t pack) { sum_copies(pack); });
+        inner_(all.inner_->begin(before_scatter(of))) {
+    inner_->on_gradients([this](std::size_t pack) {
+      if (!store().is_cut(pack)) sum_copies(pack, store().gradients(pack));
+      tell_gradients(pack);
+    });
   }
 
   void drop_attention(const kernels::AttentionDropout& of) override { inner_->drop_attention(of); }
@@ -97,7 +100,11 @@ class TensorParallel::Pass final : public StrategyPass {
   void forward(const Tensor& y, const ConstTensor& x, Body&& sublayer);
   template <class Body>
   void backward(const SublayerBackward& of, Body&& sublayer);
-  void sum_copies(std::size_t pack);
+  PassInputs before_scatter(PassInputs of) {
+    of.before_scatter = [this](std::size_t pack, const Tensor& gradients) { sum_copies(pack, gradients); };
+    return of;
+  }
+  void sum_copies(std::size_t pack, const Tensor& gradients);
 
   Rank& rank_;
   Communicator& tensor_;
@@ -112,15 +119,12 @@ class TensorParallel::Pass final : public StrategyPass {
 
 std::unique_ptr<StrategyPass> TensorParallel::begin(const PassInputs& of) const { return std::make_unique<Pass>(*this, of); }
 
-void TensorParallel::Pass::sum_copies(std::size_t pack) {
-  if (is_attention_pack(pack)) {
-    const Tensor gradients = store().gradients(pack);
-    for (const auto& [first, count, group] : copied_rows_) {
-      summing_copies_.push_back(
-          post_sum(*group, gradients.slice(0, first, count), {.stream = Stream::gradients, .purpose = Purpose::gradients}));
-    }
+void TensorParallel::Pass::sum_copies(std::size_t pack, const Tensor& gradients) {
+  if (!is_attention_pack(pack)) return;
+  for (const auto& [first, count, group] : copied_rows_) {
+    summing_copies_.push_back(
+        post_sum(*group, gradients.slice(0, first, count), {.stream = Stream::gradients, .purpose = Purpose::gradients}));
   }
-  tell_gradients(pack);
 }
 
 // --- exchanges ---------------------------------------------------------------------------------------------------------------

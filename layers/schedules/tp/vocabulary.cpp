@@ -73,11 +73,11 @@ void TensorVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::sp
   }
   // Rows are added to zeros in the type of sums, which is as exact as a copy.
   const DType sums = kernels::summed_in(x.dtype());
-  const OwnedTensor values = rank_.tensor(Category::workspace, sums, {rows_here_.size(), hidden()}, "embedding rows");
+  const OwnedTensor values = rank_.tensor(Category::workspace, sums, {rows_here_.size(), x.size(1)}, "embedding rows");
   rank_.compute().gather_rows(values, weights_.embedding, rows_here_);
   OwnedTensor wide;
   Tensor into = x;
-  if (sums != x.dtype()) into = wide = rank_.tensor(Category::workspace, sums, {count, hidden()}, "embedded tokens");
+  if (sums != x.dtype()) into = wide = rank_.tensor(Category::workspace, sums, {count, x.size(1)}, "embedded tokens");
   rank_.compute().fill_zero(into);
   rank_.compute().scatter_add_rows(into, values, positions_);
   if (wide.exists()) rank_.compute().convert(x, into);
@@ -86,7 +86,7 @@ void TensorVocabulary::embed(const Tensor& x, const TokenLayout& tokens, std::sp
 
 void TensorVocabulary::embed_backward(const ConstTensor& dx) {
   const OwnedTensor values =
-      rank_.tensor(Category::workspace, dx.dtype(), {positions_.size(), hidden()}, "gradients of embedding rows");
+      rank_.tensor(Category::workspace, dx.dtype(), {positions_.size(), dx.size(1)}, "gradients of embedding rows");
   rank_.compute().gather_rows(values, dx, positions_);
   if (!weights_.tied && micro_batch_.first()) rank_.compute().fill_zero(weights_.embedding_gradient);
   rank_.compute().scatter_add_rows(weights_.embedding_gradient, values, rows_here_);

@@ -16,6 +16,7 @@ class TensorVocabulary final : public Vocabulary {
   TensorVocabulary(Rank& rank, Communicator& tensor, Communicator& sequence, const Chunks& rows, const Weights& weights,
                    const MicroBatch& of = {});
 
+  void use(const Weights& weights) override { weights_ = weights; }
   void begin(const TokenLayout& tokens, Category kept) override;
   void end() override;
   void embed(const Tensor& x, const TokenLayout& tokens, std::span<const Token> ids, Category kept) override;
@@ -26,7 +27,6 @@ class TensorVocabulary final : public Vocabulary {
   OwnedTensor head_backward(const ConstTensor& x, const ConstTensor& lse, const TokenLayout& tokens, double weight) override;
 
  private:
-  std::size_t hidden() const { return weights_.embedding.size(1); }
   /// Returns this rank's rows of the head beside its tokens.
   HeadShard shard(const ConstTensor& x, DType sums) const {
     return {rank_, x, weights_.head, rows_.offset(tensor_.rank()), labels_, sums, weights_.logit_cap};

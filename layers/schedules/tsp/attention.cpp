@@ -34,12 +34,13 @@ std::size_t bucket_heads(const TspAxis& axis, const TokenLayout& tokens) {
 
 }  // namespace
 
-TspAttention::TspAttention(const TspAxis& axis, const PassInputs& of)
+TspAttention::TspAttention(const TspAxis& axis, OwnPacks& own, const PassInputs& of)
     : axis_(axis),
+      own_(own),
       of_(of),
       plan_(plan_units(axis.heads, axis.config.kv_heads, bucket_heads(axis, of.tokens))),
       W_(index(axis.D())),
-      dW_(axis, of) {}
+      dW_(axis, own) {}
 
 // --- forward: the paper's Algorithm 1 ------------------------------------------------------------------------------------------
 
@@ -244,7 +245,13 @@ std::size_t TspAttention::part_rows(int r, std::size_t part) const {
 TspAttention::Weights TspAttention::fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count) {
   Weights weights;
   if (r == axis_.p()) {
-    weights.rows = of_.store.values(attention_pack_number(layer), first, count);
+    const std::size_t pack = attention_pack_number(layer);
+    weights.rows = own_.values(pack, first, count);
+    if (axis_.D() == 1 && own_.is_cut(pack)) {  // nobody else waits for it
+      weights.work = own_.arrival(pack);
+      return weights;
+    }
+    own_.arrive(pack);
   } else {
     std::size_t rows = 0;
     for (std::size_t part = first; part < first + count; ++part) rows += part_rows(r, part);

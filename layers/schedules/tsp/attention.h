@@ -19,10 +19,11 @@
 
 namespace tsprun::detail {
 
-/// The attention sublayer of TSP in one pass, for all layers, one call after another. `axis` and what `of` borrows are borrowed.
+/// The attention sublayer of TSP in one pass, for all layers, one call after another. `axis`, `own` and what `of` borrows are
+/// borrowed. Whoever calls fetches the rank's own pack before begin_forward() or begin_backward(), and tells that it was used.
 class TspAttention {
  public:
-  TspAttention(const TspAxis& axis, const PassInputs& of);
+  TspAttention(const TspAxis& axis, OwnPacks& own, const PassInputs& of);
 
   /// Sets the dropout of attention probabilities for the following calls.
   void drop(const kernels::AttentionDropout& of) { dropout_ = of; }
@@ -45,7 +46,7 @@ class TspAttention {
   void settle() { dW_.settle(); }
 
  private:
-  /// Consecutive parts of one turn's pack: the store's own rows at the owner, else memory that a broadcast fills.
+  /// Consecutive parts of one turn's pack: its own rows at the owner, else memory that a broadcast fills.
   struct Weights {
     Tensor rows;
     OwnedTensor memory;
@@ -74,6 +75,7 @@ class TspAttention {
   static HeadRange in_model(const HeadRange& slice, const HeadRange& heads);
 
   const TspAxis& axis_;
+  OwnPacks& own_;
   const PassInputs of_;
   const TspUnits plan_;
   kernels::AttentionDropout dropout_;

@@ -5,9 +5,10 @@
 
 namespace tsprun::detail {
 
-TspAxis::TspAxis(Rank& on, Communicator& axis, const StrategyOptions& options, const BlockSlice& of)
+TspAxis::TspAxis(Rank& on, Communicator& axis, const PackRanks& with, const StrategyOptions& options, const BlockSlice& of)
     : rank(on),
       group(axis),
+      owners(with),
       whole(options.config),
       slice(of),
       config(slice.apply(options.config)),

@@ -18,6 +18,7 @@ namespace tsprun::detail {
 struct TspAxis {
   Rank& rank;
   Communicator& group;
+  PackRanks owners;    ///< the ranks with which this one shares what it owns
   ModelConfig whole;   ///< configuration of the whole model
   BlockSlice slice;    ///< slice of each block that these ranks hold together
   ModelConfig config;  ///< the model as it would be with the slice's heads and rows alone
@@ -28,7 +29,7 @@ struct TspAxis {
   std::size_t bucket_heads;
 
   /// `of` must be uniform().
-  TspAxis(Rank& on, Communicator& axis, const StrategyOptions& options, const BlockSlice& of);
+  TspAxis(Rank& on, Communicator& axis, const PackRanks& with, const StrategyOptions& options, const BlockSlice& of);
 
   int D() const { return group.size(); }
   int p() const { return group.rank(); }

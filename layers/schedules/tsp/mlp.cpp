@@ -15,6 +15,8 @@ using kernels::Write;
 
 void TspMlp::begin_forward(std::size_t layer) {
   begun_.emplace(weights(layer));
+  if (steps() == 1) return;  // nobody else waits for the own shard
+  own_packs_.arrive(mlp_pack_number(layer));
   begun_->fetch(1);
 }
 
@@ -25,6 +27,7 @@ void TspMlp::forward(std::size_t layer, const Tensor& y, const ConstTensor& x, M
   const ConstTensor X = x.merged(0);
   RingShards ring = std::move(*begun_);
   begun_.reset();
+  own_packs_.arrive(mlp_pack_number(layer));
 
   // Lines 8 to 11: sends the shard of step t − 1 on to rank p + 1, and receives that of step t from rank p − 1.
   const auto travel = [&](std::size_t t) { ring.fetch(t); };
@@ -48,15 +51,12 @@ void TspMlp::backward(std::size_t layer, const SublayerBackward& of, const MlpSa
   const Tensor dX = of.dx.merged(0);
   const ConstTensor dY = of.dy.merged(0);
   const ConstTensor X = of.x.merged(0);
+  const std::size_t pack = mlp_pack_number(layer);
   RingShards ring = weights(layer);
-  own_ = {axis_.rank, of_.micro_batch, of_.store.gradients(mlp_pack_number(layer)), Category::communication,
-          "MLP gradient shard"};
-  sums_ = {axis_.rank,
-           axis_.group,
-           own_.rows(),
-           [this](int r) { return shard_rows(r); },
-           CallOptions{.stream = Stream::gradients, .purpose = Purpose::gradients},
-           "MLP gradient shard"};
+  own_packs_.arrive(pack);
+  // Memory for the gradient of a pack that is cut is made as late as can be: what data ranks sum before must have arrived then.
+  const bool late = own_packs_.is_cut(pack);
+  if (!late) begin_sums(layer);
 
   const auto travel = [&](std::size_t t) { ring.fetch(t); };
 
@@ -70,6 +70,7 @@ void TspMlp::backward(std::size_t layer, const SublayerBackward& of, const MlpSa
     if (!saved.gate.exists()) shard.project(X, W, b1);
     MlpColumns::Gradients d = shard.backward(dY, W);
     shard.input_gradient(dX, d, W, t == 0 ? Write::replace : Write::add);
+    if (late && t == 0) begin_sums(layer);
     shard.weight_gradients(MlpMatrices(sums_.part(t), axis_.config), b1, std::move(d), X, dY);
     sums_.pass_on(t);
     if (t == 0) moments.first_step_done();
@@ -78,12 +79,22 @@ void TspMlp::backward(std::size_t layer, const SublayerBackward& of, const MlpSa
   look_ahead(steps(), {{1, travel}, {0, apply}});
 }
 
+void TspMlp::begin_sums(std::size_t layer) {
+  own_ = own_packs_.gradient(mlp_pack_number(layer), Category::communication, "MLP gradient shard");
+  sums_ = {axis_.rank,
+           axis_.group,
+           own_.rows(),
+           [this](int r) { return shard_rows(r); },
+           CallOptions{.stream = Stream::gradients, .purpose = Purpose::gradients},
+           "MLP gradient shard"};
+}
+
 // --- one shard -----------------------------------------------------------------------------------------------------------------
 
 RingShards TspMlp::weights(std::size_t layer) const {
   return {axis_.rank,
           axis_.group,
-          of_.store.values(mlp_pack_number(layer)),
+          own_packs_.values(mlp_pack_number(layer)),
           [this](int r) { return shard_rows(r); },
           CallOptions{.stream = Stream::weights, .purpose = Purpose::weights},
           "MLP weight shard"};

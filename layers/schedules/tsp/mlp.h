@@ -15,10 +15,11 @@
 
 namespace tsprun::detail {
 
-/// The MLP sublayer of TSP in one pass, for all layers, one call after another. `axis` and what `of` borrows are borrowed.
+/// The MLP sublayer of TSP in one pass, for all layers, one call after another. `axis`, `own` and what `of` borrows are borrowed.
+/// Whoever calls fetches the rank's own pack before begin_forward() or backward(), and tells that it was used.
 class TspMlp {
  public:
-  TspMlp(const TspAxis& axis, const PassInputs& of) : axis_(axis), of_(of) {}
+  TspMlp(const TspAxis& axis, OwnPacks& own, const PassInputs& of) : axis_(axis), own_packs_(own), of_(of) {}
 
   /// Begins to send this rank's shard round the ring.
   void begin_forward(std::size_t layer);
@@ -47,7 +48,10 @@ class TspMlp {
   MlpColumns columns(const ConstTensor& X, int shard, const MlpSaved& saved) const;
   Bias bias(std::size_t layer, int shard) const;
 
+  void begin_sums(std::size_t layer);
+
   const TspAxis& axis_;
+  OwnPacks& own_packs_;
   const PassInputs of_;
   std::optional<RingShards> begun_;  // forward: shards that began to travel during the sublayer before
   MicroBatchGradient own_;           // backward: where the sum of this rank's shard arrives

@@ -10,8 +10,7 @@ OwnerSums::Part OwnerSums::part(std::size_t pack, int owner, std::size_t first, 
   while (on_their_way_.size() > kOnTheirWay) finish_oldest();
   Part part;
   if (owner == axis_.p()) {
-    part.own = {axis_.rank, of_.micro_batch, of_.store.gradients(pack, first, count), Category::communication,
-                "attention gradient shard"};
+    part.own = own_.gradient(pack, first, count, Category::communication, "attention gradient shard");
     part.rows = part.own.rows();
   } else {
     part.memory = axis_.rank.tensor(Category::communication, axis_.sums, {rows, axis_.h()}, "attention gradient shard");

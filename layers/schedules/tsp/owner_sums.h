@@ -9,10 +9,10 @@
 
 namespace tsprun::detail {
 
-/// The reductions of TSP attention's weight gradients that are under way in a pass. `axis` and what `of` borrows are borrowed.
+/// The reductions of TSP attention's weight gradients that are under way in a pass. Borrows both.
 class OwnerSums {
  public:
-  OwnerSums(const TspAxis& axis, const PassInputs& of) : axis_(axis), of_(of) {}
+  OwnerSums(const TspAxis& axis, OwnPacks& own) : axis_(axis), own_(own) {}
 
   /// This rank's part of a shard's gradient, [rows, h]: at the owner its micro-batch's gradient, else memory that lives until it
   /// was sent.
@@ -38,7 +38,7 @@ class OwnerSums {
   void finish_oldest();
 
   const TspAxis& axis_;
-  const PassInputs of_;
+  OwnPacks& own_;
   std::deque<Leaving> on_their_way_;
 };
 

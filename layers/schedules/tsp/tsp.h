@@ -13,10 +13,10 @@ namespace tsprun::detail {
 /// The strategy of tsp. Methods are documented in Strategy.
 class Tsp final : public Strategy {
  public:
-  /// Borrows `rank` and `axis`, which must outlive it. Throws Error(refused) if the axis doesn't divide the query heads.
-  /// `slice`, which must be uniform(), is what the ranks of the axis have of each block together.
-  Tsp(Rank& rank, Communicator& axis, const StrategyOptions& options, const BlockSlice& slice)
-      : axis_(rank, axis, options, slice) {}
+  /// Borrows `rank`, `axis` and the ranks of `owners`, which must outlive it. Throws Error(refused) if the axis doesn't divide
+  /// the query heads. `slice`, which must be uniform(), is what the ranks of the axis have of each block together.
+  Tsp(Rank& rank, Communicator& axis, const PackRanks& owners, const StrategyOptions& options, const BlockSlice& slice)
+      : axis_(rank, axis, owners, options, slice) {}
 
   std::unique_ptr<StrategyPass> begin(const PassInputs& of) const override;
 

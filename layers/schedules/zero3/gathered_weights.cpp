@@ -13,10 +13,9 @@ static_assert(attention_pack_number(0) % 2 == 0 && mlp_pack_number(0) % 2 == 1, 
 
 class GatheredPass final : public WeightsPass {
  public:
-  GatheredPass(Rank& rank, Communicator& axis, const std::array<Chunks, 2>& rows, const ParameterStore& store,
-               const Visits& visits, const MicroBatch& of)
-      : WeightsPass(rank, store, visits, of), axis_(axis), rows_(rows) {
-    fetch(visits.next_of(of.number, false));
+  GatheredPass(Rank& rank, Communicator& axis, const std::array<Chunks, 2>& rows, const PassInputs& of)
+      : WeightsPass(rank, of), axis_(axis), rows_(rows) {
+    fetch(visits().next_of(of.micro_batch.number, false));
   }
 
   void begin_backward() override { fetch(visits().next_of(micro_batch().number, true)); }
@@ -97,9 +96,8 @@ GatheredWeights::GatheredWeights(Rank& rank, Communicator& axis, const ModelConf
       axis_(axis),
       rows_{pack_cut(config, PackKind::attention, axis.size()), pack_cut(config, PackKind::mlp, axis.size())} {}
 
-std::unique_ptr<WeightsPass> GatheredWeights::begin(const ParameterStore& store, const Visits& visits,
-                                                    const MicroBatch& of) const {
-  return std::make_unique<GatheredPass>(rank_, axis_, rows_, store, visits, of);
+std::unique_ptr<WeightsPass> GatheredWeights::begin(const PassInputs& of) const {
+  return std::make_unique<GatheredPass>(rank_, axis_, rows_, of);
 }
 
 }  // namespace tsprun::detail

@@ -26,7 +26,7 @@ class GatheredWeights final : public SublayerWeights {
   /// Borrows `rank` and `axis`, which must outlive it.
   GatheredWeights(Rank& rank, Communicator& axis, const ModelConfig& config);
 
-  std::unique_ptr<WeightsPass> begin(const ParameterStore& store, const Visits& visits, const MicroBatch& of) const override;
+  std::unique_ptr<WeightsPass> begin(const PassInputs& of) const override;
 
  private:
   Rank& rank_;

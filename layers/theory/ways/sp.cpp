@@ -7,9 +7,9 @@ namespace tsprun::detail::theory {
 
 void add_sp(BlockFlows& of) {
   const std::uint64_t parameters = (of.setting.block_parameters() + of.copied) * of.L;
-  of.add(of.layout.token_axis(), Purpose::gradients, Pattern::collective, Phase::pass, true, true,
-         2 * parameters * of.a * (of.D - 1), 2 * of.L)
-      .once = true;
+  Flow& sums = of.add(of.layout.token_axis(), Purpose::gradients, Pattern::collective, Phase::pass, true, true,
+                      2 * parameters * of.a * (of.D - 1), 2 * of.L);
+  sums.once = sums.by_part = true;
 }
 
 namespace {

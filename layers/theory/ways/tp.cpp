@@ -14,10 +14,11 @@ void add_tp(BlockFlows& of) {
     }
   }
   // If the axis that cuts tokens shares the weights, too, each copy's gradient lies on one of its ranks.
+  // Where data ranks have parts of the weights, copies are summed before each micro-batch's gradients are cut.
   const std::uint64_t copies = tokens_way(of.layout).shares_weights ? 1 : of.D;
   of.add(of.layout.tensor_axis(), Purpose::gradients, Pattern::collective, Phase::pass, true, true,
          2 * of.copied * of.a * copies * of.L, 2 * of.L)
-      .once = true;
+      .once = !of.layout.shares_weights();
 }
 
 }  // namespace tsprun::detail::theory
