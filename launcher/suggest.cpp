@@ -70,6 +70,7 @@ constexpr auto kElsewhere = std::to_array<std::pair<std::string_view, std::strin
     {"pipeline-model-parallel-size", "--layout pp=N"},
     {"use-distributed-optimizer", "--layout dp=N --dp zero1"},
     {"fsdp", "--layout dp=N --dp zero3"},
+    {"hsdp", "--layout dp=R,shard=K --dp zero3"},
     {"micro-batch-size", kMicroBatches},
     {"per-device-train-batch-size", "--batch B, the sequences of all ranks in a step"},
     {"grad-accum", kMicroBatches},

@@ -93,7 +93,7 @@ struct OwnTexts {
   OwnTexts(Mesh& mesh, const GenerateOptions& options) {
     const std::span<const Prompt> all = options.texts;
     const Chunks cut = Chunks::balanced(mesh.layout().data(), all.size());
-    const int replica = mesh.place(mesh.layout().data_axis());
+    const int replica = mesh.layout().data_place(mesh.world().rank());
     first = cut.offset(replica);
     for (const Prompt& prompt : all.subspan(first, cut.count(replica))) {
       prompts.push_back(prompt.ids);
@@ -365,7 +365,7 @@ void GenerateCommand::check_replicas(const GlobalOptions& global, const Layout& 
                               ? "there is one text, and nothing for dp to do"
                               : fmt::format("there are {} texts, and dp gives each of {} replicas some", texts, layout.data());
   Layout alone = global.layout;
-  std::erase_if(alone.axes, [](const Axis& axis) { return row_of(axis.kind).cuts == Cut::batch; });
+  std::erase_if(alone.axes, [](const Axis& axis) { return cuts_batch(row_of(axis.kind).cuts); });
   refuse(fmt::format("{}: generate can't decode so: {}; try --layout {}", ranks_as_typed(global), why,
                      alone.axes.empty() ? Layout::tsp(layout.ranks()).print() : decodable(alone).print()));
 }
@@ -399,7 +399,7 @@ void GenerateCommand::validate(const GlobalOptions& global) {
       model_, global, false, "its texts",
       [&](const theory::MeshSetting& of, int rank, const theory::PeakOptions& how) {
         std::vector<DecodedText> texts;  // what is added doesn't matter
-        for (const Prompt& prompt : own(layout.place(layout.data_axis(), rank)))
+        for (const Prompt& prompt : own(layout.data_place(rank)))
           texts.push_back({.prompt = prompt.ids, .added = std::vector<Token>(options_.tokens - 1)});
         return theory::decoding_counts(of, rank, texts, how).memory;
       },

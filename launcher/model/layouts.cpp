@@ -47,8 +47,8 @@ void check_batch(const GlobalOptions& global, std::size_t batch, std::size_t mic
   }
   const std::size_t above = (batch / data + 1) * data;
   const std::string below = batch > data ? fmt::format("{} or ", batch / data * data) : "";
-  refuse(fmt::format("--layout {}: --batch {} doesn't divide by {}={}; try --batch {}{}", global.layout->print(), batch,
-                     name(global.layout->data_axis()), data, below, above));
+  refuse(fmt::format("--layout {}: --batch {} doesn't divide by {}; try --batch {}{}", global.layout->print(), batch,
+                     global.layout->print_data(), below, above));
 }
 
 void refuse_data_axis(const GlobalOptions& global, const std::string& why) {

@@ -13,21 +13,24 @@
 namespace tsprun::detail {
 
 /// Axes that a layout can name.
-enum class AxisKind : std::uint8_t { dp, pp, tp, sp, tsp, zero3 };
+enum class AxisKind : std::uint8_t { dp, shard, pp, tp, sp, tsp, zero3 };
 
 /// Names what an axis cuts: its ranks have different parts of that, and the same of everything else.
 enum class Cut : std::uint8_t {
   batch,              ///< sequences
+  batch_again,        ///< the sequences of each rank of an axis that cuts the batch
   layers,             ///< consecutive layers: stages of a pipeline
   heads,              ///< heads and rows of weights
   tokens,             ///< tokens of the same sequences
   tokens_and_weights  ///< both, over the same ranks
 };
 /// Returns whether the ranks of such an axis compute blocks each on its own.
-constexpr bool is_outside_of_blocks(Cut cut) { return cut == Cut::batch || cut == Cut::layers; }
+constexpr bool is_outside_of_blocks(Cut cut) { return cut == Cut::batch || cut == Cut::batch_again || cut == Cut::layers; }
+constexpr bool cuts_batch(Cut cut) { return cut == Cut::batch || cut == Cut::batch_again; }
 constexpr bool cuts_tokens(Cut cut) { return cut == Cut::tokens || cut == Cut::tokens_and_weights; }
 
-/// Ways in which the ranks of dp share what they keep (`--dp`), in the order of its variants.
+/// Ways in which the ranks of dp share what they keep (`--dp`), in the order of its variants. With the axis shard, its ranks
+/// share so, and those of dp have copies of each part.
 enum class DataSharing : std::uint8_t {
   plain,  ///< nothing: each keeps all of its replica's part
   zero1,  ///< optimizer states: each updates a part of the weights, which are gathered after it
@@ -74,11 +77,13 @@ struct AxisRow {
   bool cuts_heads = false;                           ///< its shards are whole query heads, which must divide by the degree
   std::string_view why_not_decoded = {};             ///< why `generate` refuses it; empty: it doesn't
   std::optional<AxisKind> decoded_instead = {};      ///< the axis that `generate` advises then; none: to leave it out
+  bool searched = true;                              ///< `plan --search` tries it
   std::string_view why_only_trained = {};            ///< why nothing but training computes with it; empty: all does
 };
 
 namespace axis_table {
 inline constexpr std::array<std::string_view, 2> kData = {"ddp", "data"};
+inline constexpr std::array<std::string_view, 1> kShards = {"hsdp"};
 inline constexpr std::array<std::string_view, 2> kPipeline = {"pipeline", "pipe"};
 inline constexpr std::array<std::string_view, 2> kTensor = {"tensor", "mp"};
 inline constexpr std::array<std::string_view, 3> kSequence = {"cp", "context", "sequence"};
@@ -113,6 +118,13 @@ inline constexpr std::array kAxes = {
                 "what dp's ranks share: plain (nothing), zero1 (optimizer states: each updates a part of the weights), "
                 "zero3 (weights and gradients, too, which are gathered for each use)",
             .why_no_variant = "dp's ranks share nothing, optimizer states, or weights and gradients, too: "},
+    AxisRow{.kind = AxisKind::shard,
+            .name = "shard",
+            .cuts = Cut::batch_again,
+            .tokens_by = AxisKind::tsp,
+            .elsewhere = axis_table::kShards,
+            .foremost = true,
+            .searched = false},
     AxisRow{.kind = AxisKind::pp,
             .name = "pp",
             .cuts = Cut::layers,

@@ -41,6 +41,13 @@ std::string degrees_that_work(const ModelConfig& config, std::string_view axis, 
 
 void check_layout(const ModelConfig& config, const Layout& layout) {
   if (const std::string why = layout.why_not(); !why.empty()) throw Error(Cause::refused, why);
+  if (layout.sharing_axis() != layout.data_axis() && !layout.shares_states()) {
+    throw Error(
+        Cause::refused,
+        fmt::format("{0}={1}: its ranks share what --{2} says, and {2} is plain; try --{2} zero1 or zero3, "
+                    "or {2}={3}",
+                    name(layout.sharing_axis()), layout.degree(layout.sharing_axis()), name(layout.data_axis()), layout.data()));
+  }
   layout.stage(config.layers, 0);  // refuses more stages than layers
   const int T = layout.tensor();
   const HeadCut tensor(config.query_heads, config.kv_heads, T);
@@ -65,9 +72,9 @@ std::string why_no_micro_batches(std::size_t batch, std::size_t micro_batches, c
   if (own % micro_batches == 0) return {};
   std::size_t fewer = std::min(micro_batches, own);
   while (own % fewer != 0) --fewer;
-  const std::string what = data == 1 ? fmt::format("--batch {}", batch)
-                                     : fmt::format("the {} sequences of --batch {} that each rank of {}={} has", own, batch,
-                                                   name(layout.data_axis()), data);
+  const std::string what =
+      data == 1 ? fmt::format("--batch {}", batch)
+                : fmt::format("the {} sequences of --batch {} that each rank of {} has", own, batch, layout.print_data());
   return fmt::format("--micro-batches {} doesn't divide {}; try --micro-batches {} or --batch {}", micro_batches, what, fewer,
                      (own / micro_batches + 1) * micro_batches * data);
 }
@@ -75,7 +82,7 @@ std::string why_no_micro_batches(std::size_t batch, std::size_t micro_batches, c
 std::string why_uncut(const Setting& setting, const Layout& layout) {
   const auto data = static_cast<std::size_t>(layout.data());
   if (setting.batch % data != 0) {
-    return fmt::format("{}={} doesn't divide --batch {}; try --batch {}", name(layout.data_axis()), data, setting.batch,
+    return fmt::format("{} doesn't divide --batch {}; try --batch {}", layout.print_data(), setting.batch,
                        (setting.batch / data + 1) * data);
   }
   if (std::string why = why_no_micro_batches(setting.batch, setting.micro_batches, layout); !why.empty()) return why;

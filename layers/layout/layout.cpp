@@ -41,7 +41,10 @@ Layout Layout::plain() const {
 
 Layout Layout::without(Cut cut) const {
   Layout result = *this;
-  std::erase_if(result.axes, [&](const Axis& axis) { return row_of(axis.kind).cuts == cut; });
+  std::erase_if(result.axes, [&](const Axis& axis) {
+    const Cut of_axis = row_of(axis.kind).cuts;
+    return of_axis == cut || (cut == Cut::batch && of_axis == Cut::batch_again);
+  });
   return result;
 }
 
@@ -106,9 +109,22 @@ std::vector<AxisKind> Layout::axes_of_vocabulary() const {
 std::vector<AxisKind> Layout::axes_of_replica() const {
   std::vector<AxisKind> kinds;
   for (const Axis& axis : axes) {
-    if (row_of(axis.kind).cuts != Cut::batch) kinds.push_back(axis.kind);
+    if (!cuts_batch(row_of(axis.kind).cuts)) kinds.push_back(axis.kind);
   }
   return kinds;
+}
+
+std::vector<AxisKind> Layout::axes_of_data() const {
+  const AxisKind again = axis_that_cuts(Cut::batch_again);
+  return degree(again) > 1 ? std::vector{data_axis(), again} : std::vector{data_axis()};
+}
+
+AxisKind Layout::sharing_axis() const { return axes_of_data().back(); }
+
+int Layout::data_place(int rank) const {
+  int number = 0;
+  for (const AxisKind axis : axes_of_data()) number = number * degree(axis) + place(axis, rank);
+  return number;
 }
 
 PipelineStage Layout::stage(std::size_t layers, int rank) const {
@@ -120,6 +136,12 @@ bool Layout::slices_tokens() const { return exchanges_so(*this, &Variant::slices
 bool Layout::shares_states() const { return exchanges_so(*this, &Variant::shares_states); }
 bool Layout::shares_weights() const { return exchanges_so(*this, &Variant::shares_weights); }
 bool Layout::exchanges_heads() const { return exchanges_so(*this, &Variant::exchanges_heads); }
+
+std::string Layout::print_data() const {
+  Layout data = *this;
+  std::erase_if(data.axes, [](const Axis& axis) { return !cuts_batch(row_of(axis.kind).cuts); });
+  return data.print();
+}
 
 std::string Layout::print() const {
   std::string text;

@@ -39,7 +39,7 @@ struct Layout {
   Layout with(SequenceExchange exchange) const { return with(AxisKind::sp, static_cast<std::size_t>(exchange)); }
   /// Returns the layout with every axis in its default variant.
   Layout plain() const;
-  /// Returns the layout without the axes that cut this.
+  /// Returns the layout without the axes that cut this; without those that cut the batch, of Cut::batch.
   Layout without(Cut cut) const;
 
   /// Returns why no layout has these axes in this order, with what works; empty: one has.
@@ -68,9 +68,18 @@ struct Layout {
   std::vector<AxisKind> axes_of_tokens() const;
   /// Returns the axes over which the rows of the vocabulary are cut: those of tokens; under plain tp, tp.
   std::vector<AxisKind> axes_of_vocabulary() const;
+  /// Returns the axes over which ranks have other sequences, the last fastest: dp, and shard if the layout has it.
+  std::vector<AxisKind> axes_of_data() const;
+  /// Returns the axis over which packs are cut if shares_states(): shard, or dp if shard has one rank.
+  AxisKind sharing_axis() const;
+  /// Returns the number of ranks over which they are cut; 1 unless shares_states().
+  int sharers() const { return shares_states() ? degree(sharing_axis()) : 1; }
+  /// Returns a rank's number among those with other sequences.
+  int data_place(int rank) const;
   /// Returns the axes of the ranks with the same sequences, outermost first: all but those that cut the batch.
   std::vector<AxisKind> axes_of_replica() const;
-  int data() const { return degree(data_axis()); }      ///< replicas, with other sequences
+  /// Returns the number of replicas, which have other sequences.
+  int data() const { return degree(data_axis()) * degree(axis_that_cuts(Cut::batch_again)); }
   int tensor() const { return degree(tensor_axis()); }  ///< T: ranks with the same tokens and other heads and rows of weights
   /// Returns the number of ranks with different tokens of the same sequences: Σ or D in docs/algorithms.md.
   int sequence() const { return degree(token_axis()); }
@@ -96,6 +105,8 @@ struct Layout {
   /// under plain tp, those of tp.
   int vocabulary_ranks() const { return cuts_vocabulary_over_tensor() ? tensor() : slices_tokens() ? replica() : sequence(); }
 
+  /// Returns the axes that cut the batch as they are typed: "dp=2", "dp=2,shard=4".
+  std::string print_data() const;
   /// Returns the axes as they are typed; "1" if there are none.
   std::string print() const;
   /// Returns print(), followed by the variants that aren't the default: "tp=2,sp=4 (ring)".

@@ -97,6 +97,10 @@ std::string Layout::why_not() const {
       return fmt::format("{0} must stand first{1}: write {0} before the other axes", row.name,
                          before.empty() ? "" : fmt::format(", behind {} alone", fmt::join(before, " and ")));
     }
+    if (row.cuts == Cut::batch_again && axes[i].degree > 1 && degree(data_axis()) == 1) {
+      return fmt::format("{0} cuts each rank of {1} again, and there are none; try {1}={2}", row.name, name(data_axis()),
+                         axes[i].degree);
+    }
   }
   for (auto row = kAxes.rbegin(); row != kAxes.rend(); ++row) {
     if (has(row->kind) && std::ranges::any_of(row->never_with, [&](AxisKind other) { return has(other); })) {

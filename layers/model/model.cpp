@@ -24,7 +24,8 @@ Model::Model(Rank& rank, Mesh& mesh, const ModelOptions& options)
              Placement(options.config, mesh.layout(), mesh.world().rank()).packs(model_parameters(options.config)),
              options.training),
       block_(rank, *strategy_, options.config, options.dtype, options.recompute),
-      sums_(rank, mesh.group(summed_over(mesh.layout(), PackKind::attention).data), store_) {
+      sums_(rank, mesh.group(summed_over(mesh.layout(), PackKind::attention).sharers),
+            mesh.group(summed_over(mesh.layout(), PackKind::attention).data), store_) {
   if (stage_.count == 1) return;
   boundaries_.emplace(rank, stages());
   stage_sums_.emplace(rank, stages(), options.config, mesh.layout());

@@ -104,7 +104,7 @@ Loss Model::begin_batch(const TokenBatch& tokens) {
 Model::Part Model::own_part(const TokenBatch& tokens) const {
   const Layout& layout = mesh_.layout();
   const Chunks sequences = Chunks::balanced(layout.data(), tokens.batch);
-  const int replica = mesh_.place(layout.data_axis());
+  const int replica = layout.data_place(mesh_.world().rank());
   return {sequences.offset(replica), sequences.count(replica)};
 }
 

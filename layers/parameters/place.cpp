@@ -90,7 +90,11 @@ CategoryBytes held_bytes(std::uint64_t elements, std::uint64_t with_states, cons
 // --- what follows from the layout alone ----------------------------------------------------------------------------------------
 
 SummedOver summed_over(const Layout& layout, PackKind pack) {
-  SummedOver sums{.replica = {}, .data = {layout.data_axis()}};
+  SummedOver sums{.replica = {}, .data = layout.axes_of_data()};
+  if (layout.shares_states()) {
+    sums.sharers = {layout.sharing_axis()};
+    std::erase(sums.data, layout.sharing_axis());
+  }
   if (is_of_layer(pack)) {
     sums.replica = {{layout.token_axis()}};
     sums.at_owners = row_of(layout.token_axis()).cuts == Cut::tokens_and_weights;
@@ -135,14 +139,17 @@ Placement::Placement(const ModelConfig& config, const Layout& layout, int rank)
       queries_(slice_.queries),
       kv_(slice_.kv),
       rows_{slice_.first_row, slice_.rows},
-      sharers_(layout.shares_states() ? layout.data() : 1),
-      sharer_(layout.shares_states() ? layout.place(layout.data_axis(), rank) : 0),
+      sharers_(layout.sharers()),
+      sharer_(layout.shares_states() ? layout.place(layout.sharing_axis(), rank) : 0),
       shares_weights_(layout.shares_weights()),
       stage_(layout.stage(config.layers, rank)) {
   for (const Axis& axis : layout.axes) {
     const bool first = layout.place(axis.kind, rank) == 0;
     switch (row_of(axis.kind).cuts) {
-      case Cut::batch: first_along_data_ = first_along_data_ && first; break;
+      case Cut::batch:
+      case Cut::batch_again:
+        if (sharers_ == 1 || axis.kind != layout.sharing_axis()) first_along_data_ = first_along_data_ && first;
+        break;
       case Cut::layers: break;  // other ranks hold other parts, but for tied embeddings: for_parts()
       case Cut::heads: first_along_tensor_ = first_along_tensor_ && first; break;
       case Cut::tokens:
@@ -198,9 +205,9 @@ bool Placement::is_of_stage(ParameterRole role, std::size_t layer) const {
   return role == ParameterRole::embedding || role == ParameterRole::positions ? stage_.first() : stage_.last();
 }
 
-/// Returns whether the rank is the first along the axes that don't cut such packs or their optimizer states.
+/// Returns whether the rank is the first along the axes that cut neither such packs nor their optimizer states.
 bool Placement::counts(PackKind pack) const {
-  if (!first_along_data_ && sharers_ == 1) return false;
+  if (!first_along_data_) return false;
   if (is_of_layer(pack)) return cuts_heads_ || cuts_packs_ || first_along_tokens_;
   if (is_of_vocabulary(pack)) return !copies_vocabulary_ || first_along_tokens_;
   return first_along_tensor_ && first_along_tokens_;

@@ -186,7 +186,9 @@ struct SummedOver {
   /// Set if the ranks of the first group hold different rows: each gets the sum of its own, of every micro-batch. Otherwise all
   /// get the sum of what they have added up in all micro-batches, after the last.
   bool at_owners = false;
-  /// The ranks with the same rows and other sequences, after the last micro-batch.
+  /// The ranks with other sequences over which the pack is cut, so that each gets the sum of its part (--dp zero1 and zero3).
+  std::vector<AxisKind> sharers = {};
+  /// The ranks with other sequences that have the same, the pack or a part of it, after the last micro-batch.
   std::vector<AxisKind> data;
 };
 /// Returns over which ranks the gradients of such packs are summed. Gradients of K/V heads of which ranks of tp have copies

@@ -17,7 +17,7 @@ Tensor own_chunk(const Tensor& tensor, const Chunks& cut, int rank) {
 void GradientSums::post(std::size_t pack, Purpose purpose) {
   posted_.resize(store_.packs());
   posted_[pack] = true;
-  if (data_.size() == 1 || store_.is_cut(pack)) return;
+  if (sharers_.size() * data_.size() == 1 || store_.is_cut(pack)) return;
   const Tensor gradients = store_.gradients(pack);
   if (gradients.elements() == 0) return;
   const CallOptions options{.stream = Stream::gradients, .purpose = purpose};
@@ -26,9 +26,10 @@ void GradientSums::post(std::size_t pack, Purpose purpose) {
     return;
   }
   const Chunks cut = store_.states_cut(pack);
-  works_.push_back(data_.post_reduce_scatter_v(buffer_of(ConstTensor(gradients)),
-                                               buffer_of(own_chunk(gradients, cut, data_.rank())), cut.counts(data_.size()),
-                                               Reduction::sum, options));
+  const Tensor own = own_chunk(gradients, cut, sharers_.rank());
+  works_.push_back(sharers_.post_reduce_scatter_v(buffer_of(ConstTensor(gradients)), buffer_of(own), cut.counts(sharers_.size()),
+                                                  Reduction::sum, options));
+  if (data_.size() > 1 && own.elements() > 0) works_.push_back(post_sum(data_, own, options));
 }
 
 void GradientSums::finish() {
@@ -42,8 +43,9 @@ void GradientSums::gather_weights(std::size_t pack) {
   const Tensor values = store_.values(pack);
   if (values.elements() == 0) return;
   const Chunks cut = store_.states_cut(pack);
-  works_.push_back(data_.post_all_gather_v(buffer_of(ConstTensor(own_chunk(values, cut, data_.rank()))), buffer_of(values),
-                                           cut.counts(data_.size()), {.stream = Stream::gradients, .purpose = Purpose::weights}));
+  works_.push_back(sharers_.post_all_gather_v(buffer_of(ConstTensor(own_chunk(values, cut, sharers_.rank()))), buffer_of(values),
+                                              cut.counts(sharers_.size()),
+                                              {.stream = Stream::gradients, .purpose = Purpose::weights}));
 }
 
 std::vector<double> GradientSums::squares() {

@@ -9,7 +9,10 @@ namespace tsprun::detail {
 
 PackRanks PackRanks::of(Mesh& mesh, PackKind pack) {
   const SummedOver sums = summed_over(mesh.layout(), pack);
-  return {.data = &mesh.group(sums.data), .copies = sums.at_owners ? nullptr : &mesh.group(sums.replica.front())};
+  const std::vector<AxisKind> copies = sums.at_owners ? std::vector<AxisKind>() : sums.replica.front();
+  std::vector<AxisKind> of_part = sums.data;
+  of_part.insert(of_part.end(), copies.begin(), copies.end());
+  return {.sharers = &mesh.group(sums.sharers), .copies = &mesh.group(copies), .copies_of_part = &mesh.group(of_part)};
 }
 
 OwnPacks::OwnPacks(Rank& rank, const PackRanks& ranks, const ParameterStore& store, const MicroBatch& of,
@@ -35,9 +38,9 @@ void OwnPacks::fetch(std::size_t pack) {
   if (!is_cut(pack) || gathered_.contains(pack)) return;
   const Tensor own = store_.held_values(pack);
   Transfer transfer{.tensor = whole(pack, own.dtype(), "weights of a pack"), .work = {}};
-  transfer.work = ranks_.data->post_all_gather_v(buffer_of(ConstTensor(own)), buffer_of(transfer.tensor.view()),
-                                                 store_.states_cut(pack).counts(ranks_.data->size()),
-                                                 {.stream = Stream::weights, .purpose = Purpose::weights});
+  transfer.work = ranks_.sharers->post_all_gather_v(buffer_of(ConstTensor(own)), buffer_of(transfer.tensor.view()),
+                                                    store_.states_cut(pack).counts(ranks_.sharers->size()),
+                                                    {.stream = Stream::weights, .purpose = Purpose::weights});
   gathered_.emplace(pack, std::move(transfer));
 }
 
@@ -76,9 +79,9 @@ void OwnPacks::complete(std::size_t pack, Purpose purpose) {
   const Tensor own = store_.held_gradients(pack);
   sum.own = {rank_, micro_batch_, own.reshaped({1, own.elements()}), Category::communication,
              "part of the weight gradients of a micro-batch"};
-  sum.work = ranks_.data->post_reduce_scatter_v(buffer_of(ConstTensor(sum.whole.view())), buffer_of(sum.own.rows()),
-                                                store_.states_cut(pack).counts(ranks_.data->size()), Reduction::sum,
-                                                {.stream = Stream::gradients, .purpose = purpose});
+  sum.work = ranks_.sharers->post_reduce_scatter_v(buffer_of(ConstTensor(sum.whole.view())), buffer_of(sum.own.rows()),
+                                                   store_.states_cut(pack).counts(ranks_.sharers->size()), Reduction::sum,
+                                                   {.stream = Stream::gradients, .purpose = purpose});
 }
 
 /// Waits for the sums that are under way, and adds them to those of earlier micro-batches.
@@ -89,8 +92,8 @@ void OwnPacks::settle() {
     sum.whole.reset();
     sum.own.add();
     const Tensor own = store_.held_gradients(sum.pack);
-    if (ranks_.copies == nullptr || ranks_.copies->size() == 1 || !micro_batch_.last() || own.elements() == 0) continue;
-    summing_copies_.push_back(post_sum(*ranks_.copies, own, {.stream = Stream::gradients, .purpose = sum.purpose}));
+    if (ranks_.copies_of_part->size() == 1 || !micro_batch_.last() || own.elements() == 0) continue;
+    summing_copies_.push_back(post_sum(*ranks_.copies_of_part, own, {.stream = Stream::gradients, .purpose = sum.purpose}));
   }
 }
 

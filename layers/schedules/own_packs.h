@@ -28,8 +28,9 @@ namespace tsprun::detail {
 
 /// The ranks among which packs of a kind and their gradients move. Borrowed.
 struct PackRanks {
-  Communicator* data;      ///< those with other sequences and the same packs, or with other parts of them
-  Communicator* copies{};  ///< those of a replica with copies, over which sums follow the last micro-batch; null: there are none
+  Communicator* sharers;         ///< those with other sequences over which packs are cut, if they are
+  Communicator* copies;          ///< those of a replica with copies, over which sums follow the last micro-batch
+  Communicator* copies_of_part;  ///< of a pack that is cut: all with the same part
 
   /// Returns those that layers/parameters/place.h says.
   static PackRanks of(Mesh& mesh, PackKind pack);
@@ -39,7 +40,7 @@ struct PackRanks {
 /// scattered, if the pack is cut: posts what else is to be summed on Stream::gradients.
 using BeforeScatter = std::function<void(std::size_t pack, const Tensor& gradient)>;
 
-/// The packs of one rank in one pass. Used by the rank's thread; all ranks of `data` make the same calls in the same order. Packs
+/// The packs of one rank in one pass. Used by the rank's thread; all `sharers` make the same calls in the same order. Packs
 /// bear their numbers in the store.
 class OwnPacks {
  public:

@@ -70,8 +70,8 @@ std::size_t doubles_in(const Lanes& lanes) { return lanes.size() * std::tuple_si
 
 std::vector<double> GradientSums::shared_squares() {
   ComputeStream& compute = rank_.compute();
-  const int ranks = data_.size();
-  const auto me = static_cast<std::size_t>(data_.rank());
+  const int ranks = sharers_.size();
+  const auto me = static_cast<std::size_t>(sharers_.rank());
   std::vector<std::vector<SquaresPiece>> pieces;  // by data rank
   for (int sharer = 0; sharer < ranks; ++sharer) pieces.push_back(pieces_of(store_, sharer));
   const std::vector<SquaresPiece>& mine = pieces[me];
@@ -103,9 +103,9 @@ std::vector<double> GradientSums::shared_squares() {
       const bool whole_block = mine[i].passes();
       if (mine[i].stays_open() && (whole_block ? round_of[i] + 1 == round : round == 1)) sent.push_back(blocks[i].back());
     }
-    rank_.wait(data_.post_send_recv(ConstBuffer(sent.data(), doubles_in(sent), DType::f64), (data_.rank() + 1) % ranks,
-                                    Buffer(received.data(), doubles_in(received), DType::f64), (data_.rank() + ranks - 1) % ranks,
-                                    kOptions));
+    rank_.wait(sharers_.post_send_recv(ConstBuffer(sent.data(), doubles_in(sent), DType::f64), (sharers_.rank() + 1) % ranks,
+                                       Buffer(received.data(), doubles_in(received), DType::f64),
+                                       (sharers_.rank() + ranks - 1) % ranks, kOptions));
     auto next = received.begin();
     for (std::size_t i = 0; i < mine.size(); ++i) {
       if (round_of[i] != round) continue;
@@ -126,7 +126,7 @@ std::vector<double> GradientSums::shared_squares() {
     next.push_back(next.back() + counts.back());
   }
   std::vector<double> all(next.back());
-  rank_.wait(data_.post_all_gather_v(ConstBuffer(std::span<const double>(sums)), Buffer(std::span(all)), counts, kOptions));
+  rank_.wait(sharers_.post_all_gather_v(ConstBuffer(std::span<const double>(sums)), Buffer(std::span(all)), counts, kOptions));
   std::vector<double> of_parts(mine.size());
   if (me > 0) return of_parts;
   for (std::size_t i = 0; i < mine.size(); ++i) {

@@ -53,9 +53,10 @@ std::unique_ptr<Strategy> make_zero3(const MakerArguments& of, std::unique_ptr<S
                                  std::make_unique<GatheredWeights>(of.rank, axis, of.options.config));
 }
 
-constexpr std::array kStrategies = {AxisStrategy{AxisKind::dp, nullptr},   AxisStrategy{AxisKind::pp, nullptr},
-                                    AxisStrategy{AxisKind::tp, make_tp},   AxisStrategy{AxisKind::sp, make_sp},
-                                    AxisStrategy{AxisKind::tsp, make_tsp}, AxisStrategy{AxisKind::zero3, make_zero3}};
+constexpr std::array kStrategies = {AxisStrategy{AxisKind::dp, nullptr},      AxisStrategy{AxisKind::shard, nullptr},
+                                    AxisStrategy{AxisKind::pp, nullptr},      AxisStrategy{AxisKind::tp, make_tp},
+                                    AxisStrategy{AxisKind::sp, make_sp},      AxisStrategy{AxisKind::tsp, make_tsp},
+                                    AxisStrategy{AxisKind::zero3, make_zero3}};
 static_assert(is_by_axis(kStrategies, &AxisStrategy::axis), "each axis has a row, in the order of AxisKind");
 
 }  // namespace

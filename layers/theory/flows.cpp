@@ -23,7 +23,9 @@ class Counter : BlockFlows {
     norm_gains();
     for (Flow& flow : flows) {
       const std::uint64_t times = flow.once ? 1 : of_.setting.micro_batches;
-      flow.bytes *= times * static_cast<std::uint64_t>(flow.by_part && layout.shares_weights() ? 1 : layout.data());
+      if (!flow.by_part || !layout.shares_weights()) flow.bytes *= static_cast<std::uint64_t>(layout.data());
+      else if (groups() > 1) flow.bytes = 0;  // summed with those of other replicas: shared_weights()
+      flow.bytes *= times;
       flow.messages *= times;
     }
     if (layout.data() > 1) data_axis();
@@ -129,56 +131,81 @@ class Counter : BlockFlows {
     return all;
   }
 
+  /// Adds the sums of gradients over the data axes, of each micro-batch or once a step. Where each rank needs a part, they are
+  /// scattered over the ranks with other parts, which is half of an all_reduce.
+  void sum_over_data(Purpose purpose, Phase phase, bool hidden, std::uint64_t elements, std::uint64_t messages, bool once) {
+    const std::uint64_t times = once ? 1 : of_.setting.micro_batches;
+    if (!layout.shares_states()) {
+      add(layout.data_axis(), purpose, Pattern::collective, phase, kBackward, hidden,
+          times * 2 * elements * a * static_cast<std::uint64_t>(layout.data() - 1), messages)
+          .once = once;
+      return;
+    }
+    add(layout.sharing_axis(), purpose, Pattern::collective, phase, kBackward, hidden, times * elements * a * scattered(),
+        times * messages)
+        .once = once;
+  }
+  /// Adds the sums, once a step, over ranks with the same part: those of dp beside shard, and `copies` in a replica.
+  void sum_parts(Purpose purpose, bool hidden, std::uint64_t elements, std::uint64_t copies, std::uint64_t messages) {
+    const std::uint64_t with_part = groups() * copies;
+    add(layout.data_axis(), purpose, Pattern::collective, Phase::pass, kBackward, hidden,
+        2 * elements / copies * a * (with_part - 1), messages)
+        .once = true;
+  }
+  /// Adds weights that the ranks with other parts gather.
+  void gather_over_data(Phase phase, bool backward, bool hidden, std::uint64_t elements, std::uint64_t messages, bool once) {
+    const std::uint64_t times = once ? 1 : of_.setting.micro_batches;
+    add(layout.sharing_axis(), Purpose::weights, Pattern::collective, phase, backward, hidden, times * elements * e * scattered(),
+        times * messages)
+        .once = once;
+  }
+  /// Groups of ranks over which packs are cut; and how often all of them together receive what is scattered or gathered.
+  std::uint64_t groups() const { return static_cast<std::uint64_t>(layout.data() / layout.sharers()); }
+  std::uint64_t scattered() const { return static_cast<std::uint64_t>(layout.sharers() - 1) * groups(); }
+
   /// Adds what moves where data ranks have parts of the weights: a pack is gathered for each use, and its gradients are
   /// scattered with each micro-batch. Vectors and learned positions move as under --dp zero1.
-  void shared_weights(const RankParameters& all, std::uint64_t others) {
-    const std::uint64_t M = of_.setting.micro_batches;
-    const auto over_data = [&](Purpose purpose, Phase phase, bool backward, bool hidden, std::uint64_t elements,
-                               std::uint64_t bytes, std::uint64_t messages) {
-      add(layout.data_axis(), purpose, Pattern::collective, phase, backward, hidden, M * elements * bytes * others, M * messages);
-    };
+  void shared_weights(const RankParameters& all) {
     const auto sublayer = [&](Phase phase, std::uint64_t elements) {
-      for (const bool backward : {kForward, kBackward}) over_data(Purpose::weights, phase, backward, kHidden, elements, e, L);
-      over_data(Purpose::gradients, phase, kBackward, kHidden, elements, a, L);
+      for (const bool backward : {kForward, kBackward}) gather_over_data(phase, backward, kHidden, elements, L, false);
+      sum_over_data(Purpose::gradients, phase, kHidden, elements, L, false);
     };
     sublayer(Phase::attention, all.attention);
     sublayer(Phase::mlp, all.mlp);
     const std::uint64_t table = all.vocabulary / (model.tied_embeddings ? 1 : 2);
     // The embedding's rows come before anything is computed, and its gradient is complete only when the backward pass ends.
-    over_data(Purpose::weights, Phase::pass, kForward, kExposed, table, e, 1);
-    over_data(Purpose::weights, Phase::pass, kForward, kHidden, table, e, 1);
-    over_data(Purpose::embedding, Phase::pass, kBackward, kExposed, table, a, 1);
-    if (!model.tied_embeddings) over_data(Purpose::head, Phase::pass, kBackward, kHidden, table, a, 1);
-    add(layout.data_axis(), Purpose::other, Pattern::collective, Phase::pass, kBackward, kExposed, all.norms * a * others, 2)
-        .once = true;
-    add(layout.data_axis(), Purpose::weights, Pattern::collective, Phase::pass, kBackward, kExposed, all.norms * e * others, 1)
-        .once = true;
+    gather_over_data(Phase::pass, kForward, kExposed, table, 1, false);
+    gather_over_data(Phase::pass, kForward, kHidden, table, 1, false);
+    sum_over_data(Purpose::embedding, Phase::pass, kExposed, table, 1, false);
+    if (!model.tied_embeddings) sum_over_data(Purpose::head, Phase::pass, kHidden, table, 1, false);
+    sum_over_data(Purpose::other, Phase::pass, kExposed, all.norms, 2, true);
+    gather_over_data(Phase::pass, kBackward, kExposed, all.norms, 1, true);
+    if (groups() == 1) return;
+    const std::uint64_t copies_of_blocks = tokens_way(layout).shares_weights ? 1 : D;
+    const std::uint64_t copies_of_tables = layout.cuts_vocabulary_over_tensor() ? D : 1;
+    sum_parts(Purpose::gradients, kHidden, all.attention + all.mlp, copies_of_blocks, 2 * L);
+    sum_parts(Purpose::embedding, kExposed, table, copies_of_tables, 2);
+    if (!model.tied_embeddings) sum_parts(Purpose::head, kHidden, table, copies_of_tables, 2);
+    sum_parts(Purpose::other, kExposed, all.norms, 1, 2);
   }
 
   void data_axis() {
     const RankParameters all = all_parameters();
-    const auto others = static_cast<std::uint64_t>(layout.data() - 1);
     if (layout.shares_weights()) {
-      shared_weights(all, others);
+      shared_weights(all);
       return;
     }
-    // Gradients of which each rank needs a part are reduce-scattered: half of an all_reduce.
-    const std::uint64_t times = layout.shares_states() ? 1 : 2;
-    const auto all_reduced = [&](Purpose purpose, bool hidden, std::uint64_t elements, std::uint64_t messages) {
-      add(layout.data_axis(), purpose, Pattern::collective, Phase::pass, kBackward, hidden, times * elements * a * others,
-          messages)
-          .once = true;
+    const auto summed = [&](Purpose purpose, bool hidden, std::uint64_t elements, std::uint64_t messages) {
+      sum_over_data(purpose, Phase::pass, hidden, elements, messages, true);
+      if (layout.shares_states() && groups() > 1) sum_parts(purpose, hidden, elements, 1, messages);
     };
-    all_reduced(Purpose::gradients, kHidden, all.attention + all.mlp, 2 * model.layers);
+    summed(Purpose::gradients, kHidden, all.attention + all.mlp, 2 * L);
     const std::uint64_t tables = model.tied_embeddings ? 1 : 2;
     // The embedding's gradient is complete only when the backward pass ends.
-    all_reduced(Purpose::embedding, kExposed, all.vocabulary / tables, 2);
-    if (!model.tied_embeddings) all_reduced(Purpose::head, kHidden, all.vocabulary / tables, 2);
-    all_reduced(Purpose::other, kExposed, all.norms, 2);
-    if (!layout.shares_states()) return;
-    add(layout.data_axis(), Purpose::weights, Pattern::collective, Phase::pass, kBackward, kExposed, all.total() * e * others,
-        2 * model.layers + tables + 1)
-        .once = true;
+    summed(Purpose::embedding, kExposed, all.vocabulary / tables, 2);
+    if (!model.tied_embeddings) summed(Purpose::head, kHidden, all.vocabulary / tables, 2);
+    summed(Purpose::other, kExposed, all.norms, 2);
+    if (layout.shares_states()) gather_over_data(Phase::pass, kBackward, kExposed, all.total(), 2 * L + tables + 1, true);
   }
 
   const MeshSetting& of_;

@@ -36,8 +36,10 @@ struct Flow {
   bool hidden;             ///< the schedule overlaps it with the phase's computation
   std::uint64_t bytes;     ///< bytes received by all ranks of the job together in the whole step
   std::uint64_t messages;  ///< messages that follow one another on a rank in the whole step
-  bool by_part = false;    ///< data ranks that share weights (--dp zero3) each move their part alone
-  bool once = false;       ///< moves once a step, with or after the last micro-batch; false: with each
+  /// Sums over ranks that have copies: where data ranks share weights (--dp zero3), each sums its part alone, together with
+  /// those of dp that have copies of it.
+  bool by_part = false;
+  bool once = false;  ///< moves once a step, with or after the last micro-batch; false: with each
 };
 
 /// Returns the flows of one training step whose ids are uniformly distributed. The layout must be possible (why_impossible()).

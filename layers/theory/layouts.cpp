@@ -25,13 +25,19 @@ Setting MeshSetting::micro_batch() const {
 MeshPlace place_of(const Layout& layout, int rank) {
   return {.tensor = layout.place(layout.tensor_axis(), rank),
           .sequence = layout.place(layout.token_axis(), rank),
-          .data = layout.place(layout.data_axis(), rank),
+          .data = layout.data_place(rank),
           .stage = layout.place(layout.stage_axis(), rank)};
 }
 
 int rank_at(const Layout& layout, MeshPlace place) {
-  return place.tensor * layout.stride(layout.tensor_axis()) + place.sequence * layout.stride(layout.token_axis()) +
-         place.data * layout.stride(layout.data_axis()) + place.stage * layout.stride(layout.stage_axis());
+  int rank = place.tensor * layout.stride(layout.tensor_axis()) + place.sequence * layout.stride(layout.token_axis()) +
+             place.stage * layout.stride(layout.stage_axis());
+  const std::vector<AxisKind> data = layout.axes_of_data();
+  for (auto axis = data.rbegin(); axis != data.rend(); ++axis) {
+    rank += place.data % layout.degree(*axis) * layout.stride(*axis);
+    place.data /= layout.degree(*axis);
+  }
+  return rank;
 }
 
 // --- parameters --------------------------------------------------------------------------------------------------------------

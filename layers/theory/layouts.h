@@ -29,7 +29,7 @@ struct MeshSetting {
 struct MeshPlace {
   int tensor = 0;
   int sequence = 0;
-  int data = 0;
+  int data = 0;  ///< among all replicas
   int stage = 0;
 };
 /// Returns the coordinates of `rank`.

@@ -38,7 +38,7 @@ void add_layouts(std::vector<Layout>& found, const Layout& begun, int ranks) {
     return;
   }
   for (const AxisRow& row : kAxes) {
-    if (!row.why_only_trained.empty()) continue;
+    if (!row.why_only_trained.empty() || !row.searched) continue;
     for (int degree = 2; degree <= ranks; ++degree) {
       Layout longer = begun;
       longer.axes.push_back({row.kind, degree});

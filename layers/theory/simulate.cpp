@@ -225,7 +225,9 @@ int most_named(const SimulateOptions& options) {
 }  // namespace
 
 int unit_of(const Layout& layout, int gpus_per_node) {
-  const int unit = std::max(1, std::lcm(layout.replica(), gpus_per_node));
+  // Ranks of shard don't do the same as those of another group, shifted by less than one.
+  const int replicas = layout.sharing_axis() == layout.data_axis() ? 1 : layout.sharers();
+  const int unit = std::max(1, std::lcm(layout.replica() * replicas, gpus_per_node));
   return layout.ranks() % unit == 0 ? unit : layout.ranks();
 }
 

@@ -67,10 +67,11 @@ RankAmounts amounts_of(const Program& program) {
 }
 
 std::vector<RankClass> classes_of(const MeshSetting& of) {
-  // Replicas do the same, but where data ranks share weights, and ranks that have copies sum parts of gradients.
+  // Replicas do the same, but where data ranks have parts, and ranks that have the same part sum its gradients.
   const bool copies = !tokens_way(of.layout).shares_weights || of.layout.cuts_vocabulary_over_tensor();
-  const bool parts = of.layout.shares_weights() && of.layout.sequence() > 1 && copies;
-  const int replicas = parts ? of.layout.data() : 1;
+  const bool in_replica = of.layout.shares_weights() && of.layout.sequence() > 1 && copies;
+  const int sharers = of.layout.sharers();
+  const int replicas = in_replica || of.layout.data() > sharers ? sharers : 1;
   const int ranks = of.layout.replica() * replicas;
   const Zigzag zigzag(of.setting.sequence, of.layout.sequence());
   const auto place = [&](int rank) { return place_of(of.layout, rank); };

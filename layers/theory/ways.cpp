@@ -13,6 +13,7 @@ constexpr std::array kBySequenceExchange = {add_gathered_kv, add_ring_kv, add_ex
 
 constexpr std::array kWays = {
     AxisWay{.axis = AxisKind::dp, .paper_alone = paper::Scheme::dp},
+    AxisWay{.axis = AxisKind::shard},
     AxisWay{.axis = AxisKind::pp},
     AxisWay{.axis = AxisKind::tp, .add_flows = add_tp, .paper_alone = paper::Scheme::tp},
     AxisWay{.axis = AxisKind::sp,

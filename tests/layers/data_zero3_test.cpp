@@ -6,6 +6,7 @@
 #include "tests/layers/replicas_training.h"
 #include "tests/layers/step_formulas.h"
 #include "tests/layers/temporary_folder.h"
+#include "tests/support/refusal.h"
 
 #include <gtest/gtest.h>
 
@@ -37,7 +38,12 @@ std::vector<Layout> layouts() {
           shared("dp=2,sp=3").with(SequenceExchange::ring),
           shared("dp=2,tp=2,sp=2"),
           shared("dp=2,tp=2,sp=2").with(TensorExchange::sequence).with(SequenceExchange::ulysses),
-          shared("dp=2,tp=2,tsp=2")};
+          shared("dp=2,tp=2,tsp=2"),
+          shared("dp=2,shard=2"),
+          shared("dp=2,shard=3,tsp=2"),
+          shared("dp=3,shard=2,sp=2"),
+          shared("dp=2,shard=2,tp=2,sp=2"),
+          shared("dp=2,shard=2,tp=2").with(TensorExchange::sequence)};
 }
 
 /// An uneven vocabulary, with K/V heads that tp copies; dropout, biases, learned positions and a tied embedding; norms of heads,
@@ -93,7 +99,7 @@ TEST(DataZero3, GivesTheGradientsOfOneRank) {
     const ModelRun whole = run_model(of, Layout::tsp(1));
     for (const Layout& layout : layouts()) {
       of.recompute = modes[turn++ % modes.size()];
-      of.micro_batches = layout.data() == 3 ? turn % 2 + 1 : turn % 3 + 1;
+      of.micro_batches = layout.data() % 3 == 0 ? turn % 2 + 1 : turn % 3 + 1;
       if (!why_uncut(of.setting(), layout).empty()) continue;
       const std::string where = layout.label() + ", " + of.describe();
       const ModelRun run = run_model(of, layout);
@@ -111,6 +117,7 @@ TEST(DataZero3, GivesTheGradientsOfOneRankInSmallerTypes) {
   for (const auto& [dtype, tolerance] : {std::pair{DType::f32, 2e-5}, {DType::bf16, 2e-2}}) {
     ModelCase of = models().front();
     of.config.hidden = 64;
+    of.batch = 24;
     of.dtype = dtype;
     const ModelRun whole = run_model(of, Layout::tsp(1));
     of.micro_batches = 2;
@@ -201,6 +208,67 @@ TEST(DataZero3, HoldsItsPartAndTwoSublayers) {
     }
     EXPECT_EQ(gathered[0], gathered[1]) << M;
   }
+}
+
+/// HSDP: each of the ranks of dp has all parts, which are summed over them once a step.
+TEST(Shard, CutsWhatDpSaysOverItsRanksAlone) {
+  ModelCase of = cases()[2];
+  of.micro_batches = 2;
+  const Elements elements(of.config);
+  const std::uint64_t all = elements.blocks + elements.tables + elements.vectors;
+  const std::uint64_t uses = of.config.tied_embeddings ? 2 : 1;
+  for (const DataSharing sharing : {DataSharing::zero1, DataSharing::zero3}) {
+    const Layout layout = Layout::parse("dp=2,shard=3").with(sharing);
+    const ModelRun run = run_model(of, layout);
+    expect_counted(run, layout.label());
+    formulas::PurposeBytes received;
+    for (int rank = 0; rank < 6; ++rank) {
+      const auto me = static_cast<std::size_t>(rank);
+      EXPECT_EQ(run.peaks[me], run.forecast[me]) << layout.label();
+      for (int i = 0; i < kPurposes; ++i) {
+        const auto purpose = static_cast<Purpose>(i);
+        received[purpose] += run.backward[me].received[i];
+        if (purpose != Purpose::other) received[purpose] += run.forward[me].received[i];
+      }
+    }
+    // Two groups of three, in f64; then the parts, over two ranks each.
+    const std::uint64_t groups = 2 * 2 * 8;
+    const std::uint64_t parts = 2 * 8;
+    const std::uint64_t M = sharing == DataSharing::zero3 ? 2 : 1;
+    EXPECT_EQ(received[Purpose::gradients], elements.blocks * (M * groups + parts));
+    EXPECT_EQ(received[Purpose::embedding] + received[Purpose::head], elements.tables * (M * groups + parts));
+    EXPECT_EQ(received[Purpose::other], elements.vectors * (groups + parts));
+    EXPECT_EQ(received[Purpose::weights], sharing == DataSharing::zero1
+                                              ? all * groups
+                                              : (M * (2 * elements.blocks + uses * elements.tables) + elements.vectors) * groups);
+  }
+}
+
+TEST(Shard, StepsAreThoseOfPlainReplicas) {
+  const ModelCase of = cases()[2];
+  const TemporaryFolder folder;
+  const Training expected = train(of, Layout::parse("dp=4"), 2, folder.path() / "plain");
+  for (const DataSharing sharing : {DataSharing::zero1, DataSharing::zero3}) {
+    for (const char* text : {"dp=2,shard=2", "dp=2,shard=2,tp=2", "dp=2,shard=2,tsp=2"}) {
+      const Layout layout = Layout::parse(text).with(sharing);
+      const std::filesystem::path there = folder.path() / layout.label();
+      const Training actual = train(of, layout, 2, there);
+      for (std::size_t step = 0; step < 2; ++step) {
+        EXPECT_NEAR(actual.losses[step], expected.losses[step], 1e-12 * expected.losses[step]) << layout.label();
+        EXPECT_NEAR(actual.norms[step], expected.norms[step], 1e-11 * expected.norms[step]) << layout.label();
+      }
+      const FoundCheckpoint saved = found_in(there);
+      EXPECT_TRUE(train(of, Layout::tsp(2), 2, folder.path() / "loaded" / layout.label(), saved).files == files_in(saved.folder))
+          << layout.label();
+    }
+  }
+}
+
+TEST(Shard, OfPlainReplicasIsRefused) {
+  const ModelConfig config = cases()[2].config;
+  EXPECT_EQ(refused_text([&] { check_layout(config, Layout::parse("dp=2,shard=4")); }),
+            "shard=4: its ranks share what --dp says, and dp is plain; try "
+            "--dp zero1 or zero3, or dp=8");
 }
 
 TEST(DataZero3, CheckpointsGoOnUnderOtherLayoutsAndBack) {

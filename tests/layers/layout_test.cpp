@@ -22,8 +22,9 @@ TEST(Layout, AxesKeepTheirOrderAndDegreesMultiply) {
 }
 
 TEST(Layout, EveryAllowedCombinationIsAccepted) {
-  for (const char* text : {"tsp=4", "zero3=4", "tp=4", "sp=4", "tp=2,sp=2", "sp=2,tp=2", "tp=2,tsp=2", "dp=2", "dp=2,tsp=2",
-                           "dp=2,zero3=4", "dp=2,tp=2,sp=2", "dp=2,tp=2,tsp=2", "pp=2,tsp=2", "dp=2,pp=3,tp=2"}) {
+  for (const char* text :
+       {"tsp=4", "zero3=4", "tp=4", "sp=4", "tp=2,sp=2", "sp=2,tp=2", "tp=2,tsp=2", "dp=2", "dp=2,tsp=2", "dp=2,zero3=4",
+        "dp=2,tp=2,sp=2", "dp=2,tp=2,tsp=2", "pp=2,tsp=2", "dp=2,pp=3,tp=2", "dp=2,shard=4", "dp=2,shard=4,pp=2,tp=2"}) {
     EXPECT_EQ(refusal(text), "") << text;
   }
 }
@@ -52,7 +53,9 @@ TEST(Layout, RefusalsNameTheOptionTheValueAndWhatWorks) {
   EXPECT_EQ(refusal("tp=2,dp=2"), "--layout tp=2,dp=2: dp must stand first: write dp before the other axes");
   EXPECT_EQ(refusal("pp=2,dp=2"), "--layout pp=2,dp=2: dp must stand first: write dp before the other axes");
   EXPECT_EQ(refusal("dp=2,tsp=2,pp=2"),
-            "--layout dp=2,tsp=2,pp=2: pp must stand first, behind dp alone: write pp before the other axes");
+            "--layout dp=2,tsp=2,pp=2: pp must stand first, behind dp and shard alone: write pp before the other axes");
+  EXPECT_EQ(refusal("shard=2,dp=2"), "--layout shard=2,dp=2: dp must stand first: write dp before the other axes");
+  EXPECT_EQ(refusal("shard=4,tsp=2"), "--layout shard=4,tsp=2: shard cuts each rank of dp again, and there are none; try dp=4");
   EXPECT_NE(refusal("").find("--layout"), std::string::npos);
   EXPECT_NE(refusal("tsp=2,").find("no '='"), std::string::npos);
 }

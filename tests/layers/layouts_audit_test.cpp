@@ -229,11 +229,14 @@ TEST(LayoutsMemory, IsExactOnEveryRank) {
 
 TEST(LayoutsMemory, ForecastsHoldUnderEveryScheme) {
   const std::vector<Layout> layouts = each_axis(
-      4, {Layout::parse("zero3=3"), Layout::parse("tp=2,sp=2").with(SequenceExchange::ulysses), Layout::parse("tp=2,tsp=2"),
-          Layout::parse("dp=2,tsp=2,tp=2").with(TensorExchange::sequence),
-          Layout::parse("dp=2,tp=2,sp=2").with(SequenceExchange::ring), Layout::parse("dp=2,zero3=2"),
-          Layout::parse("dp=2,tp=2,sp=2").with(DataSharing::zero1), Layout::parse("dp=2,zero3=2").with(DataSharing::zero1),
-          Layout::parse("dp=2,tp=2,sp=2").with(DataSharing::zero3), Layout::parse("dp=2,tsp=2").with(DataSharing::zero3)});
+      4,
+      {Layout::parse("zero3=3"), Layout::parse("tp=2,sp=2").with(SequenceExchange::ulysses), Layout::parse("tp=2,tsp=2"),
+       Layout::parse("dp=2,tsp=2,tp=2").with(TensorExchange::sequence),
+       Layout::parse("dp=2,tp=2,sp=2").with(SequenceExchange::ring), Layout::parse("dp=2,zero3=2"),
+       Layout::parse("dp=2,tp=2,sp=2").with(DataSharing::zero1), Layout::parse("dp=2,zero3=2").with(DataSharing::zero1),
+       Layout::parse("dp=2,tp=2,sp=2").with(DataSharing::zero3), Layout::parse("dp=2,tsp=2").with(DataSharing::zero3),
+       Layout::parse("dp=2,shard=2").with(DataSharing::zero1), Layout::parse("dp=2,shard=2").with(DataSharing::zero3),
+       Layout::parse("dp=2,shard=2,tp=2").with(DataSharing::zero3), Layout::parse("dp=2,shard=2,sp=2").with(DataSharing::zero3)});
   for (ModelCase of : cases()) {
     of.batch *= 4;
     for (const Layout& layout : layouts) {

@@ -16,15 +16,17 @@ namespace tsprun::detail::formulas {
 
 /// Degrees and ways of a layout, as they are written.
 struct Degrees {
-  int dp, T, D;
+  int dp, T, D;  // dp: with those of shard
+  int K;         // ranks over which packs are cut, where dp's ranks share anything
   bool tsp, zero3, sequence;
   bool zero1, cut;  // dp's ranks share optimizer states alone; weights and gradients, too
   SequenceExchange exchange;
 
   explicit Degrees(const Layout& of)
-      : dp(of.degree(AxisKind::dp)),
+      : dp(of.degree(AxisKind::dp) * of.degree(AxisKind::shard)),
         T(of.degree(AxisKind::tp)),
         D(of.degree(AxisKind::sp) * of.degree(AxisKind::tsp) * of.degree(AxisKind::zero3)),
+        K(of.degree(AxisKind::shard) > 1 ? of.degree(AxisKind::shard) : dp),
         tsp(of.degree(AxisKind::tsp) > 1),
         zero3(of.degree(AxisKind::zero3) > 1),
         sequence(T > 1 && static_cast<TensorExchange>(of.variant(AxisKind::tp)) == TensorExchange::sequence),
@@ -64,7 +66,7 @@ inline Traffic block_of_micro_batch(const Symbols& s, const Degrees& n) {
 /// table twice, V·h(β + β_a)ρ each. Vectors, which every rank has, are gathered after the update.
 inline Traffic weights_over_data(const Setting& of, const Degrees& n, Count blocks, Count table) {
   const Symbols s(of);
-  const Count others = as_count(n.dp) - 1;
+  const Count others = as_count(n.K - 1) * as_count(n.dp / n.K);
   const Count M = of.micro_batches;
   Traffic all;
   all.forward[Purpose::weights] = M * (blocks + 2 * table) * s.beta * others;
@@ -86,7 +88,8 @@ inline Traffic step(const Setting& of, const Layout& layout, Count remote_rows) 
   Traffic each = block_of_micro_batch(s, n) * s.L;
   Traffic once;     // in each replica
   Traffic by_part;  // once in all replicas together, if they have parts of the weights: copies of a part are summed
-  if (n.D > 1 && !n.shares_weights()) (n.cut ? by_part : once) += gradients_summed(s, n.D, n.T) * s.L;
+  const Count groups = as_count(n.dp / n.K);  // ranks of dp beside shard, which have the same parts
+  if (n.D > 1 && !n.shares_weights() && !n.cut) once += gradients_summed(s, n.D, n.T) * s.L;
   // Copies of K/V heads are summed before a gradient is cut, so with each micro-batch.
   if (n.T > 1) {
     Traffic copies;
@@ -101,22 +104,34 @@ inline Traffic step(const Setting& of, const Layout& layout, Count remote_rows) 
   }
   // Copies of the vocabulary's rows: gradients of each are summed.
   const Count rows = s.V * s.h;
-  Traffic& of_copies = n.cut ? by_part : once;
-  of_copies.backward[Purpose::embedding] += summed_over(s, rows, n.copies());
-  if (!s.tied) of_copies.backward[Purpose::head] += summed_over(s, rows, n.copies());
+  if (!n.cut) {
+    once.backward[Purpose::embedding] += summed_over(s, rows, n.copies());
+    if (!s.tied) once.backward[Purpose::head] += summed_over(s, rows, n.copies());
+  } else {
+    // All that have the same part, in a replica and beside shard.
+    const Count copies = groups * (n.shares_weights() ? 1 : as_count(n.D));
+    by_part.backward[Purpose::gradients] += 2 * s.L * (s.P_L() + copied_elements(s, n.T)) * s.beta_a * (copies - 1);
+    const Count of_table = 2 * rows * s.beta_a * (groups * as_count(n.copies()) - 1);
+    by_part.backward[Purpose::embedding] += of_table;
+    if (!s.tied) by_part.backward[Purpose::head] += of_table;
+  }
 
   Traffic all = (each * of.micro_batches + once) * as_count(n.dp) + by_part;
   // dp: gradients of all that the ranks of a replica hold, 2Nβ_aρ; zero1: Nβ_aρ, and the weights Nβρ.
   const Count blocks = s.L * (s.P_L() + copied_elements(s, n.T)) * (n.shares_weights() ? 1 : as_count(n.D));
   const Count table = rows * as_count(n.copies());
   if (n.cut) return all + weights_over_data(of, n, blocks, table);
-  const auto summed = [&](Count elements) { return summed_over(s, elements, n.dp) / (n.zero1 ? 2 : 1); };
+  // With shard=K of dp·K replicas: scattered over K, the parts summed over dp.
+  const Count scattered = as_count(n.K - 1) * groups;
+  const auto summed = [&](Count elements) {
+    return n.zero1 ? elements * s.beta_a * (scattered + 2 * (groups - 1)) : summed_over(s, elements, n.dp);
+  };
   all.backward[Purpose::gradients] += summed(blocks);
   all.backward[Purpose::embedding] += summed(table);
   if (!s.tied) all.backward[Purpose::head] += summed(table);
   if (n.zero1) {
     const Count held = blocks + (s.tied ? 1 : 2) * table + replicated_elements(of) * as_count(n.T * n.D);
-    all.backward[Purpose::weights] += held * s.beta * (as_count(n.dp) - 1);
+    all.backward[Purpose::weights] += held * s.beta * scattered;
   }
   return all;
 }
@@ -196,7 +211,7 @@ inline Count held_elements(const Setting& of, const Layout& layout, int t, int p
   const Symbols s(of);
   const Degrees n(layout);
   const HeldPacks held = held_packs(of, layout, t, p);
-  const auto part = [&](Count pack) { return n.cut ? part_of(pack, n.dp, r) : pack; };
+  const auto part = [&](Count pack) { return n.cut ? part_of(pack, n.K, r % n.K) : pack; };
   return s.L * (part(held.attention) + part(held.mlp)) + (s.tied ? 1 : 2) * part(held.table) + held.vectors + held.projections;
 }
 /// Returns of how many it holds the optimizer states: where dp's ranks share them the r-th part of each pack.
@@ -204,7 +219,7 @@ inline Count state_elements(const Setting& of, const Layout& layout, int t, int 
   const Symbols s(of);
   const Degrees n(layout);
   const HeldPacks held = held_packs(of, layout, t, p);
-  const auto part = [&](Count pack) { return n.zero1 || n.cut ? part_of(pack, n.dp, r) : pack; };
+  const auto part = [&](Count pack) { return n.zero1 || n.cut ? part_of(pack, n.K, r % n.K) : pack; };
   return s.L * (part(held.attention) + part(held.mlp)) + (s.tied ? 1 : 2) * part(held.table) + part(held.vectors) +
          part(held.projections);
 }

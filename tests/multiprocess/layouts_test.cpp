@@ -166,6 +166,7 @@ TEST(Layouts, TheAuditsFirstLineSaysThatAllEqualsTheForecast) {
   all.push_back({"--layout", "dp=2,tp=2", "--dp", "zero1"});
   all.push_back({"--layout", "dp=2,tsp=2", "--dp", "zero3"});
   all.push_back({"--layout", "dp=2,sp=2", "--dp", "zero3"});
+  all.push_back({"--layout", "dp=2,shard=2", "--dp", "zero3"});
   all.push_back({"--layout", "tp=2,sp=4", "--sp", "ulysses"});
   const std::vector<Arguments> ways = {{}, {"--intra", "tcp"}, {"--nodes", "2"}, {"--nodes", "2", "--reassociate"}};
   const std::vector<Arguments> kinds = {nano, gpt2, halves};
@@ -378,6 +379,7 @@ TEST(Layouts, WhatCantBeIsRefusedByNameBeforeRanksStart) {
   expect(refusal(train + Arguments{"--layout", "dp=2,zero3=2", "--dp", "zero3", "--batch", "2"}),
          "zero3 beside dp (zero3): its ranks have parts of each sublayer's weights already; try --dp zero1");
   expect(refusal(train + Arguments{"--layout", "dp=2,pp=2", "--dp", "zero3", "--batch", "2"}), "pp beside dp (zero3): ");
+  expect(refusal(train + Arguments{"--layout", "dp=2,shard=2", "--batch", "4"}), "try --dp zero1 or zero3, or dp=4");
   expect(refusal({"generate", "--config", "nano", "--prompt", "a", "--tokens", "2", "--layout", "dp=2", "--dp", "zero3"}),
          "plain and zero1 work");
   expect(refusal(train + Arguments{"--layout", "sp=2", "--sp", "rings"}), "--sp rings: gather, ring and ulysses work");

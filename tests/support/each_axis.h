@@ -12,7 +12,7 @@ namespace tsprun::detail::test {
 inline std::vector<Layout> each_axis(int ranks, const std::vector<Layout>& others = {}) {
   std::vector<Layout> layouts;
   for (const AxisRow& row : kAxes) {
-    if (!row.why_only_trained.empty()) continue;
+    if (!row.why_only_trained.empty() || !row.searched) continue;
     const Layout usual{{{row.kind, ranks}}};
     layouts.push_back(usual);
     for (std::size_t variant = 1; variant < row.variants.size(); ++variant) layouts.push_back(usual.with(row.kind, variant));
