@@ -219,6 +219,7 @@ enum class WindowField : std::uint8_t {
   none,              ///< none: a number is refused, unless use_sliding_window is false beside it
   refused,           ///< some, unless it is null; nothing else than null is supported
   every_layer,       ///< all, unless it is null
+  alternating,       ///< those that layer_types names, or all but each whose number from 1 sliding_window_pattern (2) divides
   later_layers,      ///< if use_sliding_window is true: those that layer_types names, or all from number max_window_layers on
   unrotated_layers,  ///< if use_sliding_window is true: those that layer_types names, or those without rotary positions
 };

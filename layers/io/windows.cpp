@@ -19,10 +19,13 @@ constexpr std::string_view kWindowName = "sliding_window";
 constexpr std::string_view kUsedName = "use_sliding_window";
 constexpr std::string_view kFirstName = "max_window_layers";
 constexpr std::string_view kTypesName = "layer_types";
+constexpr std::string_view kPatternName = "sliding_window_pattern";
 constexpr std::string_view kFullType = "full_attention";
 constexpr std::string_view kSlidingType = "sliding_attention";
 /// Layers below which Qwen2's have no window, in a file without max_window_layers.
 constexpr std::size_t kUsualFirstWindow = 28;
+/// Of Gemma 2's layers every so manieth has no window.
+constexpr std::size_t kUsualPattern = 2;
 
 constexpr std::string_view kUsedNames[] = {kUsedName};
 constexpr RestrictedFields kUnusedWindow[] = {{"[false]", kUsedNames}};
@@ -43,7 +46,8 @@ void refuse_windows(ConfigFields& fields, WindowField which) {
 
 /// Returns the window of the layers that have one; 0: none of them has.
 std::size_t window_of(ConfigFields& fields, const ModelType& type) {
-  const bool used = type.window == WindowField::every_layer || fields.flag(kUsedName, false);
+  const bool always = type.window == WindowField::every_layer || type.window == WindowField::alternating;
+  const bool used = always || fields.flag(kUsedName, false);
   if (fields.find(kWindowName) != nullptr) return used ? fields.size(kWindowName) : 0;
   return used && !fields.has(kWindowName) ? type.usual_window : 0;
 }
@@ -54,6 +58,9 @@ std::vector<bool> usual_layers(ConfigFields& fields, const ModelConfig& config) 
   if (config.type->window == WindowField::later_layers) {
     const std::size_t first = fields.integer<std::size_t>(kFirstName, 0, kMaxConfigSize, kUsualFirstWindow);
     std::fill_n(windowed.begin(), std::min(first, windowed.size()), false);
+  } else if (config.type->window == WindowField::alternating) {
+    const std::size_t every = fields.size(kPatternName, kUsualPattern);
+    for (std::size_t i = 0; i < windowed.size(); ++i) windowed[i] = (i + 1) % every != 0;
   } else if (config.type->window == WindowField::unrotated_layers) {
     for (std::size_t i = 0; i < windowed.size(); ++i) windowed[i] = !config.layer(i).rotary_positions;
   }
@@ -106,6 +113,11 @@ void write_windows(const ModelConfig& config, json& object) {
   }
   if (config.type->window == WindowField::every_layer || config.type->window == WindowField::refused) {
     object.emplace(kWindowName, window == 0 ? json() : json(window));
+    return;
+  }
+  if (config.type->window == WindowField::alternating) {
+    object.emplace(kWindowName, window == 0 ? json() : json(window));
+    if (json& stated = object[std::string(kTypesName)]; stated.is_null()) stated = std::move(types);
     return;
   }
   if (window == 0 || object.value(std::string(kUsedName), json()) == true) return;  // the source says it

@@ -302,6 +302,57 @@ TEST(Exaone4Config, IsReadAsHuggingFaceWritesItUnlessThereIsAWindow) {
   EXPECT_REFUSED(parse(object), "\"layer_types");
 }
 
+/// Gemma 2 2B's config.json as the hub has it.
+json gemma2() {
+  return json::parse(R"({
+    "architectures": ["Gemma2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "attn_logit_softcapping": 50.0,
+    "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1, "final_logit_softcapping": 30.0, "head_dim": 256,
+    "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304, "initializer_range": 0.02,
+    "intermediate_size": 9216, "max_position_embeddings": 8192, "model_type": "gemma2", "num_attention_heads": 8,
+    "num_hidden_layers": 26, "num_key_value_heads": 4, "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0, "sliding_window": 4096, "torch_dtype": "float32", "transformers_version": "4.42.4", "use_cache": true,
+    "vocab_size": 256000})");
+}
+
+TEST(Gemma2Config, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(gemma2());
+  EXPECT_TRUE(loaded.warnings.empty());
+  const ModelConfig& c = loaded.config;
+  EXPECT_EQ(elements_of(c), 2'614'341'888U);  // as Hugging Face counts them
+  EXPECT_EQ(c.layer(0).norms, NormPlaces::around);
+  EXPECT_EQ((std::vector<std::size_t>{c.layer(0).window, c.layer(1).window, c.layer(24).window, c.layer(25).window}),
+            (std::vector<std::size_t>{4096, 0, 4096, 0}));
+  EXPECT_EQ((std::vector<double>{c.layer(0).score_cap, c.layer(1).score_cap, c.logit_cap, c.attention_factor()}),
+            (std::vector<double>{50, 50, 30, 1 / 16.0}));
+  json object = gemma2();
+  for (const char* field : {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "sliding_window"})
+    object.erase(field);
+  EXPECT_TRUE(parse(object).config.same_model(c));
+  for (const char* field : {"attn_logit_softcapping", "final_logit_softcapping", "sliding_window"}) object[field] = nullptr;
+  object["query_pre_attn_scalar"] = 144;  // as the 27 B model has it
+  const ModelConfig without = parse(object).config;
+  EXPECT_EQ((std::vector<double>{without.layer(0).score_cap, without.logit_cap, without.attention_factor()}),
+            (std::vector<double>{0, 0, 1 / 12.0}));
+  EXPECT_EQ(without.layer(0).window, 0U);
+  expect_read_back(without);
+  object["sliding_window"] = 7;
+  object["sliding_window_pattern"] = 3;
+  const ModelConfig third = parse(object).config;
+  EXPECT_EQ((std::vector<std::size_t>{third.layer(0).window, third.layer(1).window, third.layer(2).window}),
+            (std::vector<std::size_t>{7, 7, 0}));
+  expect_read_back(third);
+  object.erase("sliding_window_pattern");
+  object["layer_types"] = json(26, "full_attention");
+  object["layer_types"][25] = "sliding_attention";
+  EXPECT_EQ(parse(object).config.layer(0).window, 0U);
+  EXPECT_EQ(parse(object).config.layer(25).window, 7U);
+  for (const char* field : {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"}) {
+    object = gemma2();
+    object[field] = -1;
+    EXPECT_REFUSED(parse(object), field, "positive");
+  }
+}
+
 /// Phi-4-mini's config.json as the hub has it, but for longrope's factors, which are 48 different ones there.
 json phi3() {
   json object = json::parse(R"({
@@ -697,7 +748,7 @@ TEST(EachFamily, NamesTheWeightsOfAllThatItsLayersCompute) {
 }
 
 TEST(HuggingFaceJson, OfFamiliesIsReadBackAsTheSameModelWithoutWarnings) {
-  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gemma(), exaone4(), stablelm(), phi3(),
+  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gemma(), gemma2(), exaone4(), stablelm(), phi3(),
                              ministral3(), starcoder2(), glm4(), cohere(), gpt2()})
     expect_read_back(parse(object).config);
   ModelConfig exact = parse(gpt2()).config;

@@ -14,6 +14,7 @@ ModelType mistral();
 ModelType smollm3();
 ModelType granite();
 ModelType gemma();
+ModelType gemma2();
 ModelType exaone4();
 ModelType stablelm();
 ModelType phi3();
