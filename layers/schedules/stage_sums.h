@@ -22,8 +22,8 @@ class StageSums {
   /// stages.
   StageSums(Rank& rank, Communicator& stages, const ModelConfig& config, const Layout& layout);
 
-  /// Returns the sum on the first stage, elsewhere 0. `mine`: a number for each part with elements that this rank counts, in their order.
-  /// Collective over the stages. Throws std::invalid_argument if there are more or fewer.
+  /// Returns the sum on the first stage, elsewhere 0. `mine`: a number for each part with elements that this rank counts, in
+  /// their order. Collective over the stages. Throws std::invalid_argument if there are more or fewer.
   double sum(std::span<const double> mine);
 
  private:
