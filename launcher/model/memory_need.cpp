@@ -49,7 +49,7 @@ void check_need(const ModelCommandOptions& options, const GlobalOptions& global,
   int where = 0;
   for (const int replica : replicas) {
     for (const int of_first : theory::asked(of)) {
-      const int rank = replica * of.layout.stride(of.layout.data_axis()) + of_first;
+      const int rank = replica * of.layout.stride(of.layout.axes_of_data().back()) + of_first;
       const CategoryBytes each = peaks(of, rank, how);
       if (each.total <= most.total) continue;
       most = each;
