@@ -37,13 +37,16 @@ Token Model::first_own_id() const {
   return static_cast<Token>(std::min(vocabulary_rows_.offset(vocabulary_ranks_.rank()), options_.config.vocabulary - 1));
 }
 
+/// Adds to tables what the model makes of them.
+Vocabulary::Weights Model::of_model(Vocabulary::Weights tables) const {
+  tables.tied = options_.config.tied_embeddings && stage_.count == 1;
+  tables.logit_cap = options_.config.logit_cap;
+  return tables;
+}
+
 Vocabulary::Weights Model::vocabulary_weights() const {
-  Vocabulary::Weights weights{.embedding = store_.values(embedding_pack(), 0, 1),
-                              .embedding_gradient = {},
-                              .head = store_.values(head_pack(), 0, 1),
-                              .head_gradient = {},
-                              .tied = options_.config.tied_embeddings && stage_.count == 1,
-                              .logit_cap = options_.config.logit_cap};
+  Vocabulary::Weights weights =
+      of_model({.embedding = store_.values(embedding_pack(), 0, 1), .head = store_.values(head_pack(), 0, 1)});
   if (options_.training) {
     weights.embedding_gradient = store_.gradients(embedding_pack(), 0, 1);
     weights.head_gradient = store_.gradients(head_pack(), 0, 1);

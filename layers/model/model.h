@@ -91,6 +91,7 @@ class Model {
   /// Returns the first token id of this rank's vocabulary rows, or the vocabulary's last id if this rank has none.
   Token first_own_id() const;
   /// Returns this rank's rows of embedding and head, each [V_p, h]. Precondition: the data ranks don't share weights.
+  Vocabulary::Weights of_model(Vocabulary::Weights tables) const;
   Vocabulary::Weights vocabulary_weights() const;
   /// Returns a layer's norm parameters and the last biases of its sublayers (b_O, b_2).
   BlockVectors vectors(std::size_t layer) const;

@@ -75,7 +75,7 @@ void Model::set_layout(std::size_t batch, std::size_t sequence) {
 std::unique_ptr<Vocabulary> Model::vocabulary_of(const MicroBatch& pass) {
   // Of tables that data ranks have parts of, each micro-batch's gradient is written whole, and summed by OwnPacks.
   const MicroBatch of = cuts_tables() ? MicroBatch{.number = 0, .count = 2} : pass;
-  const Vocabulary::Weights weights = cuts_tables() ? Vocabulary::Weights{} : vocabulary_weights();
+  const Vocabulary::Weights weights = cuts_tables() ? of_model({}) : vocabulary_weights();
   if (mesh_.layout().cuts_vocabulary_over_tensor()) {
     Communicator& with_copies = mesh_.group(summed_over(mesh_.layout(), PackKind::embedding).replica.front());
     return std::make_unique<TensorVocabulary>(rank_, vocabulary_ranks_, with_copies, vocabulary_rows_, weights, of);

@@ -45,7 +45,7 @@ void Model::run(const ModelTask& task, Pass& pass) {
 void Model::use_embedding(Pass& pass) {
   if (!cuts_tables()) return;
   pass.tables->arrive(embedding_pack());
-  pass.vocabulary->use({.embedding = pass.tables->values(embedding_pack()), .tied = options_.config.tied_embeddings});
+  pass.vocabulary->use(of_model({.embedding = pass.tables->values(embedding_pack())}));
 }
 
 void Model::use_head(Pass& pass) {
@@ -54,21 +54,20 @@ void Model::use_head(Pass& pass) {
   pass.tables->arrive(head_pack());
   // A rank with the whole vocabulary computes the gradient along with the loss.
   if (pass.keep && has_vocabulary()) return use_head_gradient(pass);
-  pass.vocabulary->use({.head = pass.tables->values(head_pack()), .tied = options_.config.tied_embeddings});
+  pass.vocabulary->use(of_model({.head = pass.tables->values(head_pack())}));
 }
 
 void Model::use_head_gradient(Pass& pass) {
   if (!cuts_tables()) return;
   const MicroBatchGradient gradient = pass.tables->gradient(head_pack(), Category::communication, "gradient of the head");
-  pass.vocabulary->use(
-      {.head = pass.tables->values(head_pack()), .head_gradient = gradient.rows(), .tied = options_.config.tied_embeddings});
+  pass.vocabulary->use(of_model({.head = pass.tables->values(head_pack()), .head_gradient = gradient.rows()}));
 }
 
 void Model::use_embedding_gradient(Pass& pass) {
   if (!cuts_tables()) return;
   const MicroBatchGradient gradient =
       pass.tables->gradient(embedding_pack(), Category::communication, "gradient of the embedding");
-  pass.vocabulary->use({.embedding_gradient = gradient.rows(), .tied = options_.config.tied_embeddings});
+  pass.vocabulary->use(of_model({.embedding_gradient = gradient.rows()}));
 }
 
 // --- tasks ---------------------------------------------------------------------------------------------------------------------
