@@ -219,7 +219,7 @@ enum class WindowField : std::uint8_t {
   none,              ///< none: a number is refused, unless use_sliding_window is false beside it
   refused,           ///< some, unless it is null; nothing else than null is supported
   every_layer,       ///< all, unless it is null
-  alternating,       ///< those that layer_types names, or all but each whose number from 1 sliding_window_pattern (2) divides
+  alternating,       ///< those that layer_types names, or all but each whose number from 1 sliding_window_pattern divides
   later_layers,      ///< if use_sliding_window is true: those that layer_types names, or all from number max_window_layers on
   unrotated_layers,  ///< if use_sliding_window is true: those that layer_types names, or those without rotary positions
 };
@@ -252,12 +252,14 @@ struct ModelType {
   void (*write_layers)(const ModelConfig& config, nlohmann::json& object) = nullptr;
 
   WindowField window = WindowField::none;
+  bool local_rotary_in_windows = false;  ///< layers that have a window are LayerSpec::local_rotary
 
   // Hugging Face's defaults for missing fields.
   std::size_t intermediate_per_hidden = 0;  ///< 0: the field is required
   std::size_t head_dim = 0;                 ///< of a file without the field; null, and 0 here: h over the query heads
   std::size_t kv_heads = 0;                 ///< of a file without the field; null, and 0 here: as many as query heads
   std::size_t usual_window = 0;             ///< of a file without sliding_window; 0: none
+  std::size_t usual_pattern = 2;            ///< of a file without sliding_window_pattern: every so many-th layer has no window
   std::size_t max_positions;
   double norm_epsilon;
   /// Of a file without original_max_position_embeddings. 0: not a family whose rope scaling is longrope, the only one it has.

@@ -25,7 +25,6 @@ constexpr std::string_view kSlidingType = "sliding_attention";
 /// Layers below which Qwen2's have no window, in a file without max_window_layers.
 constexpr std::size_t kUsualFirstWindow = 28;
 /// Of Gemma 2's layers every so manieth has no window.
-constexpr std::size_t kUsualPattern = 2;
 
 constexpr std::string_view kUsedNames[] = {kUsedName};
 constexpr RestrictedFields kUnusedWindow[] = {{"[false]", kUsedNames}};
@@ -59,7 +58,7 @@ std::vector<bool> usual_layers(ConfigFields& fields, const ModelConfig& config) 
     const std::size_t first = fields.integer<std::size_t>(kFirstName, 0, kMaxConfigSize, kUsualFirstWindow);
     std::fill_n(windowed.begin(), std::min(first, windowed.size()), false);
   } else if (config.type->window == WindowField::alternating) {
-    const std::size_t every = fields.size(kPatternName, kUsualPattern);
+    const std::size_t every = fields.size(kPatternName, config.type->usual_pattern);
     for (std::size_t i = 0; i < windowed.size(); ++i) windowed[i] = (i + 1) % every != 0;
   } else if (config.type->window == WindowField::unrotated_layers) {
     for (std::size_t i = 0; i < windowed.size(); ++i) windowed[i] = !config.layer(i).rotary_positions;
@@ -93,12 +92,16 @@ void read_windows(ConfigFields& fields, ModelConfig& config) {
   if (which == WindowField::none || which == WindowField::refused) return refuse_windows(fields, which);
   const std::size_t window = window_of(fields, *config.type);
   const bool stated = fields.find(kTypesName) != nullptr;
+  // Which layers rotate by the local base depends on it.
+  if (window == 0 && config.type->local_rotary_in_windows) fields.refuse(kWindowName, "a number of tokens");
+  if (stated && which == WindowField::alternating) fields.size(kPatternName, config.type->usual_pattern);  // means nothing then
   if (window == 0 && !stated) return;
   const std::vector<bool> windowed = stated ? stated_layers(fields, config, window) : usual_layers(fields, config);
   std::vector<LayerSpec> layers;
   for (std::size_t i = 0; i < config.layers; ++i) {
     layers.push_back(config.layer(i));
     layers.back().window = windowed[i] ? window : 0;
+    layers.back().local_rotary = windowed[i] && config.type->local_rotary_in_windows;
   }
   config.specs = LayerSpecs(std::move(layers));
 }

@@ -353,6 +353,53 @@ TEST(Gemma2Config, IsReadAsHuggingFaceWritesIt) {
   }
 }
 
+/// Gemma 3 1B's config.json as the hub has it.
+json gemma3() {
+  return json::parse(R"({
+    "architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "attn_logit_softcapping": null,
+    "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": [1, 106], "final_logit_softcapping": null,
+    "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "initializer_range": 0.02,
+    "intermediate_size": 6912, "max_position_embeddings": 32768, "model_type": "gemma3_text", "num_attention_heads": 4,
+    "num_hidden_layers": 26, "num_key_value_heads": 1, "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
+    "rope_local_base_freq": 10000, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": 512,
+    "sliding_window_pattern": 6, "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0", "use_cache": true,
+    "vocab_size": 262144})");
+}
+
+TEST(Gemma3Config, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(gemma3());
+  EXPECT_TRUE(loaded.warnings.empty());
+  const ModelConfig& c = loaded.config;
+  EXPECT_EQ(elements_of(c), 999'885'952U);  // as Hugging Face counts them
+  for (std::size_t layer = 0; layer < 26; ++layer) {
+    const bool full = layer % 6 == 5;
+    EXPECT_EQ(c.layer(layer).window, full ? 0U : 512U) << layer;
+    EXPECT_EQ(c.layer(layer).local_rotary, !full) << layer;
+    EXPECT_EQ(c.layer(layer).score_cap, 0);
+  }
+  EXPECT_EQ((std::vector<double>{c.rope_theta, c.local_rope_theta, c.logit_cap, c.attention_factor()}),
+            (std::vector<double>{1e6, 1e4, 0, 1 / 16.0}));
+  json object = gemma3();
+  for (const char* field : {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "rope_local_base_freq",
+                            "rope_scaling", "rope_theta", "sliding_window_pattern"})
+    object.erase(field);
+  EXPECT_TRUE(parse(object).config.same_model(c));
+  object["layer_types"] = json(26, "sliding_attention");
+  object["layer_types"][1] = "full_attention";
+  object["sliding_window_pattern"] = 6;  // means nothing then
+  EXPECT_TRUE(parse(object).warnings.empty());
+  EXPECT_TRUE(parse(object).config.layer(5).local_rotary);
+  EXPECT_FALSE(parse(object).config.layer(1).local_rotary);
+  object["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  object["final_logit_softcapping"] = 30.0;
+  expect_read_back(parse(object).config);
+  object["sliding_window"] = nullptr;
+  EXPECT_REFUSED(parse(object), "\"sliding_window\": expected a number of tokens");
+  object = gemma3();
+  object["rope_parameters"] = {{"full_attention", {{"rope_type", "default"}}}};
+  EXPECT_REFUSED(parse(object), "rope_parameters");
+}
+
 /// Phi-4-mini's config.json as the hub has it, but for longrope's factors, which are 48 different ones there.
 json phi3() {
   json object = json::parse(R"({
@@ -748,8 +795,8 @@ TEST(EachFamily, NamesTheWeightsOfAllThatItsLayersCompute) {
 }
 
 TEST(HuggingFaceJson, OfFamiliesIsReadBackAsTheSameModelWithoutWarnings) {
-  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gemma(), gemma2(), exaone4(), stablelm(), phi3(),
-                             ministral3(), starcoder2(), glm4(), cohere(), gpt2()})
+  for (const json& object : {qwen2(), qwen3(), mistral(), smollm3(), granite(), gemma(), gemma2(), gemma3(), exaone4(),
+                             stablelm(), phi3(), ministral3(), starcoder2(), glm4(), cohere(), gpt2()})
     expect_read_back(parse(object).config);
   ModelConfig exact = parse(gpt2()).config;
   exact.mlp = Mlp::gelu;

@@ -15,6 +15,7 @@ ModelType smollm3();
 ModelType granite();
 ModelType gemma();
 ModelType gemma2();
+ModelType gemma3();
 ModelType exaone4();
 ModelType stablelm();
 ModelType phi3();

@@ -41,17 +41,18 @@ constexpr WeightName kGemma2Weights[] = {{ParameterRole::embedding, "model.embed
                                          {ParameterRole::final_norm, "model.norm.weight"},
                                          {ParameterRole::head, "lm_head.weight"}};
 
-/// Returns a cap; 0: none.
+/// Returns a cap; 0: none. `usual`: that of a file without the field.
 double read_cap(ConfigFields& fields, std::string_view field, double usual) {
-  return fields.has(field) && fields.find(field) == nullptr ? 0 : fields.positive(field, usual);
+  if (fields.find(field) == nullptr) return fields.has(field) ? 0 : usual;
+  return fields.positive(field, 1);
 }
 
 void read_gemma2(ConfigFields& fields, ModelConfig& config) {
   gemma().read_layers(fields, config);
   LayerSpec each = config.layer(0);
-  each.score_cap = read_cap(fields, kScoreCap, 50);
+  each.score_cap = read_cap(fields, kScoreCap, config.type->model.layer(0).score_cap);
   config.specs = each;
-  config.logit_cap = read_cap(fields, kLogitCap, 30);
+  config.logit_cap = read_cap(fields, kLogitCap, config.type->model.logit_cap);
   config.attention_multiplier = 1 / std::sqrt(fields.positive(kScaledBy, kUsualScaledBy));
 }
 
