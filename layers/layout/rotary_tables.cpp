@@ -15,8 +15,8 @@ std::vector<double> factors_at(std::span<const std::int64_t> positions, const Ro
   if (scaling.attention_factor == 1 && growth == 0) return {};
   std::vector<double> factors(positions.size(), scaling.attention_factor);
   for (std::size_t i = 0; growth > 0 && i < factors.size(); ++i) {
-    const auto times = static_cast<double>(positions[i] / static_cast<std::int64_t>(scaling.original_positions));
-    factors[i] *= 1 + growth * std::log1p(times);
+    const std::int64_t times = positions[i] / static_cast<std::int64_t>(scaling.original_positions);
+    factors[i] *= 1 + growth * std::log1p(static_cast<double>(times));
   }
   return factors;
 }
