@@ -46,27 +46,50 @@ bool is_of_a_job(const shm::NodeMemory& memory) {
   }
 }
 
-/// Attaches to the node memory of another process, found by the name that /proc shows for its memfd. Throws Error(refused).
-shm::NodeMemory node_memory_of(int pid) {
-  const std::filesystem::path folder = fmt::format("/proc/{}/fd", pid);
+/// Memory of jobs that a process holds.
+struct HeldJob {
+  std::optional<shm::NodeMemory> memory;  ///< of a job whose ranks run
+  bool plays = false;                     ///< there is memory of ranks that are played
+};
+
+bool is_same_file(int one, int other) {
+  struct stat of_one {};
+  struct stat of_other {};
+  return ::fstat(one, &of_one) == 0 && ::fstat(other, &of_other) == 0 && of_one.st_ino == of_other.st_ino &&
+         of_one.st_dev == of_other.st_dev;
+}
+
+/// Finds the node memory of a job in another process, by the name that /proc shows for its memfd, but not the `known` one, a
+/// descriptor. A process that ends meanwhile holds none. Throws Error(refused) if the process can't be looked into.
+HeldJob job_of_process(int pid, int known = -1) {
   std::error_code error;
-  std::filesystem::directory_iterator entries(folder, error);
+  std::filesystem::directory_iterator entries(fmt::format("/proc/{}/fd", pid), error);
   if (error == std::errc::permission_denied) {
     refuse(fmt::format("status {}: the process belongs to another user; only its owner may look", pid));
   }
   if (error) refuse(fmt::format("status {}: {}; try a PID that `pgrep tsprun` prints", pid, error.message()));
-  bool plays = false;
-  for (const auto& entry : entries) {
+  HeldJob held;
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
     std::error_code gone;
-    const std::filesystem::path target = std::filesystem::read_symlink(entry.path(), gone);
+    const std::filesystem::path target = std::filesystem::read_symlink(entries->path(), gone);
     if (gone || target != "/memfd:tsprun (deleted)") continue;
-    posix::UniqueFd file(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC));
+    posix::UniqueFd file(::open(entries->path().c_str(), O_RDWR | O_CLOEXEC));
     if (!file) throw system_error(Cause::refused, fmt::format("status {}: opening its node memory", pid), errno);
+    if (known >= 0 && is_same_file(file.get(), known)) continue;
     shm::NodeMemory memory = shm::NodeMemory::attach(std::move(file));
-    if (is_of_a_job(memory)) return memory;
-    plays = true;
+    held.plays = !is_of_a_job(memory);
+    if (held.plays) continue;
+    held.memory = std::move(memory);
+    break;
   }
-  if (plays)
+  return held;
+}
+
+/// Attaches to the node memory of a process's job. Throws Error(refused).
+shm::NodeMemory node_memory_of(int pid) {
+  HeldJob held = job_of_process(pid);
+  if (held.memory) return std::move(*held.memory);
+  if (held.plays)
     refuse(
         fmt::format("status {}: this process runs no ranks, but plays them, as `simulate` and `plan` do; there is no board "
                     "of them",
@@ -77,14 +100,10 @@ shm::NodeMemory node_memory_of(int pid) {
 /// Returns the node memory of the job that a process runs now; none if it is `known`, or there is none at present.
 std::optional<shm::NodeMemory> newer_job(int pid, const shm::NodeMemory& known) {
   try {
-    shm::NodeMemory now = node_memory_of(pid);
-    struct stat one {};
-    struct stat other {};
-    const bool told = ::fstat(known.descriptor(), &one) == 0 && ::fstat(now.descriptor(), &other) == 0;
-    if (told && (one.st_ino != other.st_ino || one.st_dev != other.st_dev)) return now;
+    return job_of_process(pid, known.descriptor()).memory;
   } catch (const Error&) {  // between two jobs, or behind the last
+    return std::nullopt;
   }
-  return std::nullopt;
 }
 
 ordered_json board_json(const FlightBoard& board, std::uint64_t now_ns) {
