@@ -61,7 +61,10 @@ class Heap {
   /// Tells a recorder of each block that is given back from now on; null: none. Borrowed.
   void record(Recorder* recorder) { recorder_ = recorder; }
   /// Keeps two counters at the bytes in use and at their peak from now on, for readers in other processes. Borrowed.
-  void show(std::atomic<std::uint64_t>& use, std::atomic<std::uint64_t>& peak) { shown_ = {&use, &peak}; }
+  void show(std::atomic<std::uint64_t>& use, std::atomic<std::uint64_t>& peak) {
+    shown_ = {&use, &peak};
+    show_use();
+  }
   /// Makes the next allocation of more than 0 bytes throw Error(out_of_memory) with this reason. For fault injection.
   void fail_next(std::string reason) { fail_next_ = std::move(reason); }
 

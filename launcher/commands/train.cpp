@@ -98,6 +98,7 @@ void TrainCommand::validate_evaluation(const GlobalOptions& global) {
   }
   evaluated_ = model_;
   evaluated_->data = train_.eval_data;
+  evaluated_->batch = model_.batch / model_.micro_batches;  // as many at once as training has
   evaluated_->texts.clear();
   try {
     validate_data(*evaluated_, false);

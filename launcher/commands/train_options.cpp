@@ -9,10 +9,12 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <limits>
 #include <system_error>
+#include <tuple>
 
 namespace tsprun::detail::launcher {
 
@@ -54,21 +56,15 @@ Choice<RateSchedule> rate_schedules() {
   return choice;
 }
 
-/// Makes checkpoints of a run whose rate falls keep the row's --steps, on which its rates depend.
-void save_if_rate_falls(const TypedRow<std::uint64_t>& steps, const Given<RateSchedule>& schedule) {
-  steps.saved(&CheckpointState::steps);
-  const auto falls = [](const CheckpointState& state) { return state.schedule != RateSchedule::constant; };
-  OptionRow& row = steps.row;
-  row.restore = [falls, restore = row.restore](const auto& state) {
-    if (falls(state) && state.epochs == 0) restore(state);
-  };
-  row.record = [&schedule, record = row.record](auto& state) {
-    if (schedule != RateSchedule::constant) record(state);
-  };
-  row.difference = [falls, difference = row.difference](const auto& saved, const auto& now) {
-    return falls(saved) && falls(now) ? difference(saved, now) : std::string();
+/// Makes a resumed run take the row's value from its checkpoint only where this holds.
+template <class Holds>
+void restore_if(OptionRow& row, Holds holds) {
+  row.restore = [holds, restore = row.restore](const CheckpointState& state) {
+    if (holds(state)) restore(state);
   };
 }
+
+bool rate_falls(const CheckpointState& state) { return state.schedule != RateSchedule::constant; }
 
 /// Checks the options of the learning rate together.
 void validate_rates(const TrainOptions& options) {
@@ -101,7 +97,7 @@ void validate_steps(const TrainOptions& options) {
     refuse(fmt::format("--epochs {}: they are {} steps, and {} has done {} already; try --epochs {}", options.epochs,
                        options.steps.value, options.resumed->folder.string(), done, std::floor(options.epochs) + 1));
   }
-  refuse(fmt::format("--steps {}: {} has done {} already; try --steps {}", options.steps.text, options.resumed->folder.string(),
+  refuse(fmt::format("--steps {}: {} has done {} already; try --steps {}", options.steps.value, options.resumed->folder.string(),
                      done, done + 100));
 }
 
@@ -146,14 +142,24 @@ void TrainOptions::declare(OptionTable& table) {
   using enum Trait;
   constexpr double kMost = 1e6;
   table.group("Training");
-  save_if_rate_falls(table.add("--steps N", steps, "steps in all, those of a resumed checkpoint included", Whole{1, kMostSteps}),
-                     schedule);
+  // Rows are restored in their order: --steps looks at --epochs, and what the schedule needs at the schedule.
   table
       .add("--epochs E", epochs,
            "read each window of --seq tokens once in every epoch, in random order, instead of drawing windows anywhere, and end "
            "after E epochs (rounded up to steps); 0: --steps says when",
            Number{{.lowest = 0, .highest = kMost}})
       .saved(&CheckpointState::epochs);
+  const auto of_steps =
+      table.add("--steps N", steps, "steps in all, those of a resumed checkpoint included", Whole{1, kMostSteps});
+  of_steps.saved(&CheckpointState::steps);
+  // A constant rate doesn't depend on the number of steps, so checkpoints of such runs don't keep it.
+  restore_if(of_steps.row, [this](const CheckpointState& state) { return rate_falls(state) && epochs == 0; });
+  of_steps.row.record = [this, record = of_steps.row.record](CheckpointState& state) {
+    if (schedule != RateSchedule::constant) record(state);
+  };
+  of_steps.row.difference = [difference = of_steps.row.difference](const auto& saved, const auto& now) {
+    return rate_falls(saved) && rate_falls(now) ? difference(saved, now) : std::string();
+  };
   table.add("--lr RATE", learning_rate, "learning rate", Number{{.lowest = 0, .highest = kMost}})
       .saved(&CheckpointState::learning_rate);
   table
@@ -165,15 +171,17 @@ void TrainOptions::declare(OptionTable& table) {
            "{}: how the learning rate falls to --min-lr: not at all, over all steps, or (wsd) linearly in the last --decay-steps",
            rate_schedules())
       .saved(&CheckpointState::schedule);
-  table
-      .add("--min-lr RATE", least_rate, "where the schedule ends, one step after the last",
-           Number{{.lowest = 0, .highest = kMost}})
-      .saved(&CheckpointState::least_rate);
-  table
-      .add("--decay-steps N", decay_steps,
-           "last steps, in which the learning rate falls; default: all after the warm-up, for wsd a tenth of all",
-           Whole{0, kMostSteps}, computed)
-      .saved(&CheckpointState::decay_steps);
+  const auto falls = [this](const CheckpointState&) { return schedule != RateSchedule::constant; };
+  const auto least = table.add("--min-lr RATE", least_rate, "where the schedule ends, one step after the last",
+                               Number{{.lowest = 0, .highest = kMost}});
+  least.saved(&CheckpointState::least_rate);
+  restore_if(least.row, falls);
+  const auto decay =
+      table.add("--decay-steps N", decay_steps,
+                "last steps, in which the learning rate falls; default: all after the warm-up, for wsd a tenth of all",
+                Whole{0, kMostSteps}, computed);
+  decay.saved(&CheckpointState::decay_steps);
+  restore_if(decay.row, falls);
   table.add("--weight-decay X", weight_decay, "of matrices only", Number{{.lowest = 0, .highest = kMost}})
       .saved(&CheckpointState::weight_decay);
   table.add("--beta1 X", beta1, "AdamW's", Number{{.lowest = 0, .highest = 1, .below = true}}).saved(&CheckpointState::beta1);
@@ -275,7 +283,10 @@ void count_steps(TrainOptions& options, ModelCommandOptions& model) {
   if (options.epochs == 0) return;
   model.whole_epochs = true;
   const std::uint64_t windows = (model.tokens - 1) / model.sequence;
-  const double steps = std::ceil(options.epochs * static_cast<double>(windows) / static_cast<double>(model.batch.value));
+  // A product such as 0.07 · 100 lies a little above the whole number that is meant.
+  constexpr double kExact = 1 - 1e-12;
+  const double batches = options.epochs * static_cast<double>(windows) / static_cast<double>(model.batch.value);
+  const double steps = std::max(1.0, std::ceil(batches * kExact));
   if (steps > static_cast<double>(kMostSteps))
     refuse(fmt::format("--epochs {}: {:.3g} steps are more than {}; give fewer", options.epochs, steps, kMostSteps));
   options.steps = static_cast<std::uint64_t>(steps);
@@ -314,6 +325,12 @@ std::vector<std::string> differences(const CheckpointState& saved, const Checkpo
     if (then != today) lines.push_back(fmt::format("{}: {} now, {} in the checkpoint", what, today, then));
   };
   compare("tokens of --data", saved.data_tokens, now.data_tokens);
+  const auto windows = [](const CheckpointState& state) {
+    return std::tie(state.batch, state.sequence, state.seed, state.data_tokens, state.end_of_document);
+  };
+  if (saved.epochs > 0 && now.epochs > 0 && windows(saved) != windows(now))
+    lines.emplace_back(
+        "--epochs: windows are numbered otherwise than in the checkpoint; some of this epoch come twice or not at all");
   compare("ranks", saved.layout.ranks(), now.layout.ranks());
   compare("--layout", saved.layout.print(), now.layout.print());
   for (const AxisRow& row : kAxes) {

@@ -16,6 +16,7 @@
 #include <cmath>
 #include <optional>
 #include <span>
+#include <utility>
 
 namespace tsprun::detail::launcher {
 
@@ -72,12 +73,19 @@ class Validation {
     return batch_->tokens();
   }
 
-  /// Evaluates all windows, prints and reports their mean loss. Leaves it when a signal asks any rank's tsprun to end.
-  void run(const TrainPlan& plan, std::uint64_t step, PassesOfRun& passes) {
+  /// Evaluates all windows, prints and reports their mean loss. Leaves it, and says so, when a signal asks any rank's tsprun to
+  /// end; returns whether it was done.
+  bool run(const TrainPlan& plan, std::uint64_t step, PassesOfRun& passes) {
     const std::uint64_t windows = window_count(stream_.size(), options_.sequence);
+    // All evaluations read the same windows, so one decides peaks only if steps have left more in memory since the one before.
+    const std::uint64_t held = session_.rank().context().memory_use().total;
+    const bool decisive = held != std::exchange(held_before_, held);
     Loss all;
     for (std::uint64_t first = 0; first < windows; first += batch_->count()) {
-      if (plan.wind_down != nullptr && ends(*plan.wind_down)) return;
+      if (plan.wind_down != nullptr && ends(*plan.wind_down)) {
+        say_left(plan, step);
+        return false;
+      }
       const TokenBatch tokens = batch(first);
       const Loss loss = model_.evaluate(tokens);
       if (!std::isfinite(loss.mean)) {
@@ -88,14 +96,15 @@ class Validation {
       }
       all.mean += loss.mean * static_cast<double>(loss.tokens);
       all.tokens += loss.tokens;
-      passes.note(PassesOfRun::kEvaluation | first, tokens, model_, session_.rank());
+      if (decisive) passes.decisive.add(PassesOfRun::kEvaluation | first);
     }
     all.mean /= static_cast<double>(all.tokens);
-    if (!session_.speaks()) return;
+    if (!session_.speaks()) return true;
     session_.sink().append("evaluations", {{"step", step}, {"loss", all.mean}, {"tokens", all.tokens}});
-    if (plan.progress == ProgressLine::Style::silent) return;
+    if (plan.progress == ProgressLine::Style::silent) return true;
     session_.sink().line(fmt::format("evaluated after step {}: loss {:.4f} nats over {} tokens (perplexity {:.3f})", step,
                                      all.mean, all.tokens, std::exp(all.mean)));
+    return true;
   }
 
  private:
@@ -105,11 +114,18 @@ class Validation {
     return asked > 0;
   }
 
+  void say_left(const TrainPlan& plan, std::uint64_t step) {
+    if (!session_.speaks() || plan.progress == ProgressLine::Style::silent) return;
+    session_.sink().line(fmt::format(
+        "the evaluation after step {} was left for a signal; `tsprun eval` evaluates a checkpoint on the same files", step));
+  }
+
   Session& session_;
   Model& model_;
   const ModelCommandOptions& options_;
   TokenStream stream_;
   std::optional<WindowBatch> batch_;
+  std::uint64_t held_before_ = 0;  // bytes in use before the last evaluation
 };
 
 }  // namespace
@@ -184,19 +200,20 @@ void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
                  {"tokens_per_s", tokens / seconds}});
       progress.update(step, tokens, fmt::format("loss {:.4f}  grad_norm {:.3f}", loss, norm));
     }
-    const Requests requests = asked ? agree(session, *wind_down) : Requests();
+    Requests requests = asked ? agree(session, *wind_down) : Requests();
+    // Before the checkpoint, so that a run that goes on from there has its evaluation.
+    const bool evaluates = plan.train->evaluates_after(step) && requests.end_by == 0;
+    if (evaluates && !validation->run(plan, step, passes)) requests = agree(session, *wind_down);
     const bool ends_early = requests.end_by != 0 && step < plan.train->steps;
     if (plan.train->saves_after(step) || ends_early || requests.save) {
       save(session, model, plan, step);
       passes.saved = true;
     }
-    if (ends_early) {
-      wind_down->note_ended_by(requests.end_by);
-      if (session.speaks()) sink.set("loss", loss);
-      session.finish();
-      return;
-    }
-    if (plan.train->evaluates_after(step)) validation->run(plan, step, passes);
+    if (!ends_early) continue;
+    wind_down->note_ended_by(requests.end_by);
+    if (session.speaks()) sink.set("loss", loss);
+    session.finish();
+    return;
   }
 
   mine.memory_peak = rank.memory_peaks();

@@ -66,17 +66,18 @@ void check_need(const ModelCommandOptions& options, const GlobalOptions& global,
 void check_training_need(const ModelCommandOptions& options, const GlobalOptions& global, std::uint64_t done, std::uint64_t last,
                          bool saves, const ModelCommandOptions* evaluated) {
   const std::uint64_t steps = std::min(kTellingSteps, last - std::min(done, last));
-  const std::string when = steps == 1 ? "its step" : "its first steps";
-  check_need(options, global, true, saves ? when + " and a checkpoint" : when,
-             [&](const theory::MeshSetting& of, int rank, theory::PeakOptions how) {
-               how.files = how.files || done > 0;
-               TrainingBatch batch(options);
-               theory::RunPeaks run(of, rank, how);
-               for (std::uint64_t step = done + 1; step <= done + steps; ++step) run.pass(batch.of_step(step));
-               if (evaluated != nullptr) run.evaluate(WindowBatch(evaluated->stream(), *evaluated, 0).tokens());
-               if (saves) run.save();
-               return run.peaks();
-             });
+  std::string when = steps == 1 ? "its step" : "its first steps";
+  if (evaluated != nullptr) when += saves ? ", an evaluation" : " and an evaluation";
+  if (saves) when += " and a checkpoint";
+  check_need(options, global, true, when, [&](const theory::MeshSetting& of, int rank, theory::PeakOptions how) {
+    how.files = how.files || done > 0;
+    TrainingBatch batch(options);
+    theory::RunPeaks run(of, rank, how);
+    for (std::uint64_t step = done + 1; step <= done + steps; ++step) run.pass(batch.of_step(step));
+    if (evaluated != nullptr) run.evaluate(WindowBatch(evaluated->stream(), *evaluated, 0).tokens());
+    if (saves) run.save();
+    return run.peaks();
+  });
 }
 
 }  // namespace tsprun::detail::launcher

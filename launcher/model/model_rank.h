@@ -43,7 +43,7 @@ struct PassesOfRun {
 
   /// Records that the model has just made pass `number`.
   void note(std::uint64_t number, const TokenBatch& batch, const Model& model, Rank& rank) {
-    decisive.note(number, batch, model.rows_given(), rank.context().memory_use().total, (number & kEvaluation) != 0);
+    decisive.note(number, batch, model.rows_given(), rank.context().memory_use().total);
   }
 };
 

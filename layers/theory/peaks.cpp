@@ -167,18 +167,16 @@ RecordedStep record_step(const MeshSetting& of, int rank, PeakOptions options, i
   return step;
 }
 
-void DecisivePasses::note(std::uint64_t number, const TokenBatch& tokens, const Model::RowsGiven& rows, std::uint64_t held,
-                          bool evaluation) {
+void DecisivePasses::note(std::uint64_t number, const TokenBatch& tokens, const Model::RowsGiven& rows, std::uint64_t held) {
   const auto surpasses = [&](const Pass& pass) {
-    return pass.evaluation == evaluation && pass.batch == tokens.batch && pass.sequence == tokens.sequence &&
-           pass.micro_batches == tokens.micro_batches &&
+    return pass.batch == tokens.batch && pass.sequence == tokens.sequence && pass.micro_batches == tokens.micro_batches &&
            std::ranges::equal(pass.rows.most(), rows.most(), std::greater_equal<>());
   };
   const bool changed = held != held_;
   if (!changed && std::ranges::any_of(alike_, surpasses)) return;
   numbers_.push_back(number);
   if (changed) alike_.clear();
-  else alike_.push_back({tokens.batch, tokens.sequence, tokens.micro_batches, evaluation, rows});
+  else alike_.push_back({tokens.batch, tokens.sequence, tokens.micro_batches, rows});
   held_ = held;
 }
 

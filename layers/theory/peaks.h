@@ -79,15 +79,16 @@ struct RecordedStep {
 /// see Recorder.
 RecordedStep record_step(const MeshSetting& of, int rank, PeakOptions options, int passes, bool count_received);
 
-/// Finds the passes of a rank's run that decide its memory peaks. A pass isn't decisive if an earlier one of its kind had the
-/// same batch and sequence, as many micro-batches, at least as many embedding rows to give, and the same memory in use before it;
-/// a forecast can leave it out.
+/// Finds the passes of a rank's run that decide its memory peaks. A pass isn't decisive if an earlier one had the same batch and
+/// sequence, as many micro-batches, at least as many embedding rows to give, and the same memory in use before it; a forecast can
+/// leave it out.
 class DecisivePasses {
  public:
   /// Notes that pass `number` has ended. `rows`: what Model::rows_given() returns of it; `held`: bytes in use on the heap now,
-  /// between passes; `evaluation`: whether it was an evaluation between training steps.
-  void note(std::uint64_t number, const TokenBatch& tokens, const Model::RowsGiven& rows, std::uint64_t held,
-            bool evaluation = false);
+  /// between passes.
+  void note(std::uint64_t number, const TokenBatch& tokens, const Model::RowsGiven& rows, std::uint64_t held);
+  /// Adds a pass of another kind, whatever came before.
+  void add(std::uint64_t number) { numbers_.push_back(number); }
   /// Returns the numbers of the decisive passes, in order. They are few: their count grows as the logarithm of the run's length.
   const std::vector<std::uint64_t>& numbers() const { return numbers_; }
 
@@ -96,7 +97,6 @@ class DecisivePasses {
     std::size_t batch;
     std::size_t sequence;
     std::size_t micro_batches;
-    bool evaluation;
     Model::RowsGiven rows;
   };
   std::vector<std::uint64_t> numbers_;

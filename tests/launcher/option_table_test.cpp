@@ -123,6 +123,44 @@ TEST(OptionTable, ACheckpointGivesTheStepsOnWhichItsRatesDepend) {
   }
 }
 
+TEST(OptionTable, ACheckpointGivesNothingThatTypedOptionsMakeUseless) {
+  CheckpointState saved;
+  saved.schedule = RateSchedule::cosine;
+  saved.least_rate = 1e-5;
+  saved.decay_steps = 4;
+  saved.steps = 300;
+  const auto resumed = [&](const std::vector<std::string>& words) {
+    TrainOptions train;
+    OptionTable table(train);
+    type(table, words);
+    for (const OptionRow& row : table.rows()) {
+      if (!row.restore) continue;
+      row.restore(saved);
+      row.parse();
+    }
+    return train;
+  };
+  EXPECT_EQ(resumed({}).steps, 300U);
+  EXPECT_EQ(resumed({"--epochs", "0"}).steps, 300U);
+  EXPECT_FALSE(resumed({"--epochs", "3"}).steps.given());
+  EXPECT_EQ(resumed({"--lr-schedule", "linear"}).least_rate, 1e-5);
+  EXPECT_EQ(resumed({"--lr-schedule", "constant"}).least_rate, 0);
+  EXPECT_EQ(resumed({"--lr-schedule", "constant"}).decay_steps, 0U);
+}
+
+TEST(Differences, SayThatEpochsGoOnWithOtherWindows) {
+  CheckpointState state;
+  state.epochs = 2;
+  CheckpointState other = state;
+  other.epochs = 3;
+  EXPECT_EQ(differences(state, other).size(), 1U);
+  other.batch = 4;
+  const std::vector<std::string> lines = differences(state, other);
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_TRUE(
+      std::ranges::any_of(lines, [](const std::string& line) { return line.starts_with("--epochs: windows are numbered"); }));
+}
+
 TEST(Differences, NameTheFactsThatARunChanges) {
   CheckpointState state;
   state.learning_rate = 0.1 + 0.2;

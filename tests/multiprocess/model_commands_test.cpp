@@ -35,7 +35,7 @@ json run_for_report(const TextData& data, std::vector<std::string> arguments) {
 
 std::vector<std::string> train(const TextData& data, const std::string& layout, const std::vector<std::string>& more = {}) {
   std::vector<std::string> arguments = {"train", "--layout", layout, "--config", "nano", "--data", data.text(), "--seq", "37"};
-  arguments.insert(arguments.end(), {"--batch", "2"});
+  if (std::find(more.begin(), more.end(), "--batch") == more.end()) arguments.insert(arguments.end(), {"--batch", "2"});
   if (std::find(more.begin(), more.end(), "--steps") == more.end()) arguments.insert(arguments.end(), {"--steps", "4"});
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
@@ -104,12 +104,31 @@ TEST(Train, EvaluatesAsEvalDoesWithoutAnotherByte) {
       EXPECT_EQ(evaluations[i].at("loss"), eval.at("loss"));
       EXPECT_EQ(evaluations[i].at("tokens"), eval.at("tokens"));
     }
+    const json parts = run_for_report(data, train(data, layout,
+                                                  {"--eval-data", other.text(), "--eval-every", "1", "--audit", "strict",
+                                                   "--batch", "4", "--micro-batches", "2"}));
+    EXPECT_EQ(parts.at("evaluations").size(), 4U);
     const json plain = run_for_report(data, train(data, layout, {"--steps", "5"}));
     for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(report.at("steps")[i].at("loss"), plain.at("steps")[i].at("loss"));
   }
 }
 
+TEST(Train, EvaluatesBeforeItSaves) {
+  const TextData data(3000);
+  const Finished run = run_tsprun(train(data, "tsp=2", {"--eval-data", data.text(), "--save", data.path("saved")}));
+  EXPECT_EQ(run.end.code, 0) << run.describe();
+  const std::size_t evaluated = run.out.find("evaluated after step 4: loss ");
+  ASSERT_NE(evaluated, std::string::npos) << run.describe();
+  EXPECT_LT(evaluated, run.out.find("saved ")) << run.describe();
+}
+
 TEST(Train, ReadsWholeEpochs) {
+  const TextData hundred(3701);  // 100 windows of 37 tokens; 0.07 · 100 is more than 7
+  EXPECT_EQ(run_for_report(hundred, {"train", "--config", "nano", "--data", hundred.text(), "--seq", "37", "--epochs", "0.07"})
+                .at("steps")
+                .size(),
+            7U);
+
   const TextData data(3000);  // 81 windows of 37 tokens, in batches of 2
   const std::string save = data.path("epochs");
   const auto epochs = [&](const std::vector<std::string>& more) {
