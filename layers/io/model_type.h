@@ -219,7 +219,7 @@ enum class WindowField : std::uint8_t {
   none,              ///< none: a number is refused, unless use_sliding_window is false beside it
   refused,           ///< some, unless it is null; nothing else than null is supported
   every_layer,       ///< all, unless it is null
-  alternating,       ///< those that layer_types names, or all but each whose number from 1 sliding_window_pattern divides
+  alternating,       ///< those that layer_types names, or all but the last of each ModelType::usual_pattern
   later_layers,      ///< if use_sliding_window is true: those that layer_types names, or all from number max_window_layers on
   unrotated_layers,  ///< if use_sliding_window is true: those that layer_types names, or those without rotary positions
 };
@@ -259,10 +259,12 @@ struct ModelType {
   std::size_t head_dim = 0;                 ///< of a file without the field; null, and 0 here: h over the query heads
   std::size_t kv_heads = 0;                 ///< of a file without the field; null, and 0 here: as many as query heads
   std::size_t usual_window = 0;             ///< of a file without sliding_window; 0: none
-  std::size_t usual_pattern = 2;            ///< of a file without sliding_window_pattern: every so many-th layer has no window
+  std::size_t usual_first_window = 0;       ///< number of the first layer with a window, of a file without max_window_layers
+  std::string_view pattern_field{};  ///< field that says of how many alternating layers the last has no window; empty: none
+  std::size_t usual_pattern = 2;     ///< this number, of a file that doesn't say it
   std::size_t max_positions;
   double norm_epsilon;
-  /// Of a file without original_max_position_embeddings. 0: not a family whose rope scaling is longrope, the only one it has.
+  /// Original context in a file without original_max_position_embeddings; 0: not a family whose only rope scaling is longrope.
   std::size_t original_positions = 0;
   bool query_growth = false;  ///< a rope scaling may have llama_4_scaling_beta (RopeScaling::query_growth)
   bool tied_embeddings = false;

@@ -45,7 +45,7 @@ constexpr RopeKindRow kRopeKinds[] = {{RopeKind::none, "default", {}},
                                       {RopeKind::linear, "linear", kLinearRopeFields},
                                       {RopeKind::llama3, "llama3", kLlama3RopeFields},
                                       {RopeKind::yarn, "yarn", kYarnRopeFields}};
-/// Those of families whose scaling is longrope, which had other names at first.
+/// Kinds of families whose scaling is longrope; it had other names at first.
 constexpr RopeKindRow kLongRopeKinds[] = {{RopeKind::none, "default", {}},
                                           {RopeKind::longrope, "longrope", kLongRopeFields},
                                           {RopeKind::longrope, "su", kLongRopeFields},
@@ -136,6 +136,10 @@ RopeScaling read_scaling(ConfigFields& inner, const json& object, const ModelCon
   const RopeKindRow& row = read_kind(inner, kinds_of(*config.type));
   const bool grows = config.type->query_growth && row.kind == RopeKind::yarn;
   for (const auto& [key, value] : object.items()) {
+    if (value.is_object())
+      inner.refuse(key,
+                   "no rotary positions by kinds of layers (state rope_theta and rope_scaling at the top of the file and, for "
+                   "layers with a window of a base of their own, rope_local_base_freq)");
     const bool known = std::ranges::find(kRopeTypeNames, key) != kRopeTypeNames.end() || key == "rope_theta" ||
                        key == kFraction || value.is_null() || (key == "factor" && row.kind == RopeKind::none && value == 1) ||
                        (grows && (key == kGrowth || key == "max_position_embeddings")) ||
@@ -292,7 +296,7 @@ void write_rope(json& object, const ModelConfig& config) {
       scaling["beta_slow"] = rope.beta_slow;
       scaling["truncate"] = rope.truncate;
       scaling[std::string(kOriginal)] = rope.original_positions;
-      if (rope.query_growth > 0) scaling[std::string(kGrowth)] = rope.query_growth;
+      if (type.query_growth) scaling[std::string(kGrowth)] = rope.query_growth;
       break;
     case RopeKind::longrope:
       // Older transformers accept just these three, and know the kind by "type".

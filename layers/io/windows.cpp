@@ -19,12 +19,8 @@ constexpr std::string_view kWindowName = "sliding_window";
 constexpr std::string_view kUsedName = "use_sliding_window";
 constexpr std::string_view kFirstName = "max_window_layers";
 constexpr std::string_view kTypesName = "layer_types";
-constexpr std::string_view kPatternName = "sliding_window_pattern";
 constexpr std::string_view kFullType = "full_attention";
 constexpr std::string_view kSlidingType = "sliding_attention";
-/// Layers below which Qwen2's have no window, in a file without max_window_layers.
-constexpr std::size_t kUsualFirstWindow = 28;
-/// Of Gemma 2's layers every so manieth has no window.
 
 constexpr std::string_view kUsedNames[] = {kUsedName};
 constexpr RestrictedFields kUnusedWindow[] = {{"[false]", kUsedNames}};
@@ -51,14 +47,19 @@ std::size_t window_of(ConfigFields& fields, const ModelType& type) {
   return used && !fields.has(kWindowName) ? type.usual_window : 0;
 }
 
+/// Returns which layers, counted from 1, have no window where they alternate: those whose number this divides.
+std::size_t full_every(ConfigFields& fields, const ModelType& type) {
+  return type.pattern_field.empty() ? type.usual_pattern : fields.size(type.pattern_field, type.usual_pattern);
+}
+
 /// Returns, for each layer, whether it has the window of a file that has one and doesn't say it by layer_types.
 std::vector<bool> usual_layers(ConfigFields& fields, const ModelConfig& config) {
   std::vector<bool> windowed(config.layers, true);
   if (config.type->window == WindowField::later_layers) {
-    const std::size_t first = fields.integer<std::size_t>(kFirstName, 0, kMaxConfigSize, kUsualFirstWindow);
+    const std::size_t first = fields.integer<std::size_t>(kFirstName, 0, kMaxConfigSize, config.type->usual_first_window);
     std::fill_n(windowed.begin(), std::min(first, windowed.size()), false);
   } else if (config.type->window == WindowField::alternating) {
-    const std::size_t every = fields.size(kPatternName, config.type->usual_pattern);
+    const std::size_t every = full_every(fields, *config.type);
     for (std::size_t i = 0; i < windowed.size(); ++i) windowed[i] = (i + 1) % every != 0;
   } else if (config.type->window == WindowField::unrotated_layers) {
     for (std::size_t i = 0; i < windowed.size(); ++i) windowed[i] = !config.layer(i).rotary_positions;
@@ -94,7 +95,7 @@ void read_windows(ConfigFields& fields, ModelConfig& config) {
   const bool stated = fields.find(kTypesName) != nullptr;
   // Which layers rotate by the local base depends on it.
   if (window == 0 && config.type->local_rotary_in_windows) fields.refuse(kWindowName, "a number of tokens");
-  if (stated && which == WindowField::alternating) fields.size(kPatternName, config.type->usual_pattern);  // means nothing then
+  if (stated && which == WindowField::alternating) full_every(fields, *config.type);  // read, though it means nothing then
   if (window == 0 && !stated) return;
   const std::vector<bool> windowed = stated ? stated_layers(fields, config, window) : usual_layers(fields, config);
   std::vector<LayerSpec> layers;
@@ -114,11 +115,11 @@ void write_windows(const ModelConfig& config, json& object) {
     window = std::max(window, config.layer(i).window);
     types.push_back(config.layer(i).window > 0 ? kSlidingType : kFullType);
   }
-  if (config.type->window == WindowField::every_layer || config.type->window == WindowField::refused) {
+  if (config.type->window == WindowField::every_layer) {
     object.emplace(kWindowName, window == 0 ? json() : json(window));
     return;
   }
-  if (config.type->window == WindowField::alternating) {
+  if (config.type->window == WindowField::alternating || config.type->window == WindowField::refused) {
     object.emplace(kWindowName, window == 0 ? json() : json(window));
     if (json& stated = object[std::string(kTypesName)]; stated.is_null()) stated = std::move(types);
     return;

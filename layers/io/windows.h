@@ -1,4 +1,5 @@
-// Windows of layers in a config.json: sliding_window, use_sliding_window, max_window_layers and layer_types. Which of them a
+// Windows of layers in a config.json: sliding_window, use_sliding_window, max_window_layers, sliding_window_pattern and
+// layer_types. Which of them a
 // family has, and what a file without them means, its WindowField says.
 #pragma once
 

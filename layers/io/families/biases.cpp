@@ -1,4 +1,4 @@
-// The field attention_bias, which several families have.
+// Fields that say whether the linear layers of a family add biases.
 #include "layers/io/config.h"
 #include "layers/io/config_fields.h"
 #include "layers/io/families/families.h"
@@ -9,26 +9,21 @@
 
 namespace tsprun::detail::families {
 
-namespace {
-
-constexpr std::string_view kAttentionBias = "attention_bias";
-
-}  // namespace
-
-void read_attention_bias(ConfigFields& fields, ModelConfig& config) {
-  const bool all = fields.flag(kAttentionBias, false);
+void read_biases(ConfigFields& fields, ModelConfig& config, std::string_view field, const Biases& which, bool usual) {
+  const bool any = fields.flag(field, usual);
   std::vector<LayerSpec> layers;
-  for (std::size_t i = 0; i < config.layers; ++i) {
-    LayerSpec& layer = layers.emplace_back(config.layer(i));
-    Biases& biases = layer.biases;
-    biases.query = biases.key = biases.value = biases.output = all;
-  }
+  for (std::size_t i = 0; i < config.layers; ++i) layers.emplace_back(config.layer(i)).biases = any ? which : Biases{};
   config.specs = LayerSpecs(std::move(layers));
 }
 
-void write_attention_bias(const ModelConfig& config, nlohmann::json& object) {
-  nlohmann::json& field = object[std::string(kAttentionBias)];
-  if (field.is_null()) field = config.layer(0).biases.query;
+void write_biases(const ModelConfig& config, nlohmann::json& object, std::string_view field) {
+  if (nlohmann::json& at = object[std::string(field)]; at.is_null()) at = config.layer(0).biases != Biases{};
 }
+
+void read_attention_bias(ConfigFields& fields, ModelConfig& config) {
+  read_biases(fields, config, "attention_bias", {.query = true, .key = true, .value = true, .output = true}, false);
+}
+
+void write_attention_bias(const ModelConfig& config, nlohmann::json& object) { write_biases(config, object, "attention_bias"); }
 
 }  // namespace tsprun::detail::families

@@ -1,9 +1,11 @@
 // Cohere (Command R): attention and MLP side by side behind one LayerNorm without a bias, rotary positions in neighbouring pairs,
 // logits times logit_scale (1/16 in files without it). The head is the embedding unless the file says otherwise; attention_bias
-// adds biases to W_Q, W_K, W_V and W_O. Command R+'s norms of heads (use_qk_norm) are refused.
+// adds biases to W_Q, W_K, W_V and W_O. Command R+'s norms of heads (use_qk_norm) are refused,
+// as is a file without a base of rotary positions.
 //
 // Sources: huggingface/transformers, src/transformers/models/cohere/{configuration,modular}_cohere.py; ggml-org/llama.cpp,
 // src/models/command-r.cpp.
+#include "layers/io/config_fields.h"
 #include "layers/io/families/families.h"
 
 namespace tsprun::detail::families {
@@ -29,6 +31,12 @@ constexpr WeightName kCohereWeights[] = {{ParameterRole::embedding, "model.embed
                                          {ParameterRole::final_norm, "model.norm.weight"},
                                          {ParameterRole::head, "lm_head.weight"}};
 
+void read_cohere(ConfigFields& fields, ModelConfig& config) {
+  read_attention_bias(fields, config);
+  if (!fields.has("rope_theta") && !fields.has("rope_parameters"))
+    fields.refuse("rope_theta", "a number (a file without it means 10,000 to transformers 4 and 500,000 to transformers 5)");
+}
+
 }  // namespace
 
 ModelType cohere() {
@@ -40,11 +48,10 @@ ModelType cohere() {
   type.model.logits_multiplier = 0.0625;
   type.model.specs = LayerSpec{.norms = NormPlaces::shared};
   type.fields.norm_epsilon = "layer_norm_eps";
-  type.fields.head_dim = {};
   type.fields.logits_multiplier = "logit_scale";
   type.honoured = kCohereHonoured;
   type.ignored = kCohereIgnored;
-  type.read_layers = read_attention_bias;
+  type.read_layers = read_cohere;
   type.write_layers = write_attention_bias;
   type.max_positions = 8192;
   type.norm_epsilon = 1e-5;

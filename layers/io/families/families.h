@@ -24,9 +24,14 @@ ModelType starcoder2();
 ModelType glm4();
 ModelType cohere();
 
+/// Reads a flag with which linear layers add biases, `which`; `usual`: its value in a file without it. For
+/// ModelType::read_layers.
+void read_biases(ConfigFields& fields, ModelConfig& config, std::string_view field, const Biases& which, bool usual);
+/// Writes it, unless `object` says it.
+void write_biases(const ModelConfig& config, nlohmann::json& object, std::string_view field);
 /// Reads attention_bias, with which W_Q, W_K, W_V and W_O add biases; for ModelType::read_layers.
 void read_attention_bias(ConfigFields& fields, ModelConfig& config);
-/// Writes it, unless `object` says it.
+/// Writes attention_bias, unless `object` says it.
 void write_attention_bias(const ModelConfig& config, nlohmann::json& object);
 
 }  // namespace tsprun::detail::families

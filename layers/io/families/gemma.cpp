@@ -35,11 +35,10 @@ void read_gemma(ConfigFields& fields, ModelConfig& config) {
     fields.refuse(kOtherActivation, "\"gelu_pytorch_tanh\" or null (nothing else is supported)");
 }
 
-/// Says the activation under the name that transformers 5 reads, too.
+/// Says the activation under the name that transformers 5 reads, too, whatever stood there.
 void write_gemma(const ModelConfig& config, nlohmann::json& object) {
   write_attention_bias(config, object);
-  nlohmann::json& other = object[std::string(kOtherActivation)];
-  if (other.is_null()) other = object.at(std::string(config.type->fields.activation));
+  object[std::string(kOtherActivation)] = object.at(std::string(config.type->fields.activation));
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ constexpr std::string_view kGemma2Honoured[] = {"attention_bias", kScoreCap, kLo
 constexpr std::string_view kGemma2Ignored[] = {"pretraining_tp", "max_window_layers", "cache_implementation"};
 constexpr double kUsualScaledBy = 256;
 
+// Names of Gemma 3's norms of heads, too: a model has those that its layers say.
 constexpr WeightName kGemma2Weights[] = {{ParameterRole::embedding, "model.embed_tokens.weight"},
                                          {ParameterRole::attention_norm, "model.layers.{}.input_layernorm.weight"},
                                          {ParameterRole::query, "model.layers.{}.self_attn.q_proj.weight"},
@@ -30,6 +31,8 @@ constexpr WeightName kGemma2Weights[] = {{ParameterRole::embedding, "model.embed
                                          {ParameterRole::key_bias, "model.layers.{}.self_attn.k_proj.bias"},
                                          {ParameterRole::value, "model.layers.{}.self_attn.v_proj.weight"},
                                          {ParameterRole::value_bias, "model.layers.{}.self_attn.v_proj.bias"},
+                                         {ParameterRole::query_norm, "model.layers.{}.self_attn.q_norm.weight"},
+                                         {ParameterRole::key_norm, "model.layers.{}.self_attn.k_norm.weight"},
                                          {ParameterRole::output, "model.layers.{}.self_attn.o_proj.weight"},
                                          {ParameterRole::output_bias, "model.layers.{}.self_attn.o_proj.bias"},
                                          {ParameterRole::post_attention_norm, "model.layers.{}.post_attention_layernorm.weight"},

@@ -5,17 +5,14 @@
 //
 // Sources: huggingface/transformers, src/transformers/models/glm4/{configuration,modular}_glm4.py, models/glm/modular_glm.py;
 // ggml-org/llama.cpp, src/models/glm4.cpp.
-#include "layers/io/config.h"
-#include "layers/io/config_fields.h"
 #include "layers/io/families/families.h"
-
-#include <string>
 
 namespace tsprun::detail::families {
 
 namespace {
 
 constexpr std::string_view kGlm4Biases = "attention_bias";
+constexpr Biases kGlm4WithBiases = {.query = true, .key = true, .value = true};
 constexpr std::string_view kGlm4Fraction = "partial_rotary_factor";
 constexpr std::string_view kGlm4Honoured[] = {kGlm4Biases, kGlm4Fraction};
 
@@ -36,17 +33,6 @@ constexpr WeightName kGlm4Weights[] = {{ParameterRole::embedding, "model.embed_t
                                        {ParameterRole::final_norm, "model.norm.weight"},
                                        {ParameterRole::head, "lm_head.weight"}};
 
-LayerSpec glm4_layer(bool biases) {
-  return {.biases = {.query = biases, .key = biases, .value = biases}, .norms = NormPlaces::around};
-}
-
-void read_glm4_layers(ConfigFields& fields, ModelConfig& config) { config.specs = glm4_layer(fields.flag(kGlm4Biases, true)); }
-
-void write_glm4_layers(const ModelConfig& config, nlohmann::json& object) {
-  nlohmann::json& biases = object[std::string(kGlm4Biases)];
-  if (biases.is_null()) biases = config.layer(0).biases.query;
-}
-
 }  // namespace
 
 ModelType glm4() {
@@ -55,11 +41,13 @@ ModelType glm4() {
   type.architectures = {"Glm4ForCausalLM", "Glm4Model"};
   type.model.rotary_fraction = 0.5;
   type.model.interleaved_rotary = true;
-  type.model.specs = glm4_layer(true);
+  type.model.specs = LayerSpec{.biases = kGlm4WithBiases, .norms = NormPlaces::around};
   type.fields.rotary_fraction = kGlm4Fraction;
   type.honoured = kGlm4Honoured;
-  type.read_layers = read_glm4_layers;
-  type.write_layers = write_glm4_layers;
+  type.read_layers = [](ConfigFields& fields, ModelConfig& config) {
+    read_biases(fields, config, kGlm4Biases, kGlm4WithBiases, true);
+  };
+  type.write_layers = [](const ModelConfig& config, nlohmann::json& object) { write_biases(config, object, kGlm4Biases); };
   type.kv_heads = 2;
   type.head_dim = 128;
   type.max_positions = 131072;

@@ -40,7 +40,7 @@ constexpr RestrictedFields kLlamaRestricted[] = {
 
 constexpr std::string_view kLlamaIgnored[] = {"pretraining_tp", "max_window_layers", "is_llama_config"};
 
-// Those of other families, too: a model has the biases and norms of heads that its layers say.
+// Names of other families' parameters, too: a model has the biases and norms of heads that its layers say.
 constexpr WeightName kLlamaWeights[] = {{ParameterRole::embedding, "model.embed_tokens.weight"},
                                         {ParameterRole::attention_norm, "model.layers.{}.input_layernorm.weight"},
                                         {ParameterRole::query, "model.layers.{}.self_attn.q_proj.weight"},

@@ -1,7 +1,7 @@
 // Ministral 3: Mistral's form with the rope scaling "yarn". Special: after its rotation q is multiplied by a factor that grows
 // with the position, 1 + β·ln(1 + ⌊position/original context⌋), β being llama_4_scaling_beta of rope_parameters; without it
-// nothing grows. max_position_embeddings within rope_parameters changes nothing. A file must have rope_parameters. Every layer
-// has the window sliding_window, unless it is null.
+// nothing grows here (transformers fails). max_position_embeddings within rope_parameters changes nothing. A file must have
+// rope_parameters. Every layer has the window sliding_window, unless it is null.
 //
 // Sources: huggingface/transformers, src/transformers/models/ministral3/{configuration,modular}_ministral3.py.
 #include "layers/io/config.h"
@@ -22,8 +22,8 @@ void read_ministral3_layers(ConfigFields& fields, ModelConfig& /* config */) {
 }
 
 void write_ministral3_layers(const ModelConfig& config, nlohmann::json& object) {
-  nlohmann::json& scaling = object[std::string(kMinistral3Scaling)];
-  if (scaling.is_null() && config.rope_scaling == RopeScaling()) scaling["rope_type"] = "default";
+  if (config.rope_scaling != RopeScaling()) return;  // which write_rope() says
+  if (nlohmann::json& scaling = object[std::string(kMinistral3Scaling)]; scaling.is_null()) scaling["rope_type"] = "default";
 }
 
 }  // namespace

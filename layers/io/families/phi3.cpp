@@ -12,20 +12,6 @@ namespace tsprun::detail::families {
 
 namespace {
 
-constexpr ConfigNames kPhi3Fields = {.hidden = "hidden_size",
-                                     .layers = "num_hidden_layers",
-                                     .query_heads = "num_attention_heads",
-                                     .intermediate = "intermediate_size",
-                                     .vocabulary = "vocab_size",
-                                     .max_positions = "max_position_embeddings",
-                                     .activation = "hidden_act",
-                                     .norm_epsilon = "rms_norm_eps",
-                                     .kv_heads = "num_key_value_heads",
-                                     .head_dim = "head_dim",
-                                     .residual_dropout = "resid_pdrop",
-                                     .attention_dropout = "attention_dropout",
-                                     .rotary_fraction = "partial_rotary_factor"};
-
 constexpr std::string_view kPhi3False[] = {"attention_bias", "mlp_bias", "lm_head_bias"};
 constexpr std::string_view kPhi3Zero[] = {"embd_pdrop"};
 constexpr std::string_view kPhi3One[] = {"full_attn_mod", "interpolate_factor"};
@@ -47,7 +33,9 @@ ModelType phi3() {
   ModelType type = llama();
   type.name = "phi3";
   type.architectures = {"Phi3ForCausalLM", "Phi3Model"};
-  type.fields = kPhi3Fields;
+  type.fields.residual_dropout = "resid_pdrop";
+  type.fields.attention_dropout = "attention_dropout";
+  type.fields.rotary_fraction = "partial_rotary_factor";
   type.restricted = kPhi3Restricted;
   type.ignored = {};
   type.window = WindowField::every_layer;

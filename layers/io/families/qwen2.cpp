@@ -15,6 +15,7 @@ ModelType qwen2() {
   type.model.specs = LayerSpec{.biases = {.query = true, .key = true, .value = true}};
   type.window = WindowField::later_layers;
   type.usual_window = 4096;
+  type.usual_first_window = 28;
   type.kv_heads = 32;
   type.max_positions = 32768;
   type.built_in = {};

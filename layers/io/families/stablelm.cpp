@@ -5,32 +5,18 @@
 //
 // Sources: huggingface/transformers, src/transformers/models/stablelm/{configuration,modeling}_stablelm.py; ggml-org/llama.cpp,
 // src/models/stablelm.cpp.
-#include "layers/io/config.h"
-#include "layers/io/config_fields.h"
 #include "layers/io/families/families.h"
-
-#include <string>
 
 namespace tsprun::detail::families {
 
 namespace {
-
-constexpr ConfigNames kStableLmFields = {.hidden = "hidden_size",
-                                         .layers = "num_hidden_layers",
-                                         .query_heads = "num_attention_heads",
-                                         .intermediate = "intermediate_size",
-                                         .vocabulary = "vocab_size",
-                                         .max_positions = "max_position_embeddings",
-                                         .activation = "hidden_act",
-                                         .norm_epsilon = "layer_norm_eps",
-                                         .kv_heads = "num_key_value_heads",
-                                         .rotary_fraction = "partial_rotary_factor"};
 
 constexpr std::string_view kStableLmFalse[] = {"qk_layernorm", "use_parallel_residual"};
 constexpr std::string_view kStableLmZero[] = {"attention_dropout", "hidden_dropout"};
 constexpr RestrictedFields kStableLmRestricted[] = {{"[false]", kStableLmFalse}, {"[0]", kStableLmZero}};
 
 constexpr std::string_view kStableLmBiases = "use_qkv_bias";
+constexpr Biases kStableLmWithBiases = {.query = true, .key = true, .value = true};
 
 constexpr WeightName kStableLmWeights[] = {{ParameterRole::embedding, "model.embed_tokens.weight"},
                                            {ParameterRole::attention_norm, "model.layers.{}.input_layernorm.weight"},
@@ -51,16 +37,6 @@ constexpr WeightName kStableLmWeights[] = {{ParameterRole::embedding, "model.emb
                                            {ParameterRole::final_norm_bias, "model.norm.bias"},
                                            {ParameterRole::head, "lm_head.weight"}};
 
-void read_stablelm_layers(ConfigFields& fields, ModelConfig& config) {
-  const bool biases = fields.flag(kStableLmBiases, false);
-  config.specs = LayerSpec{.biases = {.query = biases, .key = biases, .value = biases}};
-}
-
-void write_stablelm_layers(const ModelConfig& config, nlohmann::json& object) {
-  nlohmann::json& biases = object[std::string(kStableLmBiases)];
-  if (biases.is_null()) biases = config.layer(0).biases.query;
-}
-
 }  // namespace
 
 ModelType stablelm() {
@@ -69,11 +45,15 @@ ModelType stablelm() {
   type.architectures = {"StableLmForCausalLM", "StableLmModel"};
   type.model.norm = Norm::layer;
   type.model.rotary_fraction = 0.25;
-  type.fields = kStableLmFields;
+  type.fields.norm_epsilon = "layer_norm_eps";
+  type.fields.head_dim = {};
+  type.fields.rotary_fraction = "partial_rotary_factor";
   type.restricted = kStableLmRestricted;
   type.ignored = {};
-  type.read_layers = read_stablelm_layers;
-  type.write_layers = write_stablelm_layers;
+  type.read_layers = [](ConfigFields& fields, ModelConfig& config) {
+    read_biases(fields, config, kStableLmBiases, kStableLmWithBiases, false);
+  };
+  type.write_layers = [](const ModelConfig& config, nlohmann::json& object) { write_biases(config, object, kStableLmBiases); };
   type.kv_heads = 32;
   type.max_positions = 4096;
   type.norm_epsilon = 1e-5;

@@ -4,31 +4,11 @@
 // says otherwise. A file without num_key_value_heads has 2.
 //
 // Sources: huggingface/transformers, src/transformers/models/starcoder2/{configuration,modular}_starcoder2.py; arXiv 2402.19173.
-#include "layers/io/config.h"
-#include "layers/io/config_fields.h"
 #include "layers/io/families/families.h"
-
-#include <nlohmann/json.hpp>
-
-#include <string>
 
 namespace tsprun::detail::families {
 
 namespace {
-
-constexpr ConfigNames kStarCoder2Fields = {.hidden = "hidden_size",
-                                           .layers = "num_hidden_layers",
-                                           .query_heads = "num_attention_heads",
-                                           .intermediate = "intermediate_size",
-                                           .vocabulary = "vocab_size",
-                                           .max_positions = "max_position_embeddings",
-                                           .activation = "hidden_act",
-                                           .norm_epsilon = "norm_epsilon",
-                                           .kv_heads = "num_key_value_heads",
-                                           .head_dim = "head_dim",
-                                           .residual_dropout = "residual_dropout",
-                                           .embedding_dropout = "embedding_dropout",
-                                           .attention_dropout = "attention_dropout"};
 
 constexpr ActivationName kStarCoder2Activations[] = {
     {"gelu_pytorch_tanh", Mlp::gelu_tanh}, {"gelu_new", Mlp::gelu_tanh}, {"gelu_fast", Mlp::gelu_tanh}, {"gelu", Mlp::gelu}};
@@ -67,39 +47,35 @@ constexpr WeightName kStarCoder2Weights[] = {{ParameterRole::embedding, "model.e
                                              {ParameterRole::final_norm_bias, "model.norm.bias"},
                                              {ParameterRole::head, "lm_head.weight"}};
 
-constexpr std::string_view kStarCoder2HarmlessWeights[] = {"model.layers.{}.self_attn.rotary_emb.inv_freq"};
-
 constexpr std::string_view kStarCoder2Biases = "use_bias";
 constexpr Biases kStarCoder2All = {.query = true, .key = true, .value = true, .output = true, .up = true, .down = true};
-
-void read_starcoder2_layers(ConfigFields& fields, ModelConfig& config) {
-  config.specs = LayerSpec{.biases = fields.flag(kStarCoder2Biases, true) ? kStarCoder2All : Biases{}};
-}
-
-void write_starcoder2_layers(const ModelConfig& config, nlohmann::json& object) {
-  if (nlohmann::json& at = object[std::string(kStarCoder2Biases)]; at.is_null()) at = config.layer(0).biases == kStarCoder2All;
-}
 
 }  // namespace
 
 ModelType starcoder2() {
-  return {.name = "starcoder2",
-          .architectures = {"Starcoder2ForCausalLM", "Starcoder2Model"},
-          .model = {.norm = Norm::layer, .mlp = Mlp::gelu_tanh, .specs = LayerSpec{.biases = kStarCoder2All}},
-          .fields = kStarCoder2Fields,
-          .activations = kStarCoder2Activations,
-          .restricted = kStarCoder2Restricted,
-          .ignored = kStarCoder2Ignored,
-          .read_layers = read_starcoder2_layers,
-          .write_layers = write_starcoder2_layers,
-          .window = WindowField::every_layer,
-          .kv_heads = 2,
-          .max_positions = 4096,
-          .norm_epsilon = 1e-5,
-          .tied_embeddings = true,
-          .weights = kStarCoder2Weights,
-          .harmless_weights = kStarCoder2HarmlessWeights,
-          .prefix = "model."};
+  ModelType type = llama();
+  type.name = "starcoder2";
+  type.architectures = {"Starcoder2ForCausalLM", "Starcoder2Model"};
+  type.model = {.norm = Norm::layer, .mlp = Mlp::gelu_tanh, .specs = LayerSpec{.biases = kStarCoder2All}};
+  type.fields.norm_epsilon = "norm_epsilon";
+  type.fields.residual_dropout = "residual_dropout";
+  type.fields.embedding_dropout = "embedding_dropout";
+  type.fields.attention_dropout = "attention_dropout";
+  type.activations = kStarCoder2Activations;
+  type.restricted = kStarCoder2Restricted;
+  type.ignored = kStarCoder2Ignored;
+  type.read_layers = [](ConfigFields& fields, ModelConfig& config) {
+    read_biases(fields, config, kStarCoder2Biases, kStarCoder2All, true);
+  };
+  type.write_layers = [](const ModelConfig& config, nlohmann::json& object) { write_biases(config, object, kStarCoder2Biases); };
+  type.window = WindowField::every_layer;
+  type.kv_heads = 2;
+  type.max_positions = 4096;
+  type.norm_epsilon = 1e-5;
+  type.tied_embeddings = true;
+  type.weights = kStarCoder2Weights;
+  type.built_in = {};
+  return type;
 }
 
 }  // namespace tsprun::detail::families
