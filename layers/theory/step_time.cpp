@@ -129,7 +129,7 @@ StepTime step_time(const Setting& setting, const Layout& layout, const Machine& 
   const auto M = static_cast<double>(setting.micro_batches);
   // A rank computes with all weights of its tensor rank, whichever rank holds them; data ranks that share weights hold parts.
   const double visits =
-      M * (tokens_way(layout).shares_weights ? layout.sequence() : 1) * (layout.shares_weights() ? layout.data() : 1);
+      M * (tokens_way(layout).shares_weights ? layout.sequence() : 1) * (layout.shares_weights() ? layout.sharers() : 1);
   // Backward reads each weight for dX and writes its part of the gradient.
   const std::array<double, 2> touches = {element, element + static_cast<double>(setting.bytes.accumulated)};
   for (const bool backward : {false, true}) {

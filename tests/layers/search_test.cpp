@@ -62,6 +62,20 @@ TEST(StepTime, IsFlopsOverSpeedWhereOnlyComputeTakesTime) {
   EXPECT_NEAR(eighth.seconds * 8, time.seconds + logits / 0.5e9, 1e-9 * time.seconds);
 }
 
+TEST(StepTime, ReadsAllWeightsOfAReplicaHoweverManyRanksShareThem) {
+  Machine machine = ideal();
+  machine.memory_bytes_per_s = 1e6;
+  const Setting s = nano(16, 64);
+  const double plain = step_time(s, Layout::parse("dp=8"), machine, DType::f32).seconds;
+  const auto shared = [&](const char* layout) {
+    return step_time(s, Layout::parse(layout).with(DataSharing::zero3), machine, DType::f32).seconds;
+  };
+  // Optimizer states are cut; weights and gradients are read and written whole in each pass.
+  const double states = (plain - shared("dp=8")) * 8 / 7;
+  EXPECT_NEAR(shared("dp=4,shard=2"), plain - states / 2, 0.01 * plain);
+  EXPECT_NEAR(shared("dp=2,shard=4"), plain - states * 3 / 4, 0.01 * plain);
+}
+
 TEST(StepTime, UnderTpIsItsActivationsOverTheLinks) {
   Machine machine = ideal();
   machine.within_bytes_per_s = 1e6;
