@@ -11,9 +11,9 @@
 //           2D − 1 − p  full           full                 → the queries' second chunk, all keys
 //   j = p   causal among the rank's own tokens, in their order
 //
-// In a layer with a window, the rank's chunks and those of rank j meet one by one, up to four pairs a step, each masked by the
-// positions of both; pairs that the window keeps apart take no work. K and V still travel all the way: hops whose chunks no query
-// beyond can see could be left out.
+// In a layer with a window that is shorter than the sequence, the rank's chunks and those of rank j meet one by one, up to three
+// pairs at j = p and two at another step, each masked by the positions of both; pairs that the window keeps apart take no work.
+// K, V and their gradients travel as without a window.
 //
 // In the backward pass K and V travel again. The sum of a rank's dK and dV starts at its right neighbour and arrives home after
 // D − 1 hops, where the rank's own part is added last (layers/schedules/ring.h). Each pass is a loop over the D steps, in which K
@@ -195,7 +195,7 @@ std::vector<LocalChunk> stretches(const std::array<LocalChunk, kHalves>& chunks)
 std::vector<AttentionPair> RingAttention::meet(const TokenLayout& tokens, int other, std::size_t window) const {
   const auto mine = tokens.chunks();
   const auto theirs = tokens.chunks_of(other);
-  if (window > 0) {
+  if (window > 0 && window < tokens.sequence()) {
     std::vector<AttentionPair> pairs;
     for (const LocalChunk& queries : stretches(mine)) {
       const auto add = [&](const LocalChunk& keys, bool first) {
