@@ -254,8 +254,9 @@ void cross_entropy_backward(const Compute& on, const Tensor& dlogits, const Cons
       // Read this first: dlogits may be the same memory as logits.
       const double label_logit = place < width ? element<double>(row, place) : 0;
       HWY_DYNAMIC_DISPATCH(row_probabilities)(out, row, width, lse_t, weight, cap);
+      if (place >= width) continue;
       const double slope = cap == 0 ? 1 : 1 - label_logit / cap * (label_logit / cap);
-      if (place < width) set_element(out, place, weight * (std::exp(label_logit - lse_t) - 1) * slope);
+      set_element(out, place, weight * (std::exp(label_logit - lse_t) - 1) * slope);
     }
   });
 }

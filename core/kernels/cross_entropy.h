@@ -18,8 +18,8 @@ namespace tsprun::detail::kernels {
 /// Label of a token that isn't predicted. Such a token has no loss and no gradient.
 inline constexpr std::int64_t kNoLabel = -1;
 
-/// Replaces logits [T, Vs], with dense rows, by cap·tanh(logit / cap): a soft cap, positive, as Gemma 2 has it. What isn't finite
-/// becomes NaN.
+/// Replaces logits [T, Vs], with dense rows, by cap·tanh(logit / cap), a soft cap; `cap` is positive. What isn't finite becomes
+/// NaN.
 void cap_logits(const Compute& on, const Tensor& logits, double cap);
 
 /// Initialises the state of all tokens: maximum = −∞, sum = 0, label_logit = 0.

@@ -83,7 +83,7 @@ struct Attention {
   Mask mask;
   HeadMap heads;
   AttentionDropout dropout = {};  ///< of probabilities; it doesn't change lse
-  /// Soft cap of the scores, before the mask: cap·tanh(scale·q·k / cap) takes the place of scale·q·k (Gemma 2). 0: none. A
+  /// Soft cap of the scores, before the mask: cap·tanh(scale·q·k / cap) takes the place of scale·q·k. 0: none. A
   /// product that overflows, or is infinite, becomes NaN rather than ±cap.
   double cap = 0;
 

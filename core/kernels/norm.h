@@ -10,7 +10,7 @@
 
 namespace tsprun::detail::kernels {
 
-/// What a norm does with its gain w. The effective gain g is w, or 1 + w, and the whole result is multiplied.
+/// Use of a norm's gain w. The effective gain g is w, or 1 + w, and the whole result is multiplied.
 struct NormForm {
   bool gain_from_one = false;  ///< g = 1 + w
   double multiplier = 1;       ///< y = multiplier·(g ∘ x̂ + bias)

@@ -13,7 +13,7 @@ namespace tsprun::detail::kernels {
 /// Direction of the rotation. `transposed` is what the backward pass needs; it is also the inverse if the table has no factors.
 enum class Rotation : std::uint8_t { forward, transposed };
 
-/// Which elements are a pair.
+/// Pairing of elements.
 enum class RotaryPairs : std::uint8_t {
   halves,     ///< i and i + r/2
   neighbours  ///< 2i and 2i + 1

@@ -24,9 +24,10 @@ enum class Cut : std::uint8_t {
   tokens,             ///< tokens of the same sequences
   tokens_and_weights  ///< both, over the same ranks
 };
-/// Returns whether the ranks of such an axis compute blocks each on its own.
-constexpr bool is_outside_of_blocks(Cut cut) { return cut == Cut::batch || cut == Cut::batch_again || cut == Cut::layers; }
+/// Returns whether the ranks of such an axis have other sequences.
 constexpr bool cuts_batch(Cut cut) { return cut == Cut::batch || cut == Cut::batch_again; }
+/// Returns whether the ranks of such an axis compute blocks each on its own.
+constexpr bool is_outside_of_blocks(Cut cut) { return cuts_batch(cut) || cut == Cut::layers; }
 constexpr bool cuts_tokens(Cut cut) { return cut == Cut::tokens || cut == Cut::tokens_and_weights; }
 
 /// Ways in which the ranks of dp share what they keep (`--dp`), in the order of its variants. With the axis shard, its ranks

@@ -32,7 +32,7 @@ class RotaryTables {
   Rotations of(const LayerSpec& layer) const;
 
  private:
-  /// What layers of one kind share; without memory if there are none.
+  /// Tables that layers of one kind share; no memory if there are no such layers.
   struct Kind {
     std::vector<double> frequencies;
     RopeScaling scaling;

@@ -88,7 +88,7 @@ class Block {
   };
   static Around around_attention(std::size_t layer, const BlockVectors& vectors);
   Around around_mlp(std::size_t layer, const BlockVectors& vectors) const;
-  /// What a sublayer takes: the residual behind the norm that stands before it, or as it is.
+  /// Input of a sublayer: the residual behind the norm that stands before it, or as it is.
   struct Input {
     OwnedTensor memory;
     ConstTensor x;

@@ -25,7 +25,8 @@ Model::Model(Rank& rank, Mesh& mesh, const ModelOptions& options)
              options.training),
       block_(rank, *strategy_, options.config, options.dtype, options.recompute),
       sums_(rank, mesh.group(summed_over(mesh.layout(), PackKind::attention).sharers),
-            mesh.group(summed_over(mesh.layout(), PackKind::attention).data), store_) {
+            mesh.group(summed_over(mesh.layout(), PackKind::attention).data), store_),
+      table_ranks_(PackRanks::of(mesh, PackKind::embedding)) {
   if (stage_.count == 1) return;
   boundaries_.emplace(rank, stages());
   stage_sums_.emplace(rank, stages(), options.config, mesh.layout());
@@ -37,7 +38,7 @@ Token Model::first_own_id() const {
   return static_cast<Token>(std::min(vocabulary_rows_.offset(vocabulary_ranks_.rank()), options_.config.vocabulary - 1));
 }
 
-/// Adds to tables what the model makes of them.
+/// Adds to tables what the model makes of them: whether they are tied, and the cap of logits.
 Vocabulary::Weights Model::of_model(Vocabulary::Weights tables) const {
   tables.tied = options_.config.tied_embeddings && stage_.count == 1;
   tables.logit_cap = options_.config.logit_cap;

@@ -91,7 +91,6 @@ class Model {
   /// Returns the first token id of this rank's vocabulary rows, or the vocabulary's last id if this rank has none.
   Token first_own_id() const;
   /// Returns this rank's rows of embedding and head, each [V_p, h]. Precondition: the data ranks don't share weights.
-  Vocabulary::Weights of_model(Vocabulary::Weights tables) const;
   Vocabulary::Weights vocabulary_weights() const;
   /// Returns a layer's norm parameters and the last biases of its sublayers (b_O, b_2).
   BlockVectors vectors(std::size_t layer) const;
@@ -229,6 +228,7 @@ class Model {
   void check_positions(std::size_t sequence) const;
   void set_layout(std::size_t batch, std::size_t sequence);
   std::unique_ptr<Vocabulary> vocabulary_of(const MicroBatch& pass);
+  Vocabulary::Weights of_model(Vocabulary::Weights tables) const;
   bool cuts_tables() const { return store_.is_cut(embedding_pack()); }
   bool has_vocabulary() const { return vocabulary_ranks_.size() == 1; }
   // Where data ranks share weights: give the vocabulary the tables that its next call needs.
@@ -248,6 +248,7 @@ class Model {
   ParameterStore store_;
   Block block_;
   GradientSums sums_;
+  PackRanks table_ranks_;                 // of embedding and head
   std::optional<Boundaries> boundaries_;  // of a pipeline
   std::optional<StageSums> stage_sums_;   // likewise
   std::unique_ptr<TokenLayout> layout_;

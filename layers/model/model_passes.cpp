@@ -73,7 +73,7 @@ void Model::set_layout(std::size_t batch, std::size_t sequence) {
 
 /// Returns the embedding, head and loss of a pass of layout_'s tokens.
 std::unique_ptr<Vocabulary> Model::vocabulary_of(const MicroBatch& pass) {
-  // Of tables that data ranks have parts of, each micro-batch's gradient is written whole, and summed by OwnPacks.
+  // Where data ranks have parts of the tables, each micro-batch's gradient is written whole, and summed by OwnPacks.
   const MicroBatch of = cuts_tables() ? MicroBatch{.number = 0, .count = 2} : pass;
   const Vocabulary::Weights weights = cuts_tables() ? of_model({}) : vocabulary_weights();
   if (mesh_.layout().cuts_vocabulary_over_tensor()) {

@@ -74,7 +74,7 @@ void Model::use_embedding_gradient(Pass& pass) {
 
 /// Makes what a pass computes with, and the residual, whose elements nobody has written yet.
 void Model::begin_forward(Pass& pass) {
-  pass.tables = std::make_unique<OwnPacks>(rank_, PackRanks::of(mesh_, PackKind::embedding), store_, pass.of);
+  pass.tables = std::make_unique<OwnPacks>(rank_, table_ranks_, store_, pass.of);
   pass.tables->fetch(embedding_pack());
   pass.sublayers = strategy_->begin({.store = store_, .tokens = *layout_, .visits = visits_, .micro_batch = pass.of});
   pass.x = layout_->residual(rank_, pass.kept(), options_.dtype, options_.config.hidden, "embedded tokens");

@@ -7,7 +7,8 @@
 //   zero3   so are packs that every rank has whole. Those that are cut (own_packs.h) are summed with each micro-batch by whoever
 //           computes them, and each rank keeps its part of the weights
 //
-// With the axis shard, packs are cut over its ranks, and those of dp, which have the same parts, sum them after that.
+// With the axis shard, packs are cut over its ranks, and those of dp, which have the same parts, sum them after that, so sums
+// have other bits than over all replicas at once.
 #pragma once
 
 #include "core/rank/rank.h"

@@ -7,10 +7,13 @@
 //                                                            to those before
 //   ranks with copies (dp, sp, K/V heads under tp, norms):   a rank adds up its own micro-batches; the sum over ranks follows
 //                                                            the last
+//   data ranks with parts (--dp zero3, own_packs.h):         each micro-batch's sum over them, and over copies of K/V heads, is
+//                                                            complete before it is added; sums over other copies, and over dp
+//                                                            beside shard, follow the last
 //
 // So a contribution is always finished in memory of its own before it is added, and bits don't depend on when messages arrive.
 // Two are added in place instead, row by row or tile by tile, as within a micro-batch: the embedding's rows, and the head's
-// gradient where the rank that owns it computes it alone; so are vectors (norms, biases).
+// gradient where the rank that owns it computes it alone, unless data ranks have parts of them; so are vectors (norms, biases).
 #pragma once
 
 #include "core/rank/rank.h"

@@ -8,8 +8,9 @@
 //   gradient()   memory for the pack's gradient of this micro-batch
 //   complete()   begins to reduce-scatter it; what arrives is added to the rank's part, in the order of micro-batches
 //
-// Chunks are those of an all_reduce of the pack, so a step of one micro-batch has the sums that all_reduce gives (docs/
-// algorithms.md, "Order of sums"). Whoever computes with the packs makes these calls and needn't know which it is.
+// Chunks are those of an all_reduce of the pack, so a step of one micro-batch has the bits of plain dp, unless ranks of a replica
+// have copies (sp; the vocabulary under plain tp) or dp stands beside shard: these sum their parts afterwards
+// (docs/algorithms.md, "Order of sums"). Whoever computes with the packs makes these calls and needn't know which it is.
 #pragma once
 
 #include "core/rank/rank.h"
@@ -36,8 +37,8 @@ struct PackRanks {
   static PackRanks of(Mesh& mesh, PackKind pack);
 };
 
-/// What is called with a pack's gradient of a micro-batch, [rows, width], when it is complete on this rank, before it is
-/// scattered, if the pack is cut: posts what else is to be summed on Stream::gradients.
+/// Function that is called with a pack's gradient of a micro-batch, [rows, width], when it is complete on this rank, before it
+/// is scattered, if the pack is cut: it posts what else is to be summed on Stream::gradients.
 using BeforeScatter = std::function<void(std::size_t pack, const Tensor& gradient)>;
 
 /// The packs of one rank in one pass. Used by the rank's thread; all `sharers` make the same calls in the same order. Packs

@@ -54,8 +54,7 @@ StageSums::StageSums(Rank& rank, Communicator& stages, const ModelConfig& config
   for (const PartPlan& part : counted_parts(config, whole, same_place(whole, layout, me))) {
     for (std::size_t stage = 0; stage < of_stages.size(); ++stage) {
       const std::size_t at = next[stage] - first[stage];
-      if (at == of_stages[stage].size()) continue;
-      if (!is_same(of_stages[stage][at], part)) continue;
+      if (at == of_stages[stage].size() || !is_same(of_stages[stage][at], part)) continue;
       order_.push_back(next[stage]++);
       break;
     }

@@ -90,7 +90,7 @@ void TspPass::attention_backward(std::size_t layer, const SublayerBackward& of, 
   });
   own_.used(pack);
   own_.complete(pack);  // the owners' sums are posted
-  // Those of a later micro-batch are added to the store's when they have arrived.
+  // Gradients of a later micro-batch are added to the store's when they have arrived.
   if (micro_batch().first()) tell_gradients(pack);
   else untold_ = pack;
 }
