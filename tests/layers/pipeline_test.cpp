@@ -37,7 +37,7 @@ std::vector<TaskList> lists(PipelineSchedule schedule, std::size_t layers, std::
 class Played {
  public:
   Played(const std::vector<TaskList>& lists, std::uint64_t forward, std::uint64_t backward)
-      : lists_(lists), forward_(forward), backward_(backward), stages(lists.size()) {
+      : forward_(forward), backward_(backward), stages(lists.size()) {
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t i = 0; i < lists.size(); ++i) {
@@ -93,7 +93,6 @@ class Played {
     return false;
   }
 
-  const std::vector<TaskList>& lists_;
   std::uint64_t forward_;
   std::uint64_t backward_;
   std::map<std::pair<std::size_t, bool>, std::size_t> sent_;
