@@ -97,6 +97,10 @@ void ComputeStream::tick() {
   tick_ns_ += engine_.clock().now_ns() - begin;
 }
 
+void ComputeStream::run_tasks(std::size_t count, kernels::Pool::Task task) {
+  pool_.run(count, task, [this] { engine_.tick(); });
+}
+
 template <class Kernel>
 void ComputeStream::run(const KernelCost& cost, std::size_t bytes, Kernel&& kernel) {
   const std::span<std::byte> room = workspace(bytes);

@@ -39,6 +39,9 @@ class ComputeStream {
   ComputeStream& operator=(const ComputeStream&) = delete;
 
   std::size_t threads() const { return threads_; }
+  /// Runs tasks 0 … count − 1 on the stream's threads, with ticks, as Pool::run() does: work that is no kernel, such as reading
+  /// files, and isn't counted as computation.
+  void run_tasks(std::size_t count, kernels::Pool::Task task);
   /// Returns the seconds spent in kernels so far, without the communication in their ticks.
   double seconds() const { return static_cast<double>(kernel_ns_ - tick_ns_) * 1e-9; }
   /// Returns the seconds that ticks of kernels spent on communication so far.

@@ -9,7 +9,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <limits>
 #include <optional>
 #include <span>
@@ -42,6 +44,23 @@ std::string natural_place(const ParameterPart& part, const ConstTensor& view, st
                                          : fmt::format("{} at [{}]", value, row + column);
 }
 
+/// Does as kernels::first_not_finite(), on all threads of the rank.
+std::optional<std::size_t> first_not_finite(Rank& rank, const ConstTensor& view) {
+  if (view.empty()) return std::nullopt;
+  const std::size_t width = view.size(1);
+  const std::size_t step = std::max<std::size_t>((std::size_t{1} << 20) / width, 1);
+  std::atomic<std::size_t> first = view.elements();
+  rank.compute().run_tasks(kernels::pieces(view.size(0), step), [&](std::size_t task, std::size_t) {
+    const std::size_t row = task * step;
+    const auto found = kernels::first_not_finite(view.slice(0, row, std::min(step, view.size(0) - row)));
+    if (!found) return;
+    std::size_t known = first;
+    while (row * width + *found < known && !first.compare_exchange_weak(known, row * width + *found)) {
+    }
+  });
+  return first < view.elements() ? std::optional(first.load()) : std::nullopt;
+}
+
 }  // namespace
 
 void check_finite(Rank& rank, Communicator& ranks, const ParameterStore& store,
@@ -51,7 +70,7 @@ void check_finite(Rank& rank, Communicator& ranks, const ParameterStore& store,
     const auto check = [&](const ParameterPart& part, const Kind& kind) {
       const ConstTensor view = part.*kind.member;
       rank.tick();
-      const std::optional<std::size_t> at = kernels::first_not_finite(view);
+      const std::optional<std::size_t> at = first_not_finite(rank, view);
       if (!at) return;
       const Parameter& parameter = part.plan.parameter;
       throw Error(Cause::refused, fmt::format("{}{} \"{}\" {} holds {} (as {}, on rank {})", where(parameter), kind.name,

@@ -43,30 +43,41 @@ void transpose(const Tensor& to, const ConstTensor& from) {
   }
 }
 
-/// Rows of the parameter that a piece has.
-std::size_t piece_rows(const PartPlan& plan, const Tensor& tensor) {
+/// Rows of the parameter that the pieces have which are worked on at a time.
+std::size_t rows_at_a_time(const PartPlan& plan, const Tensor& tensor) {
   const std::size_t row_bytes = plan.block.columns * size_of(tensor.dtype());
-  const std::size_t piece_bytes = plan.transposed ? kTurnedBytes : kPieceBytes;
-  return std::clamp<std::size_t>(piece_bytes / std::max<std::size_t>(row_bytes, 1), 1, std::max<std::size_t>(plan.block.rows, 1));
+  const std::size_t bytes = plan.transposed ? kTurnedBytes : kPieceBytes;
+  return std::clamp<std::size_t>(bytes / std::max<std::size_t>(row_bytes, 1), 1, std::max<std::size_t>(plan.block.rows, 1));
 }
 
-/// Calls body(piece of the parameter, the part of the tensor that holds it) for pieces of whole rows, and ticks after each. So a
-/// file is read and written in its own order, and slow storage is no sign of a stalled rank. Of a transposed part the tensor
-/// holds columns.
+/// How many threads may work on a part at a time: each on so many bytes at least that waking it pays.
+std::size_t lanes_of(Rank& rank, const PartPlan& plan, const Tensor& tensor) {
+  constexpr std::size_t kLaneBytes = std::size_t{64} << 10;
+  const std::size_t bytes = plan.block.rows * plan.block.columns * size_of(tensor.dtype());
+  const std::size_t most = std::min(rows_at_a_time(plan, tensor), std::max<std::size_t>(bytes / kLaneBytes, 1));
+  return std::min(rank.compute().threads(), most);
+}
+
+/// Calls body(piece of the parameter, the part of the tensor that holds it, lane) for pieces of whole rows, which `lanes` threads
+/// take in turns, and ticks after each. So a file is read and written in its own order, and slow storage is no sign of a stalled
+/// rank. Of a transposed part the tensor holds columns.
 template <class Body>
-void for_pieces(Rank& rank, const PartPlan& plan, const Tensor& tensor, Body&& body) {
-  const std::size_t step = piece_rows(plan, tensor);
-  for (std::size_t row = 0; row < plan.block.rows; row += step) {
-    safetensors::Rectangle block = plan.block;
-    block.first_row += row;
-    block.rows = std::min(step, plan.block.rows - row);
-    body(block, tensor.slice(plan.transposed ? 1 : 0, row, block.rows));
-    rank.tick();
-  }
+void for_pieces(Rank& rank, const PartPlan& plan, const Tensor& tensor, std::size_t lanes, Body&& body) {
+  const std::size_t step = rows_at_a_time(plan, tensor) / lanes;
+  rank.compute().run_tasks(lanes, [&](std::size_t lane, std::size_t thread) {
+    for (std::size_t row = lane * step; row < plan.block.rows; row += lanes * step) {
+      safetensors::Rectangle block = plan.block;
+      block.first_row += row;
+      block.rows = std::min(step, plan.block.rows - row);
+      body(block, tensor.slice(plan.transposed ? 1 : 0, row, block.rows), lane);
+      if (thread == 0) rank.tick();
+    }
+  });
 }
 
+/// Scratch of a part, of which each lane has some rows.
 OwnedTensor scratch(Rank& rank, const PartPlan& plan, const Tensor& tensor) {
-  return rank.tensor(Category::workspace, tensor.dtype(), {piece_rows(plan, tensor), plan.block.columns},
+  return rank.tensor(Category::workspace, tensor.dtype(), {rows_at_a_time(plan, tensor), plan.block.columns},
                      "scratch of a transposed parameter");
 }
 
@@ -211,7 +222,7 @@ void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
   OwnedTensor turned;
   if (plan.transposed) turned = scratch(rank, plan, tensor);
   if (rank.is_phantom()) return;
-  for_pieces(rank, plan, tensor, [&](const safetensors::Rectangle& block, const Tensor& piece) {
+  for_pieces(rank, plan, tensor, 1, [&](const safetensors::Rectangle& block, const Tensor& piece, std::size_t) {
     if (!plan.transposed) return body(block, buffer_of(ConstTensor(piece)));
     const Tensor natural = turned->slice(0, 0, block.rows);
     transpose(natural, piece);
@@ -225,9 +236,11 @@ void fill_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
   OwnedTensor turned;
   if (plan.transposed) turned = scratch(rank, plan, tensor);
   if (rank.is_phantom()) return;
-  for_pieces(rank, plan, tensor, [&](const safetensors::Rectangle& block, const Tensor& piece) {
+  const std::size_t lanes = lanes_of(rank, plan, tensor);
+  for_pieces(rank, plan, tensor, lanes, [&](const safetensors::Rectangle& block, const Tensor& piece, std::size_t lane) {
     if (!plan.transposed) return body(block, buffer_of(piece));
-    const Tensor natural = turned->slice(0, 0, block.rows);
+    const std::size_t rows = turned->size(0) / lanes;
+    const Tensor natural = turned->slice(0, lane * rows, block.rows);
     body(block, buffer_of(natural));
     transpose(piece, natural);
   });

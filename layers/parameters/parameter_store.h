@@ -119,7 +119,8 @@ class ParameterStore {
 /// transposed in scratch memory, of 256 KiB, but at least one. On a phantom the scratch is booked and body isn't called.
 void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
                         const std::function<void(const safetensors::Rectangle&, ConstBuffer)>& body);
-/// Fills a part's tensor from pieces in natural order, which body provides. The reverse of for_natural_blocks().
+/// Fills a part's tensor from pieces in natural order, which body provides: the reverse of for_natural_blocks(), but all threads
+/// of the rank call body at a time, each for pieces of their share of those bytes.
 void fill_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
                          const std::function<void(const safetensors::Rectangle&, Buffer)>& body);
 

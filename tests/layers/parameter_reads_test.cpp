@@ -1,13 +1,17 @@
-// How many calls it takes to read a rank's part of a matrix from a file, where the rank has some columns of every row.
+// Reading a rank's part of a matrix from a file: how many calls it takes where the rank has some columns of every row, and what
+// several threads make of it.
 #include "layers/io/safetensors_writer.h"
+#include "layers/parameters/not_finite.h"
 #include "layers/parameters/parameter_store.h"
 #include "tests/layers/model_run.h"
 #include "tests/layers/temporary_folder.h"
+#include "tests/support/refusal.h"
 #include "tests/support/run_ranks.h"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,6 +69,55 @@ TEST(ParameterStore, LoadsColumnsOfAMatrixInFewCalls) {
         }
       }
       EXPECT_EQ(wrong, 0U) << name(dtype);
+    });
+  }
+}
+
+TEST(ParameterStore, LoadsTheSameInTheSameMemoryWithAnyNumberOfThreads) {
+  const test::TemporaryFolder folder;
+  const ModelFolder weights(counting_file(folder));
+  const safetensors::Rectangle block{.first_row = 3, .rows = kRows - 4, .first_column = 0, .columns = kColumns};
+  const Parameter parameter{.name = "w", .role = ParameterRole::output, .layer = 0, .shape = {kRows, kColumns}};
+  for (const bool transposed : {false, true}) {
+    std::uint64_t most = 0;
+    for (const std::size_t threads : {1U, 2U, 3U, 64U}) {
+      test::run_ranks(1, [&](Context& context) {
+        Rank rank(context, {.threads = threads});
+        ParameterStore store(rank, DType::f32, {{{{.parameter = parameter, .block = block, .transposed = transposed}}}}, false);
+        store.load(weights);
+        const Buffer value = buffer_of(store.parts().front().value);
+        std::size_t wrong = 0;
+        for (std::size_t row = 0; row < block.rows; ++row) {
+          for (std::size_t column = 0; column < block.columns; ++column) {
+            const std::size_t at = transposed ? column * block.rows + row : row * block.columns + column;
+            if (test::element(value, at) != static_cast<double>((block.first_row + row) * kColumns + column)) ++wrong;
+          }
+        }
+        EXPECT_EQ(wrong, 0U) << threads;
+        if (threads == 1) most = context.memory_peaks().total;
+        EXPECT_EQ(context.memory_peaks().total, most) << threads;
+      });
+    }
+  }
+}
+
+TEST(ParameterStore, NamesTheFirstElementThatIsNotFiniteWithAnyNumberOfThreads) {
+  const test::TemporaryFolder folder;
+  const ModelFolder weights(counting_file(folder));
+  const safetensors::Rectangle block{.first_row = 0, .rows = kRows, .first_column = 0, .columns = kColumns};
+  const Parameter parameter{.name = "w", .role = ParameterRole::output, .layer = 0, .shape = {kRows, kColumns}};
+  for (const std::size_t threads : {1U, 3U}) {
+    test::run_ranks(1, [&](Context& context) {
+      Rank rank(context, {.threads = threads});
+      ParameterStore store(rank, DType::f32, {{{{.parameter = parameter, .block = block}}}}, false);
+      store.load(weights);
+      auto* const values = reinterpret_cast<float*>(store.parts().front().value.data());
+      values[1450 * kColumns + 2] = std::numeric_limits<float>::infinity();
+      values[1020 * kColumns + 7] = std::numeric_limits<float>::quiet_NaN();
+      values[1020 * kColumns + 9] = std::numeric_limits<float>::quiet_NaN();
+      const std::string said =
+          test::refused_text([&] { check_finite(rank, context.world(), store, [](const Parameter&) { return "file: "; }); });
+      EXPECT_NE(said.find("file: tensor \"w\" [1500, 1024] holds nan at [1020, 7]"), std::string::npos) << said;
     });
   }
 }
