@@ -6,15 +6,15 @@ reads, times its speed, beside a read-only stream of bench/floor. Needs only Pyt
 npm's node-llama-cpp: `npm install --prefix build/llama node-llama-cpp`. It is skipped, and said so, if it isn't there.
 """
 
+import functools
 import json
 import pathlib
 import random
-import shutil
 import struct
-import subprocess
 import tempfile
 
 import harness
+import llama_cpp
 
 VOCABULARY, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE = 32000, 1024, 12, 16, 8, 64, 2816
 POSITIONS, THETA, EPSILON = 2048, 10000.0, 1e-5
@@ -101,22 +101,6 @@ def interleaved(data, heads, columns):
     return b"".join(out)
 
 
-def gguf_text(text):
-    return struct.pack("<Q", len(text.encode())) + text.encode()
-
-
-def gguf_value(value):
-    """A value of GGUF's metadata: uint32, float32, text, or a list of one of these (token types are int32)."""
-    if isinstance(value, str):
-        return 8, gguf_text(value)
-    if isinstance(value, float):
-        return 6, struct.pack("<f", value)
-    if isinstance(value, int):
-        return 4, struct.pack("<I", value)
-    kind = {str: 8, float: 6, int: 5}[type(value[0])]
-    return 9, struct.pack("<IQ", kind, len(value)) + b"".join(gguf_value(element)[1] for element in value)
-
-
 def write_gguf(path, values, dtype):
     """The same weights for llama.cpp, matrices in `dtype`."""
     special = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
@@ -129,30 +113,18 @@ def write_gguf(path, values, dtype):
         "tokenizer.ggml.scores": [0.0] * VOCABULARY,
         "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * (VOCABULARY - len(special)),
         "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.unknown_token_id": 0}
-    size = {"f32": 4, "bf16": 2}[dtype]
-    kind = {"f32": 0, "bf16": 30}[dtype]
-    tensors, at = [], 0
-    for _, name, rows, columns in matrices():
-        tensors.append((name, (columns, rows), kind, at))
-        at += rows * columns * size
-    for _, name in norms():
-        tensors.append((name, (HIDDEN,), 0, at))
-        at += HIDDEN * 4
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
-    for key, value in metadata.items():
-        number, data = gguf_value(value)
-        head += gguf_text(key) + struct.pack("<I", number) + data
-    for name, sizes, number, offset in tensors:
-        head += gguf_text(f"{name}.weight") + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, number, offset)
-    with open(path, "wb") as file:
-        file.write(head + bytes(-len(head) % 32))
-        for number, (_, name, rows, columns) in enumerate(matrices()):
-            data = values.matrix(number, rows, columns)
-            if name.endswith(("attn_q", "attn_k")):
-                data = interleaved(data, rows // HEAD_DIM, columns)
-            file.write(data if dtype == "f32" else bf16(data))
-        for _ in norms():
-            file.write(struct.pack("<f", 1) * HIDDEN)
+    kind = {"f32": llama_cpp.F32, "bf16": llama_cpp.BF16}[dtype]
+
+    def data_of(number, name, rows, columns):
+        data = values.matrix(number, rows, columns)
+        if name.endswith(("attn_q", "attn_k")):
+            data = interleaved(data, rows // HEAD_DIM, columns)
+        return data if dtype == "f32" else bf16(data)
+
+    tensors = [(f"{name}.weight", (columns, rows), kind, functools.partial(data_of, number, name, rows, columns))
+               for number, (_, name, rows, columns) in enumerate(matrices())]
+    tensors += [(f"{name}.weight", (HIDDEN,), llama_cpp.F32, lambda: struct.pack("<f", 1) * HIDDEN) for _, name in norms()]
+    llama_cpp.write_gguf(path, metadata, tensors)
 
 
 def weights_read(dtype):
@@ -173,11 +145,9 @@ def run_tsprun(build, folder, prompt, tokens, dtype, ranks, threads):
 
 def run_llama(peer, model, ids, tokens, threads):
     """The same of llama.cpp."""
-    script = pathlib.Path(__file__).parent / "llama_decode.mjs"
-    output = harness.run(["node", script, peer, model, str(threads), str(tokens), *map(str, ids)], limit_s=300)
-    if output is None:
+    result = llama_cpp.run("llama_decode.mjs", peer, model, threads, tokens, *ids)
+    if result is None:
         return None
-    result = json.loads(output.splitlines()[-1])
     return len(ids) / result["prefill_s"], (tokens - 1) / result["decode_s"], result["ids"]
 
 
@@ -193,9 +163,7 @@ def agreeing(ids, others):
 
 def compare(arguments, folder, values, ids, dtype):
     """Prints the table of one dtype and returns its figures and bars."""
-    has_peer = shutil.which("node") is not None and (arguments.peer / "node_modules/node-llama-cpp").is_dir()
-    if not has_peer:
-        harness.log(f"llama.cpp skipped: npm install --prefix {arguments.peer} node-llama-cpp")
+    has_peer = llama_cpp.is_there(arguments.peer)
     prompt = folder / "prompt.bin"
     prompt.write_bytes(struct.pack(f"<{len(ids)}H", *ids))
     model = folder / f"{dtype}.gguf"
@@ -241,7 +209,7 @@ def compare(arguments, folder, values, ids, dtype):
 
 def main():
     parser = harness.options(__doc__)
-    parser.add_argument("--peer", type=pathlib.Path, default=harness.ROOT / "build/llama", help="folder with node_modules/node-llama-cpp")
+    llama_cpp.add_option(parser)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")
     parser.add_argument("--tokens", type=int, default=65, help="tokens to add")
