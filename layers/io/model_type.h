@@ -194,6 +194,9 @@ struct ConfigNames {
   /// Part of a head's dims that turn, which may stand in an object of rope scaling, too. Empty: all of them, and no other number
   /// is supported.
   std::string_view rotary_fraction{};
+  /// Base of layers that are LayerSpec::local_rotary, which rope_parameters by kinds of layers may say, too. Empty: it is that of
+  /// the others.
+  std::string_view local_rope_theta{};
 };
 
 /// Fields that change the computation. Only their neutral values are supported; null is always neutral.

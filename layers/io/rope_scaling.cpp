@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tsprun::detail {
 
@@ -22,8 +23,10 @@ namespace {
 using nlohmann::json;
 using RopeKind = RopeScaling::Kind;
 
-/// Fields of config.json that hold an object of rope scaling.
+/// Fields of config.json that hold an object of rope scaling. The second may hold one for each kind of layers instead.
 constexpr std::array<std::string_view, 2> kRopeObjects = {"rope_scaling", "rope_parameters"};
+constexpr std::string_view kFullKind = "full_attention";
+constexpr std::string_view kWindowKind = "sliding_attention";
 constexpr std::array<std::string_view, 2> kRopeTypeNames = {"rope_type", "type"};
 
 constexpr std::string_view kOriginal = "original_max_position_embeddings";
@@ -136,10 +139,7 @@ RopeScaling read_scaling(ConfigFields& inner, const json& object, const ModelCon
   const RopeKindRow& row = read_kind(inner, kinds_of(*config.type));
   const bool grows = config.type->query_growth && row.kind == RopeKind::yarn;
   for (const auto& [key, value] : object.items()) {
-    if (value.is_object())
-      inner.refuse(key,
-                   "no rotary positions by kinds of layers (state rope_theta and rope_scaling at the top of the file and, for "
-                   "layers with a window of a base of their own, rope_local_base_freq)");
+    if (value.is_object()) inner.refuse(key, "no rotary positions by kinds of layers (such models have one kind)");
     const bool known = std::ranges::find(kRopeTypeNames, key) != kRopeTypeNames.end() || key == "rope_theta" ||
                        key == kFraction || value.is_null() || (key == "factor" && row.kind == RopeKind::none && value == 1) ||
                        (grows && (key == kGrowth || key == "max_position_embeddings")) ||
@@ -165,6 +165,60 @@ RopeScaling read_scaling(ConfigFields& inner, const json& object, const ModelCon
   if (!std::isfinite(scaling.attention_factor))
     inner.refuse("attention_factor", "a positive finite number, since what the other fields say isn't");
   return scaling.kind == RopeKind::linear && scaling.factor == 1 ? RopeScaling() : scaling;
+}
+
+bool is_by_kinds(const json& object) {
+  return object.is_object() && std::ranges::any_of(object, [](const json& each) { return each.is_object(); });
+}
+
+/// An object of rope scaling, and what messages call it.
+struct RopeObject {
+  std::string name;
+  const json* object;
+};
+
+/// Returns those of layers without a window, which are all layers where kinds aren't told apart; `of_windows` gets the other
+/// kind's, if there is one.
+std::vector<RopeObject> rope_objects(ConfigFields& fields, const ModelType& type, RopeObject& of_windows) {
+  std::vector<RopeObject> objects;
+  for (const std::string_view field : kRopeObjects) {
+    const json* object = fields.find(field);
+    if (object == nullptr) continue;
+    if (!object->is_object()) fields.refuse(field, "null or an object");
+    if (!type.local_rotary_in_windows || !is_by_kinds(*object)) {
+      objects.push_back({std::string(field), object});
+      continue;
+    }
+    for (const auto& [kind, of_kind] : object->items()) {
+      ConfigFields inner(*object, fields.where(), fmt::format("{}.", field));
+      if (kind != kFullKind && kind != kWindowKind)
+        inner.refuse(kind, fmt::format("no such kind of layers (\"{}\" and \"{}\" are supported)", kFullKind, kWindowKind));
+      if (of_kind.is_null()) continue;
+      if (!of_kind.is_object()) inner.refuse(kind, "null or an object");
+      RopeObject named{fmt::format("{}.{}", field, kind), &of_kind};
+      if (kind == kWindowKind) of_windows = std::move(named);
+      else objects.push_back(std::move(named));
+    }
+  }
+  return objects;
+}
+
+/// Reads the base of layers with a window, in families whose layers are of two kinds; nothing is scaled there.
+void read_local_base(ConfigFields& fields, const RopeObject& of_windows, ModelConfig& config) {
+  const std::string_view field = config.type->fields.local_rope_theta;
+  const auto read = [](ConfigFields& from, std::string_view name, double usual) {
+    return from.number_that([](double value) { return std::isfinite(value) && value >= 1; }, name, "a finite number, at least 1",
+                            usual);
+  };
+  config.local_rope_theta = field.empty() ? config.rope_theta : read(fields, field, config.type->model.local_rope_theta);
+  if (of_windows.object == nullptr) return;
+  ConfigFields inner(*of_windows.object, fields.where(), of_windows.name + ".");
+  if (read_scaling(inner, *of_windows.object, config, std::nullopt) != RopeScaling())
+    inner.refuse("rope_type", "\"default\" (no rope scaling is supported in layers with a window)");
+  const double theta = read(inner, "rope_theta", config.local_rope_theta);
+  if (theta != config.local_rope_theta && (field.empty() || fields.find(field) != nullptr))
+    inner.refuse("rope_theta", fmt::format("{} as {} says", config.local_rope_theta, field.empty() ? kFullKind : field));
+  config.local_rope_theta = theta;
 }
 
 /// Returns the name of the field of `object` that holds an object of rope scaling with this field; empty if there is none.
@@ -233,20 +287,17 @@ void read_rope(ConfigFields& fields, ModelConfig& config) {
     fraction_said_by = said_by;
   };
   read_fraction(fields, type.fields.rotary_fraction, type.fields.rotary_fraction);
-  for (const std::string_view field : kRopeObjects) {
-    const json* object = fields.find(field);
-    if (object == nullptr) continue;
-    if (!object->is_object()) fields.refuse(field, "null or an object");
-    ConfigFields inner(*object, fields.where(), fmt::format("{}.", field));
+  RopeObject of_windows{};
+  const std::vector<RopeObject> objects = rope_objects(fields, type, of_windows);
+  for (const auto& [field, object] : objects) {
+    ConfigFields inner(*object, fields.where(), field + ".");
     read_fraction(inner, kFraction, field);
   }
   std::optional<std::size_t> original;
   if (type.original_positions > 0) original = fields.size(kOriginal, type.original_positions);
   std::string_view scaling_said_by;
-  for (const std::string_view field : kRopeObjects) {
-    const json* object = fields.find(field);
-    if (object == nullptr) continue;
-    ConfigFields inner(*object, fields.where(), fmt::format("{}.", field));
+  for (const auto& [field, object] : objects) {
+    ConfigFields inner(*object, fields.where(), field + ".");
     if (!original && fields.find(kOriginal) != nullptr) original = fields.size(kOriginal);
     RopeScaling scaling = read_scaling(inner, *object, config, original);
     // Which of two objects counts depends on transformers' version.
@@ -262,11 +313,15 @@ void read_rope(ConfigFields& fields, ModelConfig& config) {
     if (inner.find("rope_theta") != nullptr) theta_said_by = field;
     config.rope_theta = theta;
   }
+  if (type.local_rotary_in_windows) read_local_base(fields, of_windows, config);
 }
 
 void write_rope(json& object, const ModelConfig& config) {
   const ModelType& type = *config.type;
   const RopeScaling& rope = config.rope_scaling;
+  for (const std::string_view field : kRopeObjects) {
+    if (const auto at = object.find(field); at != object.end() && is_by_kinds(*at)) return;  // it says all
+  }
   const auto missing = [&object](std::string_view field) {
     const auto at = object.find(field);
     return at == object.end() || at->is_null();
@@ -275,6 +330,7 @@ void write_rope(json& object, const ModelConfig& config) {
     if (!field.empty() && missing(field)) object[std::string(field)] = value;
   };
   if (object_with(object, "rope_theta").empty()) put("rope_theta", config.rope_theta);
+  if (type.local_rotary_in_windows) put(type.fields.local_rope_theta, config.local_rope_theta);
   if (object_with(object, kFraction).empty()) put(type.fields.rotary_fraction, config.rotary_fraction);
   if (rope.kind == RopeKind::none || !object_with(object, rope.kind == RopeKind::longrope ? "short_factor" : "factor").empty())
     return;

@@ -176,7 +176,9 @@ TEST(Families, SmolLM3WhoseLayersAreUnlike) { expect_family("smollm3:plain,smoll
 TEST(Families, GraniteWithItsMultipliers) { expect_family("granite:plain,granite:attention_bias:5"); }
 TEST(Families, GemmaInBothFormsOfItsActivation) { expect_family("gemma:plain,gemma:exact,gemma:biases:5"); }
 TEST(Families, Gemma2WithWindowsAndSoftCaps) { expect_family("gemma2:plain,gemma2:biases:5"); }
-TEST(Families, Gemma3WithTwoRotaryBases) { expect_family("gemma3_text:plain,gemma3_text:plain:4:untied"); }
+TEST(Families, Gemma3WithTwoRotaryBases) {
+  expect_family("gemma3_text:plain:5,gemma3_text:plain:4:untied,gemma3_text:parameters");
+}
 TEST(Families, Exaone4WithNormsBehindItsSublayers) { expect_family("exaone4:full,exaone4:full:5:untied"); }
 
 }  // namespace

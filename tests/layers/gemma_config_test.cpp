@@ -188,9 +188,45 @@ TEST(Gemma3Config, IsReadAsHuggingFaceWritesIt) {
     object[field] = value;
     EXPECT_REFUSED(parse(object), field);
   }
-  object = gemma3();
+}
+
+/// As transformers 5 writes it.
+TEST(Gemma3Config, HasRotaryPositionsByKindsOfLayers) {
+  json object = gemma3();
+  for (const char* field : {"rope_local_base_freq", "rope_scaling", "rope_theta"}) object.erase(field);
+  json& kinds = object["rope_parameters"];
+  kinds["full_attention"] = {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 2e6}};
+  kinds["sliding_attention"] = {{"rope_type", "default"}, {"rope_theta", 2e4}};
+  const LoadedConfig loaded = parse(object);
+  EXPECT_TRUE(loaded.warnings.empty());
+  EXPECT_EQ((std::vector<double>{loaded.config.rope_theta, loaded.config.local_rope_theta, loaded.config.rope_scaling.factor}),
+            (std::vector<double>{2e6, 2e4, 8}));
+  expect_read_back(object);
+  EXPECT_FALSE(json::parse(hugging_face_json(loaded.config, "float32", object.dump())).contains("rope_theta"));  // said once
+  kinds["full_attention"].erase("rope_theta");
+  kinds["sliding_attention"] = nullptr;
+  EXPECT_EQ((std::vector<double>{parse(object).config.rope_theta, parse(object).config.local_rope_theta}),
+            (std::vector<double>{1e6, 1e4}));
+  object["rope_local_base_freq"] = 3e4;
+  EXPECT_EQ(parse(object).config.local_rope_theta, 3e4);
+
+  kinds["sliding_attention"] = {{"rope_theta", 2e4}};
+  EXPECT_REFUSED(parse(object), "rope_parameters.sliding_attention.rope_theta", "30000 as rope_local_base_freq says");
+  object.erase("rope_local_base_freq");
+  kinds["sliding_attention"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  EXPECT_REFUSED(parse(object), "rope_parameters.sliding_attention.rope_type", "no rope scaling");
+  kinds["sliding_attention"] = 5;
+  EXPECT_REFUSED(parse(object), "rope_parameters.sliding_attention", "an object");
+  kinds.erase("sliding_attention");
+  kinds["chunked_attention"] = json::object();
+  EXPECT_REFUSED(parse(object), "rope_parameters.chunked_attention", "no such kind of layers");
+  kinds.erase("chunked_attention");
+  object["rope_theta"] = 3e6;
+  kinds["full_attention"]["rope_theta"] = 2e6;
+  EXPECT_REFUSED(parse(object), "rope_parameters.full_attention.rope_theta", "3000000 as rope_theta says");
+  object = gemma2();
   object["rope_parameters"] = {{"full_attention", {{"rope_type", "default"}}}};
-  EXPECT_REFUSED(parse(object), "rope_parameters.full_attention", "rope_local_base_freq");
+  EXPECT_REFUSED(parse(object), "rope_parameters.full_attention", "one kind");
 }
 
 }  // namespace

@@ -1,37 +1,19 @@
 // Gemma 3, text: Gemma 2's form without a cap of scores, and without one of logits unless the file has it. Special: an RMSNorm
 // over each head of q and of k before rotation, with gains of 1 + w; a window (sliding_window, 4096 in files that don't have the
 // field) in all layers but every sixth (sliding_window_pattern), unless layer_types says otherwise; layers with a window rotate
-// by rope_local_base_freq (10,000), the others by rope_theta (1,000,000) with the file's scaling. Rotary positions by kinds of
-// layers in rope_parameters, as transformers 5 writes them, are refused, as is a file whose sliding_window is null.
+// by rope_local_base_freq (10,000), the others by rope_theta (1,000,000) with the file's scaling. transformers 5 writes both as
+// rope_parameters, an object for each kind of layers. A file whose sliding_window is null is refused.
 //
 // Sources: huggingface/transformers, src/transformers/models/gemma3/{configuration,modular}_gemma3.py; arXiv 2503.19786.
-#include "layers/io/config.h"
-#include "layers/io/config_fields.h"
 #include "layers/io/families/families.h"
-
-#include <cmath>
-#include <string>
 
 namespace tsprun::detail::families {
 
 namespace {
 
-constexpr std::string_view kLocalBase = "rope_local_base_freq";
-
 constexpr std::string_view kGemma3Honoured[] = {"attention_bias", "final_logit_softcapping", "query_pre_attn_scalar"};
 constexpr std::string_view kGemma3Ignored[] = {"pretraining_tp", "max_window_layers", "cache_implementation",
                                                "_sliding_window_pattern"};
-
-void read_gemma3(ConfigFields& fields, ModelConfig& config) {
-  gemma2().read_layers(fields, config);
-  config.local_rope_theta = fields.number_that([](double value) { return std::isfinite(value) && value >= 1; }, kLocalBase,
-                                               "a finite number, at least 1", config.type->model.local_rope_theta);
-}
-
-void write_gemma3(const ModelConfig& config, nlohmann::json& object) {
-  gemma2().write_layers(config, object);
-  object.emplace(kLocalBase, config.local_rope_theta);
-}
 
 }  // namespace
 
@@ -42,10 +24,9 @@ ModelType gemma3() {
   type.model.specs = LayerSpec{.query_key_norm = true, .norms = NormPlaces::around};
   type.model.logit_cap = 0;
   type.model.rope_theta = 1'000'000;
+  type.fields.local_rope_theta = "rope_local_base_freq";
   type.honoured = kGemma3Honoured;
   type.ignored = kGemma3Ignored;
-  type.read_layers = read_gemma3;
-  type.write_layers = write_gemma3;
   type.pattern_field = "sliding_window_pattern";
   type.usual_pattern = 6;
   type.local_rotary_in_windows = true;
