@@ -220,7 +220,6 @@ struct WeightName {
 /// Layers of a family that have the window sliding_window (layers/io/windows.h).
 enum class WindowField : std::uint8_t {
   none,              ///< none: a number is refused, unless use_sliding_window is false beside it
-  refused,           ///< some, unless it is null; nothing else than null is supported
   every_layer,       ///< all, unless it is null
   alternating,       ///< those that layer_types names, or all but the last of each ModelType::usual_pattern
   later_layers,      ///< if use_sliding_window is true: those that layer_types names, or all from number max_window_layers on
@@ -256,6 +255,7 @@ struct ModelType {
 
   WindowField window = WindowField::none;
   bool local_rotary_in_windows = false;  ///< layers that have a window are LayerSpec::local_rotary
+  bool rotary_in_windows_alone = false;  ///< where some layers may have a window the others don't rotate
 
   // Hugging Face's defaults for missing fields.
   std::size_t intermediate_per_hidden = 0;  ///< 0: the field is required
@@ -264,6 +264,7 @@ struct ModelType {
   std::size_t usual_window = 0;             ///< of a file without sliding_window; 0: none
   std::size_t usual_first_window = 0;       ///< number of the first layer with a window, of a file without max_window_layers
   std::string_view pattern_field{};  ///< field that says of how many alternating layers the last has no window; empty: none
+  bool pattern_of_letters = false;   ///< it may hold letters instead, L for a layer with a window and G for one without
   std::size_t usual_pattern = 2;     ///< this number, of a file that doesn't say it
   std::size_t max_positions;
   double norm_epsilon;

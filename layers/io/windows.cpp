@@ -26,12 +26,8 @@ constexpr std::string_view kUsedNames[] = {kUsedName};
 constexpr RestrictedFields kUnusedWindow[] = {{"[false]", kUsedNames}};
 
 /// Refuses a window, unless the file says that it isn't used.
-void refuse_windows(ConfigFields& fields, WindowField which) {
-  const bool is_number = fields.find(kWindowName) != nullptr;
-  if (which == WindowField::refused && !fields.has(kWindowName))
-    fields.refuse(kWindowName, "null (such files have a window unless they say otherwise, and no window is supported)");
-  if (which == WindowField::refused && is_number) fields.refuse(kWindowName, "null (no window is supported)");
-  if (is_number && fields.find(kUsedName) == nullptr)
+void refuse_windows(ConfigFields& fields) {
+  if (fields.find(kWindowName) != nullptr && fields.find(kUsedName) == nullptr)
     fields.refuse(kWindowName, "null, or \"use_sliding_window\": false beside it (nothing else is supported)");
   if (const json* types = fields.find(kTypesName)) {
     if (!types->is_array() || !std::ranges::all_of(*types, [](const json& each) { return each == kFullType; }))
@@ -47,20 +43,32 @@ std::size_t window_of(ConfigFields& fields, const ModelType& type) {
   return used && !fields.has(kWindowName) ? type.usual_window : 0;
 }
 
-/// Returns which layers, counted from 1, have no window where they alternate: those whose number this divides.
-std::size_t full_every(ConfigFields& fields, const ModelType& type) {
-  return type.pattern_field.empty() ? type.usual_pattern : fields.size(type.pattern_field, type.usual_pattern);
+/// Returns, for each layer, whether it has the window where they alternate: all but those whose number, counted from 1, the
+/// pattern divides, or, where it is letters, those that are an L in their repetition.
+std::vector<bool> alternating_layers(ConfigFields& fields, const ModelConfig& config) {
+  const ModelType& type = *config.type;
+  std::vector<bool> windowed(config.layers, true);
+  const json* pattern = fields.find(type.pattern_field);
+  if (type.pattern_of_letters && pattern != nullptr && pattern->is_string()) {
+    const auto& letters = pattern->get_ref<const std::string&>();
+    if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
+      fields.refuse(type.pattern_field, "a number, or letters L (a window) and G (none)");
+    for (std::size_t i = 0; i < windowed.size(); ++i) windowed[i] = letters[i % letters.size()] == 'L';
+    windowed.back() = false;  // as transformers documents it
+    return windowed;
+  }
+  const std::size_t every = type.pattern_field.empty() ? type.usual_pattern : fields.size(type.pattern_field, type.usual_pattern);
+  for (std::size_t i = 0; i < windowed.size(); ++i) windowed[i] = (i + 1) % every != 0;
+  return windowed;
 }
 
 /// Returns, for each layer, whether it has the window of a file that has one and doesn't say it by layer_types.
 std::vector<bool> usual_layers(ConfigFields& fields, const ModelConfig& config) {
+  if (config.type->window == WindowField::alternating) return alternating_layers(fields, config);
   std::vector<bool> windowed(config.layers, true);
   if (config.type->window == WindowField::later_layers) {
     const std::size_t first = fields.integer<std::size_t>(kFirstName, 0, kMaxConfigSize, config.type->usual_first_window);
     std::fill_n(windowed.begin(), std::min(first, windowed.size()), false);
-  } else if (config.type->window == WindowField::alternating) {
-    const std::size_t every = full_every(fields, *config.type);
-    for (std::size_t i = 0; i < windowed.size(); ++i) windowed[i] = (i + 1) % every != 0;
   } else if (config.type->window == WindowField::unrotated_layers) {
     for (std::size_t i = 0; i < windowed.size(); ++i) windowed[i] = !config.layer(i).rotary_positions;
   }
@@ -90,12 +98,13 @@ std::vector<bool> stated_layers(ConfigFields& fields, const ModelConfig& config,
 void read_windows(ConfigFields& fields, ModelConfig& config) {
   const WindowField which = config.type->window;
   if (which != WindowField::later_layers && which != WindowField::unrotated_layers) fields.refuse_restricted(kUnusedWindow);
-  if (which == WindowField::none || which == WindowField::refused) return refuse_windows(fields, which);
+  if (which == WindowField::none) return refuse_windows(fields);
+  fields.find(config.type->pattern_field);  // known, also where it means nothing
   const std::size_t window = window_of(fields, *config.type);
   const bool stated = fields.find(kTypesName) != nullptr;
   // Which layers rotate by the local base depends on it.
   if (window == 0 && config.type->local_rotary_in_windows) fields.refuse(kWindowName, "a number of tokens");
-  if (stated && which == WindowField::alternating) full_every(fields, *config.type);  // read, though it means nothing then
+  if (stated && which == WindowField::alternating) alternating_layers(fields, config);  // checked, though it means nothing then
   if (window == 0 && !stated) return;
   const std::vector<bool> windowed = stated ? stated_layers(fields, config, window) : usual_layers(fields, config);
   std::vector<LayerSpec> layers;
@@ -103,13 +112,14 @@ void read_windows(ConfigFields& fields, ModelConfig& config) {
     layers.push_back(config.layer(i));
     layers.back().window = windowed[i] ? window : 0;
     layers.back().local_rotary = windowed[i] && config.type->local_rotary_in_windows;
+    if (config.type->rotary_in_windows_alone && window > 0) layers.back().rotary_positions = windowed[i];
   }
   config.specs = LayerSpecs(std::move(layers));
 }
 
 void write_windows(const ModelConfig& config, json& object) {
   if (config.type->window == WindowField::none) return;
-  std::size_t window = 0;  // none where it is refused
+  std::size_t window = 0;
   json types = json::array();
   for (std::size_t i = 0; i < config.layers; ++i) {
     window = std::max(window, config.layer(i).window);
@@ -119,7 +129,7 @@ void write_windows(const ModelConfig& config, json& object) {
     object.emplace(kWindowName, window == 0 ? json() : json(window));
     return;
   }
-  if (config.type->window == WindowField::alternating || config.type->window == WindowField::refused) {
+  if (config.type->window == WindowField::alternating) {
     object.emplace(kWindowName, window == 0 ? json() : json(window));
     if (json& stated = object[std::string(kTypesName)]; stated.is_null()) stated = std::move(types);
     return;

@@ -226,7 +226,7 @@ json exaone4() {
   return object;
 }
 
-TEST(Exaone4Config, IsReadAsHuggingFaceWritesItUnlessThereIsAWindow) {
+TEST(Exaone4Config, IsReadAsHuggingFaceWritesIt) {
   const LoadedConfig loaded = parse(exaone4());
   expect_read_back(exaone4());
   EXPECT_TRUE(loaded.warnings.empty());
@@ -237,13 +237,49 @@ TEST(Exaone4Config, IsReadAsHuggingFaceWritesItUnlessThereIsAWindow) {
   EXPECT_TRUE(loaded.config.layer(29).query_key_norm);
   EXPECT_EQ(loaded.config.replicated_parameters(), 61U * 2048 + 30 * 128);
   json object = exaone4();
-  object["sliding_window"] = 4096;  // as the 32 B model has it
-  EXPECT_REFUSED(parse(object), "\"sliding_window\": expected null");
-  object.erase("sliding_window");
-  EXPECT_REFUSED(parse(object), "\"sliding_window\" is missing; expected null");
-  object = exaone4();
+  object["sliding_window_pattern"] = "LLLG";  // means nothing without a window
+  EXPECT_TRUE(parse(object).config.same_model(loaded.config));
+  EXPECT_TRUE(parse(object).warnings.empty());
   object["layer_types"][2] = "sliding_attention";
-  EXPECT_REFUSED(parse(object), "\"layer_types");
+  EXPECT_REFUSED(parse(object), "\"layer_types[2]\": expected \"full_attention\", for the file has no window in use");
+}
+
+/// Layers without a window don't rotate where others have one: EXAONE 4.0 32B's fields.
+TEST(Exaone4Config, HasWindowsInLayersThatRotateAlone) {
+  json object = exaone4();
+  for (const auto& [field, value] : std::vector<std::pair<std::string, json>>{{"hidden_size", 5120},
+                                                                              {"intermediate_size", 27392},
+                                                                              {"num_attention_heads", 40},
+                                                                              {"num_hidden_layers", 64},
+                                                                              {"head_dim", 128},
+                                                                              {"tie_word_embeddings", false},
+                                                                              {"sliding_window", 4096},
+                                                                              {"sliding_window_pattern", "LLLG"}})
+    object[field] = value;
+  object["layer_types"] = json::array();
+  for (int layer = 0; layer < 64; ++layer)
+    object["layer_types"].push_back(layer % 4 == 3 ? "full_attention" : "sliding_attention");
+  const LoadedConfig loaded = parse(object);
+  EXPECT_TRUE(loaded.warnings.empty());
+  expect_read_back(object);
+  EXPECT_EQ(elements_of(loaded.config), 32'003'216'384U);  // 30.95 B without embedding and head, as the model's card says
+  for (std::size_t layer = 0; layer < 64; ++layer) {
+    EXPECT_EQ(loaded.config.layer(layer).window, layer % 4 == 3 ? 0U : 4096U) << layer;
+    EXPECT_EQ(loaded.config.layer(layer).rotary_positions, layer % 4 != 3) << layer;
+  }
+  object.erase("layer_types");
+  EXPECT_TRUE(parse(object).config.same_model(loaded.config));
+  for (const char* field : {"sliding_window", "sliding_window_pattern"}) object.erase(field);
+  EXPECT_TRUE(parse(object).config.same_model(loaded.config));
+  object["sliding_window_pattern"] = "LGL";  // of which the last layer is none, as are those of a G
+  const ModelConfig letters = parse(object).config;
+  EXPECT_EQ((std::vector<std::size_t>{letters.layer(0).window, letters.layer(1).window, letters.layer(63).window}),
+            (std::vector<std::size_t>{4096, 0, 0}));
+  expect_read_back(letters);
+  for (const json& bad : {json("LLXG"), json(""), json(0)}) {
+    object["sliding_window_pattern"] = bad;
+    EXPECT_REFUSED(parse(object), "\"sliding_window_pattern\"");
+  }
 }
 
 /// GLM-4-9B-0414's config.json as the hub has it.

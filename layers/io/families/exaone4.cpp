@@ -1,7 +1,9 @@
 // EXAONE 4: Llama's form with norms behind the sublayers, within the residual branch, and none before them; an RMSNorm over each
-// head of q and of k before rotation. A file without sliding_window has a window of 4096 tokens in three of four layers, and full
-// layers that don't rotate (the 32 B model); only null is supported, with which all layers are full and rotate (1.2 B).
-// sliding_window_pattern means nothing then.
+// head of q and of k before rotation. Special: a window (sliding_window, 4096 in files that don't have the field) in three of
+// four layers, unless layer_types or sliding_window_pattern, a number or letters such as LLLG, says otherwise; layers without it
+// don't rotate (the 32 B model). Where sliding_window is null all layers are full and rotate (1.2 B).
+//
+// transformers fails on letters without layer_types; they are read as its documentation says, by which the last layer is full.
 //
 // Sources: huggingface/transformers, src/transformers/models/exaone4/{configuration,modular}_exaone4.py; ggml-org/llama.cpp,
 // src/models/exaone4.cpp; arXiv 2507.11407.
@@ -26,8 +28,6 @@ constexpr WeightName kExaone4Weights[] = {{ParameterRole::embedding, "model.embe
                                           {ParameterRole::final_norm, "model.norm.weight"},
                                           {ParameterRole::head, "lm_head.weight"}};
 
-constexpr std::string_view kExaone4Ignored[] = {"sliding_window_pattern"};
-
 }  // namespace
 
 ModelType exaone4() {
@@ -36,8 +36,13 @@ ModelType exaone4() {
   type.architectures = {"Exaone4ForCausalLM", "Exaone4Model"};
   type.model.specs = LayerSpec{.query_key_norm = true, .norms = NormPlaces::after};
   type.weights = kExaone4Weights;
-  type.ignored = kExaone4Ignored;
-  type.window = WindowField::refused;
+  type.ignored = {};
+  type.window = WindowField::alternating;
+  type.usual_window = 4096;
+  type.pattern_field = "sliding_window_pattern";
+  type.pattern_of_letters = true;
+  type.usual_pattern = 4;
+  type.rotary_in_windows_alone = true;
   type.kv_heads = 32;
   type.norm_epsilon = 1e-5;
   type.built_in = {};
