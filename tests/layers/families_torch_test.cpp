@@ -179,6 +179,7 @@ TEST(Families, Gemma2WithWindowsAndSoftCaps) { expect_family("gemma2:plain,gemma
 TEST(Families, Gemma3WithTwoRotaryBases) {
   expect_family("gemma3_text:plain:5,gemma3_text:plain:4:untied,gemma3_text:parameters");
 }
+TEST(Families, Cohere2WhoseFullLayersRotateNothing) { expect_family("cohere2:plain:5,cohere2:pattern:4:untied"); }
 TEST(Families, Exaone4WhoseFullLayersRotateNothing) { expect_family("exaone4:hybrid,exaone4:hybrid:5"); }
 TEST(Families, Exaone4WithNormsBehindItsSublayers) { expect_family("exaone4:full,exaone4:full:5:untied"); }
 

@@ -96,6 +96,55 @@ TEST(CohereConfig, IsReadAsHuggingFaceWritesIt) {
   EXPECT_REFUSED(parse(object), "\"head_dim\" is missing", "num_attention_heads 60 doesn't divide hidden_size 8192");
 }
 
+/// Command R7B's config.json as the hub has it.
+json cohere2() {
+  return json::parse(R"({
+    "architectures": ["Cohere2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 5,
+    "cache_implementation": "hybrid", "eos_token_id": 255001, "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,
+    "initializer_range": 0.02, "intermediate_size": 14336, "layer_norm_eps": 1e-05, "layer_switch": 4, "logit_scale": 0.25,
+    "max_position_embeddings": 8192, "model_type": "cohere2", "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "order_of_interleaved_layers": "local_attn_first", "pad_token_id": 0,
+    "position_embedding_type": "rope_gptj", "rope_scaling": null, "rope_theta": 50000, "rotary_pct": 1.0,
+    "sliding_window": 4096, "sliding_window_pattern": 4, "torch_dtype": "bfloat16", "transformers_version": "4.48.0.dev0",
+    "use_cache": true, "use_embedding_sharing": true, "use_gated_activation": true, "use_parallel_block": true,
+    "use_parallel_embedding": true, "vocab_size": 256000})");
+}
+
+TEST(Cohere2Config, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(cohere2());
+  expect_read_back(cohere2());
+  EXPECT_TRUE(loaded.warnings.empty());
+  const ModelConfig& c = loaded.config;
+  EXPECT_EQ(elements_of(c), 8'028'033'024U);  // as Hugging Face counts them
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_EQ(c.logits_factor(), 0.25);
+  for (std::size_t layer = 0; layer < c.layers; ++layer) {
+    EXPECT_EQ(c.layer(layer).window, layer % 4 == 3 ? 0U : 4096U) << layer;
+    EXPECT_EQ(c.layer(layer).rotary_positions, layer % 4 != 3) << layer;
+    EXPECT_TRUE(c.layer(layer).side_by_side());
+  }
+  json object = cohere2();
+  for (const char* field : {"sliding_window", "sliding_window_pattern", "order_of_interleaved_layers"}) object.erase(field);
+  EXPECT_TRUE(parse(object).config.same_model(c));
+  object["sliding_window_pattern"] = 2;
+  EXPECT_EQ(parse(object).config.layer(1).window, 0U);
+  expect_read_back(parse(object).config);
+  object["layer_types"] = json(32, "sliding_attention");
+  EXPECT_TRUE(parse(object).config.layer(31).rotary_positions);
+  for (const auto& [field, value] :
+       std::vector<std::pair<std::string, json>>{{"sliding_window", nullptr},
+                                                 {"sliding_window_pattern", "LLLG"},
+                                                 {"order_of_interleaved_layers", "global_attn_first"},
+                                                 {"position_embedding_type", "alibi"},
+                                                 {"use_parallel_block", false},
+                                                 {"use_qk_norm", true},
+                                                 {"rotary_pct", 0.5}}) {
+    object = cohere2();
+    object[field] = value;
+    EXPECT_REFUSED(parse(object), '"' + field);
+  }
+}
+
 /// StableLM 3B's config.json as the hub has it.
 json stablelm() {
   return json::parse(R"({

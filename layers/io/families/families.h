@@ -23,6 +23,7 @@ ModelType ministral3();
 ModelType starcoder2();
 ModelType glm4();
 ModelType cohere();
+ModelType cohere2();
 
 /// Reads a flag with which linear layers add biases, `which`; `usual`: its value in a file without it. For
 /// ModelType::read_layers.
