@@ -15,7 +15,7 @@ published.json has `models` (contents of a config.json), `frameworks` (switches 
 
   id, framework, model, machine   names
   gpus, gpus_per_node             GPUs in all, and of a node where it isn't the machine's number
-  layout                          degrees by axis. Besides tsprun's axes: `fsdp` (weights cut over replicas), `pp` (pipeline)
+  layout                          degrees by axis. Besides tsprun's axes: `fsdp` (weights cut over replicas: --dp zero3), `pp` (pipeline)
   variants                        of axes, such as {"tp": "sequence"}
   seq, batch, micro_batches       tokens of a sequence; sequences of a step, in all; gradient accumulations
   recompute                       in tsprun's words
@@ -37,7 +37,7 @@ import harness
 TABLE = pathlib.Path(__file__).resolve().parent / "published.json"
 MACHINES = harness.ROOT / "layers/theory/machines"
 LIMIT_S = 600
-AXES = ("dp", "tp", "sp", "tsp", "zero3")
+AXES = ("dp", "shard", "tp", "sp", "tsp", "zero3")
 # Points of few messages, which play in a second or two; the tests run them.
 SMALLEST_GPUS = 8
 
@@ -82,8 +82,6 @@ def why_not(point):
     reasons = []
     if "pp" in point["layout"]:
         reasons.append("a pipeline (pp)")
-    if "fsdp" in point["layout"]:
-        reasons.append("weights cut over replicas (FSDP)")
     return " and ".join(reasons)
 
 
@@ -102,11 +100,16 @@ def play(tsprun, table, point, folder):
     """The report's row of the point, played."""
     config = folder / f"{point['model']}.json"
     config.write_text(json.dumps(table["models"][point["model"]]))
-    degrees = {axis: degree for axis, degree in point["layout"].items() if axis in AXES and degree > 1}
+    degrees, variants = dict(point["layout"]), dict(point.get("variants", {}))
+    if "fsdp" in degrees:
+        # Of dp alone all ranks share; beside it those of shard.
+        degrees["shard" if "dp" in degrees else "dp"] = degrees.pop("fsdp")
+        variants["dp"] = "zero3"
+    degrees = {axis: degree for axis, degree in degrees.items() if degree > 1}
     layout = ",".join(f"{axis}={degrees[axis]}" for axis in AXES if axis in degrees) or "tsp=1"
     words = ["--machine", machine_of(point, folder), "--config", config, "--layout", layout, "--dtype", "bf16", "--seq", point["seq"],
              "--batch", point["batch"], "--recompute", point["recompute"], *table["frameworks"][point["framework"]]["switches"]]
-    for axis, variant in point.get("variants", {}).items():
+    for axis, variant in variants.items():
         words += [f"--{axis}", variant]
     if point["micro_batches"] > 1:
         words += ["--micro-batches", point["micro_batches"]]
