@@ -257,7 +257,9 @@ void PlanCommand::play_fastest(std::span<const theory::Candidate> found, nlohman
     Setting setting = question_.setting;
     setting.recompute = each.recompute;
     all.push_back({&each, theory::simulate({.setting = setting, .layout = each.layout}, *question_.machine,
-                                           {.binds = true, .algorithms = global.algorithms, .reassociate = global.reassociate})});
+                                           {.binds = true,
+                                            .algorithms = global.algorithms,
+                                            .reassociate = global.reassociate || question_.machine->adds_by_rails()})});
     rows[i]["simulated_seconds"] = all.back().step.seconds;
     rows[i]["simulated_exposed_seconds"] = all.back().step.exposed_seconds;
     rows[i]["simulated_binds"] = all.back().step.binds;

@@ -44,6 +44,7 @@ struct SimulateCommandOptions : SweepOptions {
   bool forward = false;
   bool blocking = false;
   std::string fold = "on";
+  std::string sums = "auto";
   std::vector<std::string> slow;
   std::string against;
   std::string csv;
@@ -70,6 +71,7 @@ class SimulateCommand final : public Command {
   void read_slow(const std::string& text);
   SimulatePoint point_at(const SweepPoint& at, const GlobalOptions& global) const;
   theory::Simulated play(const SimulatePoint& point, const GlobalOptions& global) const;
+  bool adds_by_rails(const GlobalOptions& global) const;
   void check(const SimulatePoint& point) const;
   void take_measured(const GlobalOptions& global);
 
@@ -102,6 +104,11 @@ void SimulateCommand::declare(OptionTable& table) {
       "waits where the host hasn't come so far",
       Number{{.lowest = 0, .highest = kMostHostMicroseconds, .usual = 5}});
   table.add("--fold WHICH", options_.fold, "play one unit of ranks for all that do the same: {}", one_of({"on", "off"}));
+  table.add(
+      "--sums ORDER", options_.sums,
+      "how sums go across nodes: rails (by all NICs, as NCCL and RCCL add, and real ranks with --reassociate), canonical (as "
+      "real ranks without it) or auto (rails where a node has several NICs): {}",
+      one_of({"auto", "rails", "canonical"}));
   table.add(
       "--slow WHAT", options_.slow,
       "rank=3,factor=1.3: its kernels take 1.3 times as long; link=0-1,factor=4: bytes between these ranks do; may be repeated");
@@ -294,6 +301,7 @@ void SimulateCommand::refuse_ignored(const GlobalOptions& global) const {
   if (global.intra != bootstrap::Demand::automatic) refuse_one("--intra " + global.intra.text);
   if (global.inter != bootstrap::Demand::automatic) refuse_one("--inter " + global.inter.text);
   if (!global.rdma.empty()) refuse_one("--rdma " + global.rdma);
+  if (global.reassociate && options_.sums == "canonical") refuse("--reassociate and --sums canonical: give one of them");
   if (!options_.layouts.empty() && (global.layout.given() || global.ranks.given())) {
     refuse(fmt::format("--layouts {} and {}: give one of them", options_.layouts, ranks_as_typed(global)));
   }
@@ -316,7 +324,12 @@ theory::Simulated SimulateCommand::play(const SimulatePoint& point, const Global
                            .slow_ranks = slow_ranks_,
                            .slow_ways = slow_ways_,
                            .algorithms = global.algorithms,
-                           .reassociate = global.reassociate});
+                           .reassociate = adds_by_rails(global)});
+}
+
+/// Returns whether sums go across nodes by rails.
+bool SimulateCommand::adds_by_rails(const GlobalOptions& global) const {
+  return global.reassociate || options_.sums == "rails" || (options_.sums == "auto" && machine_->adds_by_rails());
 }
 
 int SimulateCommand::run(const GlobalOptions& global, Report& report) {
@@ -345,7 +358,8 @@ int SimulateCommand::run(const GlobalOptions& global, Report& report) {
     const nlohmann::ordered_json against = report.root()["against"] = against_json(rows);
     print_lines(wrapped(describe_against(against), table_columns(), "  "));
   } else {
-    for (const std::string& remark : simulate_remarks(rows, *machine_)) print_lines(wrapped(remark, table_columns(), "  "));
+    for (const std::string& remark : simulate_remarks(points_, rows, *machine_, adds_by_rails(global)))
+      print_lines(wrapped(remark, table_columns(), "  "));
   }
   // What was played stays, even if a file can't be written.
   std::string trouble;

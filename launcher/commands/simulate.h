@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,9 @@ nlohmann::ordered_json simulate_json(const SimulatePoint& point, const theory::M
                                      double wall);
 /// Returns the rows as a table, for people and as CSV.
 Table simulate_table(const nlohmann::ordered_json& rows);
-/// Returns lines that say which rows don't fit or can't be believed.
-std::vector<std::string> simulate_remarks(const nlohmann::ordered_json& rows, const theory::Machine& machine);
+/// Returns lines that say how the points' bytes move, and which rows don't fit or can't be believed. `rows`: the points'.
+std::vector<std::string> simulate_remarks(std::span<const SimulatePoint> points, const nlohmann::ordered_json& rows,
+                                          const theory::Machine& machine, bool by_rails);
 
 /// Returns the table of what was measured and what was played: rows that have `measured_seconds`.
 Table against_table(const nlohmann::ordered_json& rows);

@@ -2,6 +2,7 @@
 #include "launcher/commands/simulate.h"
 #include "launcher/counts_json.h"
 #include "launcher/plan/amounts.h"
+#include "layers/theory/remarks.h"
 #include "layers/theory/search.h"
 
 #include <fmt/format.h>
@@ -127,8 +128,17 @@ Table simulate_table(const ordered_json& rows) {
   return table;
 }
 
-std::vector<std::string> simulate_remarks(const ordered_json& rows, const theory::Machine& machine) {
+std::vector<std::string> simulate_remarks(std::span<const SimulatePoint> points, const ordered_json& rows,
+                                          const theory::Machine& machine, bool by_rails) {
   std::vector<std::string> remarks;
+  std::vector<Layout> layouts;
+  for (const SimulatePoint& point : points) {
+    if (point.why.empty()) layouts.push_back(point.layout);
+  }
+  remarks.push_back(theory::sums_remark(layouts, machine, by_rails));
+  const auto possible = std::ranges::find(points, std::string(), &SimulatePoint::why);
+  if (possible != points.end()) remarks.push_back(theory::ring_remark(possible->model.setting(), layouts, machine));
+  std::erase(remarks, "");
   for (const ordered_json& row : rows) {
     if (!is_played(row)) continue;
     std::string which = row.at("layout");

@@ -7,12 +7,14 @@
 #include "launcher/table.h"
 #include "layers/layout/check_layout.h"
 #include "layers/theory/peaks.h"
+#include "layers/theory/remarks.h"
 #include "layers/theory/step_counts.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <string_view>
 
 namespace tsprun::detail::launcher {
@@ -22,6 +24,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr double kGiga = 1e9;
+constexpr std::size_t kMostColumns = 122;  // of prose
 
 std::string percent(double part) { return fmt::format("{:.1f}%", 100 * part); }
 
@@ -142,9 +145,22 @@ void flops_table(Page& page, const std::vector<PlanPoint>& points) {
   page.table(table);
 }
 
+/// Adds what is to be said of the ways on which bytes move in points that are possible.
+void remarks(Page& page, const PlanQuestion& question, std::span<const PlanPoint> points) {
+  std::vector<Layout> layouts;
+  for (const PlanPoint& point : points) {
+    if (point.possible) layouts.push_back(point.layout);
+  }
+  for (const std::string& remark : {theory::sums_remark(layouts, *question.machine, question.machine->adds_by_rails()),
+                                    theory::ring_remark(question.setting, layouts, *question.machine)}) {
+    if (!remark.empty()) page.prose(remark, kMostColumns);
+  }
+}
+
 void time_table(Page& page, const PlanQuestion& question, const std::vector<PlanPoint>& points) {
   page.prose("");
   page.prose(fmt::format("Time of a step, modelled (theory/step_time.h), on {}.", question.machine->name));
+  remarks(page, question, points);
   Table table({{"layout", Align::left}, "ms", "tokens/s", "MFU", "exposed", {"bound by", Align::left}});
   for (const PlanPoint& point : points) {
     if (!point.possible) continue;
@@ -283,11 +299,11 @@ std::vector<std::string> search_table(const PlanQuestion& question, const std::v
   Page page{columns, {}};
   page.prose(describe(question));
   page.prose(fmt::format("machine: {}; {} a GPU", question.machine->name, readable_bytes(real(question.memory_bytes))));
-  constexpr std::size_t kMostColumns = 122;
   page.prose(
       "step times are modelled (theory/step_time.h): for ranking, not for promises; MFU: the model's FLOPs without recomputation "
       "over all GPUs' peak; what fits is asked of the fullest GPU, with ids that spread evenly: `plan --layout` asks all",
       kMostColumns);
+  remarks(page, question, points);
   page.prose("");
   Table fitting({{"fits", Align::left},
                  {"recompute", Align::right, "", true},

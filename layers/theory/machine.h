@@ -128,6 +128,8 @@ struct Machine {
   std::optional<double> flops(DType dtype) const;
   /// Returns the bytes/s that kernels reach in a GPU's memory.
   double memory_rate() const { return memory_bytes_per_s * memory_efficiency; }
+  /// Returns whether collectives add across nodes by rails on it, as NCCL and RCCL do, where nobody asks for another order.
+  bool adds_by_rails() const { return !cores && nics_per_node > 1; }
   /// Returns a GPU's share of its node's NIC bandwidth, in bytes/s; at most one NIC's.
   double across_bytes_per_s() const;
 };

@@ -211,6 +211,17 @@ TEST(Plan, SearchPlaysTheFastestInVirtualTime) {
   EXPECT_FALSE(rows[0].at("simulated_binds").get<std::string>().empty());
 }
 
+TEST(Plan, SaysHowSumsCrossNodesAndWhereARingUsesOneLink) {
+  const auto said = [](const std::string& machine, const std::string& gpus) {
+    return plan({"--search", "--gpus", gpus, "--machine", machine, "--config", "nano", "--batch", "16", "--seq", "64"}).out;
+  };
+  EXPECT_NE(said("mi300x", "4").find("uses one of the 7 links"), std::string::npos);
+  EXPECT_EQ(said("h100", "4").find("uses one of"), std::string::npos);
+  EXPECT_EQ(said("h100", "4").find("rails"), std::string::npos);
+  EXPECT_NE(plan({"--layout", "dp=16", "--machine", "h100", "--config", "nano", "--batch", "16"}).out.find("by rails"),
+            std::string::npos);
+}
+
 TEST(Plan, SearchKeepsTheRecomputationThatIsAskedFor) {
   const Answer answer = plan({"--search", "--gpus", "2", "--machine", "mi300x", "--config", "nano", "--recompute", "full"});
   ASSERT_EQ(answer.code, 0) << answer.err;

@@ -102,6 +102,35 @@ TEST(SimulateCommand, ReportsAStep) {
   EXPECT_THAT(answer.out, HasSubstr("dp=2,tsp=8"));
 }
 
+// NCCL and RCCL add across nodes by rails, so that each of a node's NICs carries a part; the canonical order is one ring.
+TEST(SimulateCommand, AddsByRailsWhereNodesHaveSeveralNics) {
+  const auto seconds = [](const std::vector<std::string>& sums, const std::string& said) {
+    std::vector<std::string> words = {"--machine", "h100", "--layout", "dp=16", "--batch", "16", "--seq", "64"};
+    words.insert(words.end(), sums.begin(), sums.end());
+    const Answer answer = simulate(words);
+    EXPECT_EQ(answer.code, 0) << answer.err;
+    EXPECT_THAT(answer.out, HasSubstr(said));
+    return only_row(answer).at("seconds").get<double>();
+  };
+  const double usual = seconds({}, "go by rails");
+  EXPECT_EQ(usual, seconds({"--reassociate"}, "go by rails"));
+  EXPECT_EQ(usual, seconds({"--sums", "rails"}, "go by rails"));
+  EXPECT_LT(usual, seconds({"--sums", "canonical"}, "canonical order, as real ranks"));
+  EXPECT_THAT(simulate({"--machine", "h100", "--layout", "dp=2", "--sums", "canonical", "--reassociate"}).err,
+              HasSubstr("--reassociate and --sums canonical: give one of them"));
+  // On one node nothing is to be said.
+  EXPECT_THAT(simulate({"--machine", "h100", "--layout", "dp=8", "--batch", "8"}).out, testing::Not(HasSubstr("rails")));
+}
+
+TEST(SimulateCommand, SaysWhereARingUsesOneOfSeveralLinks) {
+  const auto said = [](const std::string& machine, const std::string& layout) {
+    return simulate({"--machine", machine, "--layout", layout, "--batch", "8", "--seq", "64"}).out;
+  };
+  EXPECT_THAT(said("mi300x", "tsp=8"), HasSubstr("ring of tsp=8 uses one of the 7 links"));
+  for (const char* layout : {"tsp=2", "dp=8"}) EXPECT_THAT(said("mi300x", layout), testing::Not(HasSubstr("ring of"))) << layout;
+  EXPECT_THAT(said("h100", "tsp=8"), testing::Not(HasSubstr("ring of")));
+}
+
 TEST(SimulateCommand, AnswersAlikeToTheByte) {
   const std::vector<std::string> words = {"--machine", "h100", "--gpus", "8", "--batch", "8", "--seq", "256"};
   const Answer one = simulate(words);

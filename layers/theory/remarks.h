@@ -1,0 +1,21 @@
+// What a reader of a forecast must know about the way of bytes, in sentences: how sums go across nodes, and where a ring leaves
+// links unused.
+#pragma once
+
+#include "layers/layout/layout.h"
+#include "layers/layout/setting.h"
+#include "layers/theory/machine.h"
+
+#include <span>
+#include <string>
+
+namespace tsprun::detail::theory {
+
+/// Returns how sums are added across nodes: by rails, or in the canonical order of real ranks. Empty if every layout lies on one
+/// node.
+std::string sums_remark(std::span<const Layout> layouts, const Machine& machine, bool by_rails);
+/// Returns which axes send round a ring that uses one of the links of a node's GPU while others lead to its members, too. Empty
+/// if there are none. The layouts must be possible for the setting.
+std::string ring_remark(const Setting& setting, std::span<const Layout> layouts, const Machine& machine);
+
+}  // namespace tsprun::detail::theory
