@@ -18,10 +18,23 @@
 #include "core/tensor/tensor.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <span>
 
 namespace tsprun::detail::kernels {
+
+/// Documents that are packed one behind the other into the sequences of a batch, and that attention doesn't cross. Borrows
+/// starts [B, length]: starts[b·length + i] is the position at which the document of position i of sequence b begins, in tokens
+/// from the sequence's own beginning. So it is at most i, and never falls within a sequence. Null: each sequence is one document.
+struct Documents {
+  const std::uint32_t* starts = nullptr;
+  std::size_t length = 0;  ///< positions of a sequence
+
+  bool any() const { return starts != nullptr; }
+  /// Returns the starts of sequence `number`. Precondition: any().
+  std::span<const std::uint32_t> of(std::size_t number) const { return {starts + number * length, length}; }
+};
 
 /// Attention mask by global positions: query a of a view is at position query_start + a, key b at key_start + b.
 struct Mask {
@@ -31,14 +44,19 @@ struct Mask {
   /// Number of positions that a query sees, its own included: i − window < j ≤ i, as transformers' sliding_window. 0: no window.
   /// A window goes only with a causal mask. Tiles that lie wholly outside of it are skipped.
   std::size_t window = 0;
+  /// Documents of the views' sequences: a query sees the keys of its own document only, of which a window may hide the first.
+  /// They go only with a causal mask, and positions of queries and keys must be within their sequences. Tiles that no query sees
+  /// are skipped.
+  Documents documents = {};
 
   /// Returns the mask under which every query sees every key.
   static Mask none() { return {}; }
   /// Returns the causal mask between two stretches of a sequence that begin at these positions. For a chunk's queries on all keys
   /// up to the chunk's end, use key_start 0 (the mask is then aligned to the bottom right). For two chunks of ring attention,
   /// their starts make the mask full, empty or diagonal.
-  static Mask from_positions(std::size_t query_start, std::size_t key_start, std::size_t window = 0) {
-    return {true, query_start, key_start, window};
+  static Mask from_positions(std::size_t query_start, std::size_t key_start, std::size_t window = 0,
+                             const Documents& documents = {}) {
+    return {true, query_start, key_start, window, documents};
   }
 };
 

@@ -127,7 +127,7 @@ class KeyTile {
         key_(key),
         keys_(std::min(kKeys, all.k.size(1) - key)),
         padded_d_(scratch.panels.padded_d()),
-        visible_(all.attention.mask, all.k.size(1)) {}
+        visible_(all.attention.mask, all.k.size(1), batch) {}
 
   /// Returns whether any query of the view sees any of the keys.
   bool seen() const { return first_query(0) < end_query(all_.q.size(1)); }
@@ -231,6 +231,7 @@ void KeyTile<Panels>::add_panel(const flash::TileDropout& dropout, std::size_t a
                           .step = step,
                           .diagonal = visible_.diagonal(key_ + at, first + begin, keys_),
                           .window = visible_.window(),
+                          .documents = visible_.starts(key_ + at, first + begin, rows),
                           .scale = static_cast<T>(all_.attention.scale),
                           .bound = static_cast<T>(all_.attention.bound()),
                           .maximum = scratch_.maximum + begin,

@@ -73,14 +73,14 @@ std::size_t thread_bytes(DType dtype, std::size_t head_dim) {
 
 /// Computes attention of queries [first, first + queries) of one head, up to the division by the sum (finish_block()).
 template <class Panels>
-void forward_block(const Attention& attention, flash::TileDropout& dropout, const ConstTensor& q, const ConstTensor& k,
-                   const ConstTensor& v, std::size_t first, std::size_t queries, Scratch<Panels>& scratch, const Tick& tick) {
+void forward_block(const Attention& attention, const Visibility& visible, flash::TileDropout& dropout, const ConstTensor& q,
+                   const ConstTensor& k, const ConstTensor& v, std::size_t first, std::size_t queries, Scratch<Panels>& scratch,
+                   const Tick& tick) {
   using T = typename Panels::Sum;
   const PanelWidths<T> width;
   Panels& panels = scratch.panels;
   const std::size_t padded_queries = round_up(queries, width.tile);
   const std::size_t padded_d = panels.padded_d();
-  const Visibility visible(attention.mask, k.size(0));
   panels.pack_queries(q.slice(0, first, queries));
   std::fill_n(scratch.output, padded_queries * padded_d, T{0});
   std::fill_n(scratch.sum, padded_queries, T{0});
@@ -101,6 +101,7 @@ void forward_block(const Attention& attention, flash::TileDropout& dropout, cons
                            .step = width.tile,
                            .diagonal = visible.diagonal(key, first + at, keys),
                            .window = visible.window(),
+                           .documents = visible.starts(key, first + at, count),
                            .scale = static_cast<T>(attention.scale),
                            .bound = static_cast<T>(attention.bound()),
                            .maximum = scratch.maximum + at,
@@ -211,9 +212,9 @@ void run(const Compute& on, const Attention& attention, const Tensor& o, const T
     Carver carver(workspace_part(on.workspace, bytes, thread));
     Scratch<Panels> scratch(carver, queries, d);
     flash::TileDropout dropout(attention.dropout, batch, number);
-    forward_block(attention, dropout, head(q, batch, number), head(k, batch, kv), head(v, batch, kv), first, count, scratch,
-                  thread == 0 ? on.tick : Tick());
-    const Visibility visible(attention.mask, k.size(1));
+    const Visibility visible(attention.mask, k.size(1), batch);
+    forward_block(attention, visible, dropout, head(q, batch, number), head(k, batch, kv), head(v, batch, kv), first, count,
+                  scratch, thread == 0 ? on.tick : Tick());
     finish_block(head(o, batch, number).slice(0, first, count), lse.select(0, batch).select(0, number).slice(0, first, count),
                  scratch, attention.scale, [&](std::size_t i) { return visible.sees_any(first + i); });
   });

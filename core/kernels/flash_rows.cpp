@@ -19,6 +19,10 @@ namespace tsprun::detail::kernels::flash {
 inline std::size_t within(std::ptrdiff_t value, std::size_t most) {
   return static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(value, 0, static_cast<std::ptrdiff_t>(most)));
 }
+/// Returns the first key, at most `most`, that documents leave to query i.
+inline std::size_t first_of_document(const DocumentStarts& documents, std::size_t i, std::size_t most) {
+  return within(static_cast<std::ptrdiff_t>(documents.queries[i]) - static_cast<std::ptrdiff_t>(documents.key), most);
+}
 }  // namespace tsprun::detail::kernels::flash
 #endif
 
@@ -60,6 +64,12 @@ void softmax(const SoftmaxTile<T>& tile) {
   const std::ptrdiff_t beyond = tile.diagonal + tile.window;
   for (std::size_t j = 0; j < within(static_cast<std::ptrdiff_t>(tile.queries) - beyond, tile.keys); ++j) {
     const std::size_t seen = within(static_cast<std::ptrdiff_t>(j) + beyond, tile.queries);
+    std::fill_n(tile.scores + j * tile.step + seen, tile.queries - seen, -kInfinity);
+  }
+  const std::span<const std::uint32_t> starts = tile.documents.queries;
+  for (std::size_t j = 0, seen = 0; j < tile.keys; ++j) {
+    while (seen < starts.size() && starts[seen] <= tile.documents.key + j) ++seen;
+    if (seen == starts.size()) break;
     std::fill_n(tile.scores + j * tile.step + seen, tile.queries - seen, -kInfinity);
   }
   for (std::size_t i = 0; i < tile.queries; i += hn::Lanes(d)) {
@@ -107,7 +117,8 @@ void gradients(const GradientTile<T>& tile) {
       hn::StoreU(hn::Mul(hn::Mul(slope, p), hn::Sub(hn::LoadU(d, ds_row + j), delta)), d, ds_row + j);
     }
     const std::ptrdiff_t last = static_cast<std::ptrdiff_t>(i) - tile.diagonal;  // key of the query's own position
-    const std::size_t first = within(last + 1 - tile.window, tile.keys);
+    std::size_t first = within(last + 1 - tile.window, tile.keys);
+    if (!tile.documents.queries.empty()) first = std::max(first, first_of_document(tile.documents, i, tile.keys));
     const std::size_t seen = within(last + 1, tile.keys);
     for (T* row : {p_row, ds_row}) {
       std::fill(row, row + first, T{0});

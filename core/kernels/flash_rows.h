@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <span>
 
 namespace tsprun::detail::kernels::flash {
 
@@ -16,8 +18,15 @@ inline constexpr double kExponentUnit = sizeof(T) == 4 ? 0.693147180559945309 : 
 /// A window that hides nothing: larger than any distance of a query and a key.
 inline constexpr std::ptrdiff_t kNoWindow = std::numeric_limits<std::ptrdiff_t>::max() / 2;
 
+/// Positions at which the documents of a tile's queries begin, and of its first key: key j is hidden from query i where
+/// key + j < queries[i]. Without queries nothing is hidden.
+struct DocumentStarts {
+  std::span<const std::uint32_t> queries = {};  ///< never falls
+  std::size_t key = 0;
+};
+
 /// Tile of forward scores with the running state of its queries; the struct owns nothing. Query i sees key j where
-/// j + diagonal ≤ i < j + diagonal + window.
+/// j + diagonal ≤ i < j + diagonal + window, unless documents hide it.
 template <class T>
 struct SoftmaxTile {
   T* scores;  ///< [keys, queries], rows `step` apart; in: q·k, out: exp(scale·(u − maximum)), u as in flash.h
@@ -26,6 +35,7 @@ struct SoftmaxTile {
   std::size_t step;
   std::ptrdiff_t diagonal;
   std::ptrdiff_t window = kNoWindow;
+  DocumentStarts documents = {};
   T scale;
   T bound = 0;  ///< of a soft cap, in units of q·k; 0: none
   T* maximum;   ///< [queries], largest u of all keys so far; the lowest finite number before the first tile
@@ -36,7 +46,8 @@ struct SoftmaxTile {
 void online_softmax(const SoftmaxTile<float>& tile);
 void online_softmax(const SoftmaxTile<double>& tile);
 
-/// Tile of backward scores; the struct owns nothing. Query i sees key j where j + diagonal ≤ i < j + diagonal + window.
+/// Tile of backward scores; the struct owns nothing. Query i sees key j where j + diagonal ≤ i < j + diagonal + window, unless
+/// documents hide it.
 template <class T>
 struct GradientTile {
   T* p;   ///< [queries, keys], rows `step` apart; in: q·k, out: P
@@ -46,6 +57,7 @@ struct GradientTile {
   std::size_t step;
   std::ptrdiff_t diagonal;
   std::ptrdiff_t window = kNoWindow;
+  DocumentStarts documents = {};
   T scale;
   T bound = 0;       ///< as in SoftmaxTile
   const T* maximum;  ///< [queries], the log-sum-exp's two elements; the maximum is +∞ where the query sees no key at all

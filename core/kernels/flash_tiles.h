@@ -10,24 +10,28 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <span>
 #include <stdexcept>
 #include <type_traits>
 
 namespace tsprun::detail::kernels::flash {
 
-/// The mask expressed in indices of the views: which keys a query sees, and which queries see a key. Query a sees keys
-/// [first_key_of(a), end_key_of(a)), none if that is empty; key b is seen by queries [first_query_of(b), end_query_of(b)), which
-/// may lie beyond the view's last query. All four grow with their argument.
+/// The mask of sequence `batch` expressed in indices of the views: which keys a query sees, and which queries see a key. Query a
+/// sees keys [first_key_of(a), end_key_of(a)), none if that is empty; key b is seen by queries [first_query_of(b),
+/// end_query_of(b)), which may lie beyond the view's last query. All four grow with their argument.
 class Visibility {
  public:
-  Visibility(const Mask& mask, std::size_t keys) : mask_(mask), keys_(keys) {}
+  Visibility(const Mask& mask, std::size_t keys, std::size_t batch) : mask_(mask), keys_(keys) {
+    if (mask.documents.any()) starts_ = mask.documents.of(batch);
+  }
 
   std::size_t first_key_of(std::size_t query) const {
-    if (mask_.window == 0) return 0;
-    const std::size_t end = mask_.query_start + query + 1;
-    const std::size_t hidden = mask_.key_start + mask_.window;  // queries that end at or before it see all keys below them
-    return end <= hidden ? 0 : std::min(keys_, end - hidden);
+    std::size_t first = 0;  // position
+    if (const std::size_t end = mask_.query_start + query + 1; mask_.window > 0 && end > mask_.window) first = end - mask_.window;
+    if (!starts_.empty()) first = std::max<std::size_t>(first, starts_[mask_.query_start + query]);
+    return first <= mask_.key_start ? 0 : std::min(keys_, first - mask_.key_start);
   }
   std::size_t end_key_of(std::size_t query) const {
     if (!mask_.causal) return keys_;
@@ -42,8 +46,14 @@ class Visibility {
     return position <= mask_.query_start ? 0 : position - mask_.query_start;
   }
   std::size_t end_query_of(std::size_t key) const {
-    if (mask_.window == 0) return std::numeric_limits<std::size_t>::max();
-    const std::size_t end = mask_.key_start + key + mask_.window;
+    const std::size_t position = mask_.key_start + key;
+    std::size_t end = std::numeric_limits<std::size_t>::max();
+    if (mask_.window > 0) end = position + mask_.window;
+    // The first position from the key's own on whose document begins behind the key.
+    if (!starts_.empty()) {
+      const auto behind = std::upper_bound(starts_.begin() + static_cast<std::ptrdiff_t>(position), starts_.end(), position);
+      if (behind != starts_.end()) end = std::min(end, static_cast<std::size_t>(behind - starts_.begin()));
+    }
     return end <= mask_.query_start ? 0 : end - mask_.query_start;
   }
 
@@ -55,10 +65,18 @@ class Visibility {
     if (!mask_.causal) return -static_cast<std::ptrdiff_t>(tile_keys);
     return static_cast<std::ptrdiff_t>(mask_.key_start + key) - static_cast<std::ptrdiff_t>(mask_.query_start + query);
   }
+  /// Returns where the documents of `count` queries from `query` on begin, as tiles take it: none if that hides no key from `key`
+  /// on from them.
+  DocumentStarts starts(std::size_t key, std::size_t query, std::size_t count) const {
+    const std::size_t first = mask_.key_start + key;
+    if (starts_.empty() || starts_[mask_.query_start + query + count - 1] <= first) return {};
+    return {starts_.subspan(mask_.query_start + query, count), first};
+  }
 
  private:
   Mask mask_;
   std::size_t keys_;
+  std::span<const std::uint32_t> starts_;  // of the sequence's positions; empty: it is one document
 };
 
 /// Returns how many numbers `lse` holds of a query: 1 or 2.
@@ -129,6 +147,11 @@ inline void check_operands(const char* kernel, const Attention& attention, const
     throw std::invalid_argument(std::string(kernel) + ": the soft cap of scores must be positive, or 0 for none");
   if (attention.mask.window > 0 && !attention.mask.causal)
     throw std::invalid_argument(std::string(kernel) + ": a window needs a causal mask");
+  if (const Mask& mask = attention.mask; mask.documents.any()) {
+    if (!mask.causal) throw std::invalid_argument(std::string(kernel) + ": documents need a causal mask");
+    if (std::max(mask.query_start + q.size(1), mask.key_start + k.size(1)) > mask.documents.length)
+      throw std::invalid_argument(std::string(kernel) + ": documents must say where each position's begins");
+  }
   const double dropped = attention.dropout.draw.probability;
   if (!(dropped >= 0 && dropped < 1)) throw std::invalid_argument(std::string(kernel) + ": dropout must be in [0, 1)");
   check_heads(kernel, attention.heads, q, k);

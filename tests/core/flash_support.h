@@ -25,11 +25,12 @@ struct Case {
   kernels::AttentionDropout dropout = {};
   double cap = 0;
 
-  /// Returns whether query i sees key j, as kernels::Mask says it.
-  bool sees(std::size_t i, std::size_t j) const {
+  /// Returns whether query i sees key j in sequence b, as kernels::Mask says it.
+  bool sees(std::size_t i, std::size_t j, std::size_t b = 0) const {
     if (!mask.causal) return true;
     const std::size_t query = mask.query_start + i;
     const std::size_t key = mask.key_start + j;
+    if (mask.documents.any() && mask.documents.of(b)[query] != mask.documents.of(b)[key]) return false;
     return key <= query && (mask.window == 0 || query - key < mask.window);
   }
 };
@@ -85,7 +86,7 @@ inline Expected naive(const Problem& problem) {
       const auto q_at = [&](std::size_t i, std::size_t c) { return ((b * s.queries + i) * s.heads + head) * s.d + c; };
       const auto k_at = [&](std::size_t j, std::size_t c) { return ((b * s.keys + j) * s.kv_heads + kv) * s.d + c; };
       for (std::size_t i = 0; i < s.queries; ++i) {
-        const auto sees = [&](std::size_t j) { return s.sees(i, j); };
+        const auto sees = [&](std::size_t j) { return s.sees(i, j, b); };
         std::vector<double> p(s.keys);
         std::vector<double> slope(s.keys, 1);  // of the soft cap
         double maximum = -kInfinity;
@@ -186,11 +187,12 @@ inline void check(const Case& shape, DType dtype, std::size_t threads = 1, std::
   const Array lse = numbers == 1 ? results.lse : joined(results.lse, problem.attention.scale);
   // Delta is made of the rounded output in bf16: its error enters dq and dk.
   const double bound = dtype == DType::bf16 ? 1e-2 : dtype == DType::f32 ? 4e-6 : 1e-12;
-  std::string where =
-      std::string(name(dtype)) + " B " + std::to_string(shape.batch) + " Sq " + std::to_string(shape.queries) + " Sk " +
-      std::to_string(shape.keys) + " n " + std::to_string(shape.heads) + "/" + std::to_string(shape.kv_heads) + " d " +
-      std::to_string(shape.d) + (shape.mask.causal ? " causal " : " full ") + std::to_string(shape.mask.query_start) + "/" +
-      std::to_string(shape.mask.key_start) + " window " + std::to_string(shape.mask.window) + " cap " + std::to_string(shape.cap);
+  std::string where = std::string(name(dtype)) + " B " + std::to_string(shape.batch) + " Sq " + std::to_string(shape.queries) +
+                      " Sk " + std::to_string(shape.keys) + " n " + std::to_string(shape.heads) + "/" +
+                      std::to_string(shape.kv_heads) + " d " + std::to_string(shape.d) +
+                      (shape.mask.causal ? " causal " : " full ") + std::to_string(shape.mask.query_start) + "/" +
+                      std::to_string(shape.mask.key_start) + " window " + std::to_string(shape.mask.window) +
+                      (shape.mask.documents.any() ? " documents" : "") + " cap " + std::to_string(shape.cap);
   EXPECT_LE(distance(results.o, expected.o), bound) << where;
   EXPECT_LE(distance(lse, expected.lse), dtype == DType::f64 ? 1e-13 : 2e-6) << where;
   EXPECT_LE(gradient_distance(results.dq, expected.dq), bound) << where;
