@@ -93,18 +93,22 @@ void rope_table(const Compute& on, const Tensor& table, std::span<const std::int
   });
 }
 
-void rope(const Compute& on, const Tensor& x, const ConstTensor& table, Rotation rotation, RotaryPairs pairs) {
+void rope(const Compute& on, const Tensor& x, const ConstTensor& table, Rotation rotation, RotaryPairs pairs,
+          std::span<const std::uint32_t> rows) {
   require(x.dims() == 4 && dense_rows(x) && computes(x.dtype()), "rope", "x must be [B, S, n, d] of a float type", x);
-  require(table.dims() == 2 && table.size(0) == x.size(1) && table.size(1) <= x.size(3) && table.size(1) % 2 == 0 &&
-              dense_rows(table) && table.dtype() == summed_in(x.dtype()),
+  require(table.dims() == 2 && table.size(1) <= x.size(3) && table.size(1) % 2 == 0 && dense_rows(table) &&
+              table.dtype() == summed_in(x.dtype()),
           "rope", "the table must be [S, r] of the type of sums, r even and at most d", table);
   if (x.empty()) return;
+  require(
+      rows.empty() ? table.size(0) == x.size(1) : rows.size() == x.size(0) * x.size(1) && std::ranges::max(rows) < table.size(0),
+      "rope", "the table must have a row for each token", table);
   for_rows(on, row_count(x), x.size(3), [&](std::size_t first, std::size_t end) {
     for (std::size_t row = first; row < end; ++row) {
-      const std::size_t token = row / x.size(2) % x.size(1);
+      const std::size_t token = row / x.size(2);
       HWY_DYNAMIC_DISPATCH(rotate)
-      (row_of(x, row), row_of(table, token), table.size(1) / 2, rotation == Rotation::transposed,
-       pairs == RotaryPairs::neighbours);
+      (row_of(x, row), row_of(table, rows.empty() ? token % x.size(1) : rows[token]), table.size(1) / 2,
+       rotation == Rotation::transposed, pairs == RotaryPairs::neighbours);
     }
   });
 }

@@ -26,8 +26,9 @@ void rope_table(const Compute& on, const Tensor& table, std::span<const std::int
 
 /// Rotates the first r elements of each head of x [B, S, n, d] in place, token s of every sequence by row s of the table [S, r]:
 ///   a' = a·cos − b·sin,  b' = b·cos + a·sin for each pair (a, b); the transposed rotation negates the sines.
-/// x has dense rows; the table is f32 for bf16 and f32, and f64 for f64.
+/// x has dense rows; the table is f32 for bf16 and f32, and f64 for f64. `rows` [B, S], if not empty, says which row of the
+/// table, which may then have any number of them, turns each token.
 void rope(const Compute& on, const Tensor& x, const ConstTensor& table, Rotation rotation,
-          RotaryPairs pairs = RotaryPairs::halves);
+          RotaryPairs pairs = RotaryPairs::halves, std::span<const std::uint32_t> rows = {});
 
 }  // namespace tsprun::detail::kernels

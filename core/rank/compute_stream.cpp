@@ -10,7 +10,7 @@ namespace tsprun::detail {
 
 namespace {
 
-/// Returns the number of query-key pairs that a mask leaves, for one head of one sequence.
+/// Returns the number of query-key pairs that a mask leaves without its documents, for one head of one sequence.
 double visible_pairs(const kernels::Mask& mask, std::size_t queries, std::size_t keys) {
   const auto all = static_cast<double>(keys);
   if (!mask.causal) return static_cast<double>(queries) * all;
@@ -230,9 +230,10 @@ void ComputeStream::rope_table(const Tensor& table, std::span<const std::int64_t
       [&](const kernels::Compute& on) { kernels::rope_table(on, table, positions, frequencies, factors); });
 }
 
-void ComputeStream::rope(const Tensor& x, const ConstTensor& table, kernels::Rotation rotation, kernels::RotaryPairs pairs) {
+void ComputeStream::rope(const Tensor& x, const ConstTensor& table, kernels::Rotation rotation, kernels::RotaryPairs pairs,
+                         std::span<const std::uint32_t> rows) {
   run(touches("rope", x, x, x, bytes_of(x, table), bytes_of(x)), 0,
-      [&](const kernels::Compute& on) { kernels::rope(on, x, table, rotation, pairs); });
+      [&](const kernels::Compute& on) { kernels::rope(on, x, table, rotation, pairs, rows); });
 }
 
 void ComputeStream::swiglu(const Tensor& y, const ConstTensor& gate, const ConstTensor& up) {

@@ -47,7 +47,7 @@ class ComputeStream {
   /// Returns the seconds that ticks of kernels spent on communication so far.
   double tick_seconds() const { return static_cast<double>(tick_ns_) * 1e-9; }
   /// Returns the floating point operations of matrix products and attention so far. Attention counts only the query-key pairs
-  /// that its mask and its window leave.
+  /// that its causal mask and its window leave, as if each sequence were one document.
   double flops() const { return flops_; }
 
   // --- matrix products and attention
@@ -79,7 +79,7 @@ class ComputeStream {
   void rope_table(const Tensor& table, std::span<const std::int64_t> positions, std::span<const double> frequencies,
                   std::span<const double> factors = {});
   void rope(const Tensor& x, const ConstTensor& table, kernels::Rotation rotation,
-            kernels::RotaryPairs pairs = kernels::RotaryPairs::halves);
+            kernels::RotaryPairs pairs = kernels::RotaryPairs::halves, std::span<const std::uint32_t> rows = {});
   void swiglu(const Tensor& y, const ConstTensor& gate, const ConstTensor& up);
   void swiglu_backward(const Tensor& dgate, const Tensor& dup, const ConstTensor& dy, const ConstTensor& gate,
                        const ConstTensor& up);

@@ -117,6 +117,27 @@ TEST(Rope, RotatesHeadsThatAreSlices) {
   }
 }
 
+TEST(Rope, TakesTheRowThatEachTokenNames) {
+  const std::vector<std::int64_t> positions = {0, 1, 2, 3, 4, 5};
+  const std::vector<std::uint32_t> rows = {0, 1, 0, 5, 4, 0, 0, 3};  // of two sequences
+  const std::vector<std::int64_t> of_tokens(rows.begin(), rows.end());
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    Array table(sums(dtype), {6, 6});
+    kernels::rope_table({}, table.view(), positions, frequencies(6));
+    Array x = Array::normal(dtype, {2, 4, 3, 6}, 1);
+    const std::vector<double> expected = naive(x, of_tokens, 3, 6, 1);
+    kernels::rope({}, x.view(), table.view(), kernels::Rotation::forward, kernels::RotaryPairs::halves, rows);
+    EXPECT_LE(distance(x, expected), tolerance(dtype)) << name(dtype);
+  }
+  Array x(DType::f32, {2, 4, 3, 6});
+  Array few(DType::f32, {5, 6});  // of 6 rows that are named
+  const auto turn = [&](std::span<const std::uint32_t> named) {
+    kernels::rope({}, x.view(), few.view(), kernels::Rotation::forward, kernels::RotaryPairs::halves, named);
+  };
+  EXPECT_THROW(turn(rows), std::invalid_argument);
+  EXPECT_THROW(turn(std::span(rows).first(3)), std::invalid_argument);
+}
+
 TEST(Rope, RefusesTablesWiderThanHeadsAndTooFewFactors) {
   Array x(DType::f32, {1, 1, 1, 4});
   Array table(DType::f32, {1, 6});
