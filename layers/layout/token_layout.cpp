@@ -6,15 +6,16 @@
 namespace tsprun::detail {
 
 TokenLayout::TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence, int part,
-                         int parts, int slice, int slices, std::size_t longest)
+                         int parts, int slice, int slices, std::size_t longest, bool packed)
     : batch_(batch),
       part_(part),
       slice_(slice),
       slice_count_(slices),
       cut_(sequence, parts),
       head_dim_(config.head_dim),
-      rotations_(rank, config, dtype, local(), std::max(sequence, longest)) {
-  if (config.rotary_positions()) rotations_.fill(cut_.positions(part));
+      packed_(packed),
+      rotations_(rank, config, dtype, packed ? sequence : local(), std::max(sequence, longest)) {
+  if (config.rotary_positions()) rotations_.fill(packed ? Zigzag(sequence, 1).positions(0) : cut_.positions(part));
 }
 
 OwnedTensor TokenLayout::residual(Rank& rank, Category category, DType dtype, std::size_t width, std::string_view what) const {

@@ -34,15 +34,15 @@ class TokenLayout {
  public:
   /// Describes rank `part` of the `parts` ranks that share each sequence, and slice `slice` of the `slices` that share its rows.
   /// Allocates the tables of rotations that layers of the model need. `longest`: tokens of the run's longest sequence, by which
-  /// scalings of rotary positions choose, if it is longer than these.
+  /// scalings of rotary positions choose, if it is longer than these. `packed`: sequences have several documents.
   TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence, int part, int parts,
-              int slice = 0, int slices = 1, std::size_t longest = 0);
+              int slice = 0, int slices = 1, std::size_t longest = 0, bool packed = false);
   /// Describes a rank of a mesh, in the same way.
   TokenLayout(Rank& rank, const Mesh& mesh, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence,
-              std::size_t longest = 0)
+              std::size_t longest = 0, bool packed = false)
       : TokenLayout(rank, config, dtype, batch, sequence, mesh.place(mesh.layout().token_axis()), mesh.layout().sequence(),
                     mesh.layout().slices_tokens() ? mesh.place(mesh.layout().tensor_axis()) : 0,
-                    mesh.layout().slices_tokens() ? mesh.layout().tensor() : 1, longest) {}
+                    mesh.layout().slices_tokens() ? mesh.layout().tensor() : 1, longest, packed) {}
 
   std::size_t batch() const { return batch_; }              ///< B
   std::size_t sequence() const { return cut_.sequence(); }  ///< S
@@ -56,7 +56,9 @@ class TokenLayout {
   /// Returns the two chunks of each sequence that this rank, or another, has; either may be empty.
   std::array<LocalChunk, kHalves> chunks() const { return chunks_of(part_); }
   std::array<LocalChunk, kHalves> chunks_of(int part) const;
-  /// Returns the rotations of this rank's tokens, by their positions in the whole sequence.
+  bool packed() const { return packed_; }  ///< whether sequences have several documents
+  /// Returns the rotations of this rank's tokens, by their positions in the whole sequence; if sequences are packed, those of all
+  /// positions 0 to S − 1, of which documents say which are the tokens' (packed_documents.h).
   const RotaryTables& rotations() const { return rotations_; }
 
   /// Returns the number of ranks that have different tokens.
@@ -95,7 +97,8 @@ class TokenLayout {
   int slice_count_;
   Zigzag cut_;
   std::size_t head_dim_;
-  RotaryTables rotations_;  // of S_p tokens
+  bool packed_;
+  RotaryTables rotations_;  // of S_p tokens, or S
 };
 
 }  // namespace tsprun::detail

@@ -7,6 +7,7 @@
 #include "layers/io/config.h"
 #include "layers/io/data.h"
 #include "layers/layout/mesh.h"
+#include "layers/layout/packed_documents.h"
 #include "layers/layout/setting.h"
 #include "layers/model/block.h"
 #include "layers/parameters/parameter_store.h"
@@ -47,7 +48,10 @@ struct TokenBatch {
   std::size_t sequence = 0;              ///< S, tokens of each sequence
   std::span<const Token> ids;            ///< [B, S] token ids; on a phantom none or one, too: Vocabulary::embed()
   std::span<const std::int64_t> labels;  ///< [B, S] token ids to predict; kernels::kNoLabel where nothing is predicted
-  std::uint64_t seed = 0;                ///< seed and step determine dropout, in training passes of models that have it
+  /// Token with which a document ends; none: each sequence is one document. Attention doesn't cross documents, and positions
+  /// begin anew with each; `labels` are the caller's.
+  std::optional<Token> document_end = {};
+  std::uint64_t seed = 0;  ///< seed and step determine dropout, in training passes of models that have it
   std::uint64_t step = 0;
   /// M: training computes the sequences of each data rank in so many equal parts, one after another, and adds up their gradients
   /// (micro_batch.h). Part m of data rank r begins with sequence (r·M + m)·B/(dp·M). Dropout draws by sequence in the whole
@@ -157,6 +161,7 @@ class Model {
   /// tokens, and share their layout. Whoever runs the tasks owns the pass, and drops it after the last.
   struct Pass {
     TokenBatch own;  // its sequences
+    PackedDocuments documents;
     MicroBatch of;
     bool keep = false;                       // a backward pass follows
     double weight = 0;                       // 1 / number of predicted tokens in the whole batch
@@ -185,7 +190,8 @@ class Model {
   std::pair<Tensor, Tensor> replicated(ParameterRole role, std::size_t layer) const;
   NormWeights norm(ParameterRole gain, ParameterRole bias, std::size_t layer) const;
   Bias bias(ParameterRole role, std::size_t layer) const;
-  void complete_embedding(const Tensor& x);
+  std::span<const std::uint32_t> learned_rows(const Pass& pass) const;
+  void complete_embedding(const Tensor& x, std::span<const std::uint32_t> positions_of_rows);
   void sum_replicated_gradients();
   /// Returns whether this rank and one at the pipeline's other end have copies of the embedding.
   bool shares_embedding() const {
@@ -226,7 +232,7 @@ class Model {
   void count_backward(const TrafficCounters& since);
   void check_tokens(const TokenBatch& tokens) const;
   void check_positions(std::size_t sequence) const;
-  void set_layout(std::size_t batch, std::size_t sequence);
+  void set_layout(std::size_t batch, std::size_t sequence, bool packed = false);
   std::unique_ptr<Vocabulary> vocabulary_of(const MicroBatch& pass);
   Vocabulary::Weights of_model(Vocabulary::Weights tables) const;
   bool cuts_tables() const { return store_.is_cut(embedding_pack()); }

@@ -52,11 +52,11 @@ std::size_t Model::expect(std::size_t sequence) {
   return longest_;
 }
 
-void Model::set_layout(std::size_t batch, std::size_t sequence) {
-  if (layout_ && layout_->batch() == batch && layout_->sequence() == sequence) return;
+void Model::set_layout(std::size_t batch, std::size_t sequence, bool packed) {
+  if (layout_ && layout_->batch() == batch && layout_->sequence() == sequence && layout_->packed() == packed) return;
   check_positions(sequence);
   layout_.reset();
-  layout_ = std::make_unique<TokenLayout>(rank_, mesh_, options_.config, options_.dtype, batch, sequence, longest_);
+  layout_ = std::make_unique<TokenLayout>(rank_, mesh_, options_.config, options_.dtype, batch, sequence, longest_, packed);
   positions_of_rows_.clear();
   if (options_.config.learned_positions) {
     std::vector<std::uint32_t> natural(batch * sequence);
@@ -113,12 +113,17 @@ void Model::sum_over_world(std::span<double> values) {
   rank_.wait(mesh_.world().post_all_reduce(buffer, buffer, Reduction::sum));
 }
 
-/// Multiplies the embedded tokens x [rows, h] and adds learned positions, if the model does so.
-void Model::complete_embedding(const Tensor& x) {
+/// Returns the rows of the learned positions that are the tokens' of a pass's residual.
+std::span<const std::uint32_t> Model::learned_rows(const Pass& pass) const {
+  return pass.documents.any() ? pass.documents.held_positions(*layout_) : positions_of_rows_;
+}
+
+/// Multiplies the embedded tokens x [rows, h] and adds these learned positions, if the model does so.
+void Model::complete_embedding(const Tensor& x, std::span<const std::uint32_t> positions_of_rows) {
   if (const double factor = options_.config.embedding_factor(); factor != 1) rank_.compute().multiply(x, x, factor);
   if (!options_.config.learned_positions) return;
   const OwnedTensor rows = rank_.tensor(Category::workspace, options_.dtype, {x.size(0), x.size(1)}, "learned positions");
-  rank_.compute().gather_rows(rows, positions(), positions_of_rows_);
+  rank_.compute().gather_rows(rows, positions(), positions_of_rows);
   rank_.compute().add(x, x, rows.view());
 }
 
@@ -133,7 +138,8 @@ Model::Pass Model::begin_pass(const TokenBatch& tokens, const Part& part, const 
   pass.own = {.batch = part.count,
               .sequence = tokens.sequence,
               .ids = tokens.ids.size() <= 1 ? tokens.ids : tokens.ids.subspan(first, count),
-              .labels = tokens.labels.empty() ? tokens.labels : tokens.labels.subspan(first, count)};
+              .labels = tokens.labels.empty() ? tokens.labels : tokens.labels.subspan(first, count),
+              .document_end = tokens.document_end};
   pass.weight = predicted == 0 ? 0 : 1 / static_cast<double>(predicted);
   if (logits != nullptr) {
     pass.logits = [first, logits](std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& tile) {
@@ -142,7 +148,8 @@ Model::Pass Model::begin_pass(const TokenBatch& tokens, const Part& part, const 
       (*logits)(of_all, first_id, tile);
     };
   }
-  set_layout(part.count, tokens.sequence);
+  set_layout(part.count, tokens.sequence, tokens.document_end.has_value());
+  if (tokens.document_end) pass.documents = PackedDocuments(rank_, *layout_, pass.own.ids, *tokens.document_end);
   if (keep && options_.config.drops()) {
     std::vector<std::uint64_t> natural(count);
     std::iota(natural.begin(), natural.end(), std::uint64_t{first});  // by number in the whole batch
@@ -169,7 +176,7 @@ void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
   OwnedTensor x = layout_->residual(rank_, Category::workspace, options_.dtype, options_.config.hidden, "embedded tokens");
   const std::unique_ptr<Vocabulary> vocabulary = vocabulary_of({});
   vocabulary->embed(x->merged(0), *layout_, ids, Category::workspace);
-  complete_embedding(x->merged(0));
+  complete_embedding(x->merged(0), positions_of_rows_);
   for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
     const TraceSpan span_of_layer(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
     BlockSaved saved;

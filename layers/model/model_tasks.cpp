@@ -76,7 +76,8 @@ void Model::use_embedding_gradient(Pass& pass) {
 void Model::begin_forward(Pass& pass) {
   pass.tables = std::make_unique<OwnPacks>(rank_, table_ranks_, store_, pass.of);
   pass.tables->fetch(embedding_pack());
-  pass.sublayers = strategy_->begin({.store = store_, .tokens = *layout_, .visits = visits_, .micro_batch = pass.of});
+  pass.sublayers = strategy_->begin(
+      {.store = store_, .tokens = *layout_, .visits = visits_, .micro_batch = pass.of, .documents = pass.documents.views()});
   pass.x = layout_->residual(rank_, pass.kept(), options_.dtype, options_.config.hidden, "embedded tokens");
   if (stage_.first() || stage_.last()) pass.vocabulary = vocabulary_of(pass.of);
 }
@@ -107,7 +108,7 @@ void Model::embed(Pass& pass) {
   pass.vocabulary->embed(x, *layout_, pass.own.ids, pass.kept());
   pass.tables->used(embedding_pack());
   rows_given_.note(pass.of, stage_, pass.vocabulary->rows_given());
-  complete_embedding(x);
+  complete_embedding(x, learned_rows(pass));
   drop_embedding(pass, x);
   rank_.look(Watched::result, pass.x.view());
 }
@@ -200,7 +201,7 @@ void Model::embed_backward(Pass& pass) {
   drop_embedding(pass, d);
   const auto add_to_positions = [&] {
     if (!options_.config.learned_positions) return;
-    rank_.compute().scatter_add_rows(replicated(ParameterRole::positions, 0).second, d, positions_of_rows_);
+    rank_.compute().scatter_add_rows(replicated(ParameterRole::positions, 0).second, d, learned_rows(pass));
   };
   const double factor = options_.config.embedding_factor();
   if (factor != 1) {

@@ -9,7 +9,7 @@ namespace {
 
 kernels::Attention attention_of(const BucketReaders& readers, const LocalChunk& chunk) {
   return {.scale = readers.scale,
-          .mask = kernels::Mask::from_positions(chunk.start, 0, readers.window),
+          .mask = kernels::Mask::from_positions(chunk.start, 0, readers.window, readers.documents),
           .heads = readers.heads,
           .dropout = readers.dropout.of(readers.dropout.first_head, {.start = chunk.start}, {}),
           .cap = readers.score_cap};

@@ -14,6 +14,7 @@ struct BucketReaders {
   Tensor q, o;                        ///< [B, S_p, n, d]
   LogSumExps lse;                     ///< [B, n, S_p]
   std::size_t window = 0;             ///< LayerSpec::window and LayerSpec::score_cap of the layer
+  kernels::Documents documents = {};
   double score_cap = 0;
 };
 

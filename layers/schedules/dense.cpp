@@ -68,7 +68,9 @@ class Dense::Pass final : public StrategyPass {
         sums_(dense.sums_),
         slice_(dense.slice_),
         attention_(*dense.attention_),
-        weights_(dense.weights_->begin(of)) {}
+        weights_(dense.weights_->begin(of)) {
+    of_attention_.documents = of.documents.starts;
+  }
 
   void drop_attention(const kernels::AttentionDropout& of) override { of_attention_.dropout = of; }
   void attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) override;
@@ -154,7 +156,7 @@ void Dense::Pass::end() {
 // --- attention ---------------------------------------------------------------------------------------------------------------
 
 HeadProjections Dense::Pass::projections(std::size_t layer) const {
-  return {compute(), store(), config_, layer, tokens().rotations()};
+  return {compute(), store(), config_, layer, tokens().rotations(), documents().positions};
 }
 
 /// Computes q, k and v in the shapes of the exchange. k and v begin to move before q is projected.

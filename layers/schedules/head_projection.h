@@ -11,6 +11,8 @@
 #include "layers/schedules/packs.h"
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
 
 namespace tsprun::detail {
 
@@ -23,22 +25,22 @@ class HeadProjection {
     double epsilon = 0;
     kernels::NormForm form = {};
   };
-  /// `rotations` [S, r] has a row for each token; no dims: nothing is rotated.
+  /// `rotations` [S, r] has a row for each token, or those that `rows` names; no dims: nothing is rotated.
   HeadProjection(ComputeStream& compute, const Bias& bias, const HeadNorm& norm, const ConstTensor& rotations,
-                 kernels::RotaryPairs pairs)
-      : compute_(compute), bias_(bias), norm_(norm), rotations_(rotations), pairs_(pairs) {}
+                 kernels::RotaryPairs pairs, std::span<const std::uint32_t> rows)
+      : compute_(compute), bias_(bias), norm_(norm), rotations_(rotations), pairs_(pairs), rows_(rows) {}
 
   /// Turns a product [B, S, heads, d] into q, k or v in `x`. The two may be the same tensor. If they aren't, there must be a
   /// norm, and `product` with its bias is left for finish_backward().
   void finish(const Tensor& x, const Tensor& product) const {
     bias_.add_to(compute_, matrix_of(product));
     if (norm_.gain.exists()) compute_.rms_norm(x, product, norm_.gain.values, norm_.epsilon, norm_.form);
-    if (rotations_.dims() > 0) compute_.rope(x, rotations_, kernels::Rotation::forward, pairs_);
+    if (rotations_.dims() > 0) compute_.rope(x, rotations_, kernels::Rotation::forward, pairs_, rows_);
   }
   /// Turns the gradient `d` [B, S, heads, d] of q, k or v, in the type of sums, into that of the product, in place, and adds to
   /// the gradient of the norm's gain. `product` is needed where there is a norm.
   void finish_backward(const Tensor& d, const ConstTensor& product) const {
-    if (rotations_.dims() > 0) compute_.rope(d, rotations_, kernels::Rotation::transposed, pairs_);
+    if (rotations_.dims() > 0) compute_.rope(d, rotations_, kernels::Rotation::transposed, pairs_, rows_);
     const auto& [gain, epsilon, form] = norm_;
     if (gain.exists())
       compute_.rms_norm_backward(d, gain.gradient, d, product, gain.values, epsilon, kernels::Write::replace, form);
@@ -52,15 +54,21 @@ class HeadProjection {
   HeadNorm norm_;
   ConstTensor rotations_;
   kernels::RotaryPairs pairs_;
+  std::span<const std::uint32_t> rows_;
 };
 
 /// Projections of a layer's heads, which are numbered within the model.
 class HeadProjections {
  public:
-  /// Takes the rotations of the tokens that will be projected. Borrows all.
+  /// Takes the rotations of the tokens that will be projected, and the rows of their tables that turn these, as kernels::rope()
+  /// does. Borrows all.
   HeadProjections(ComputeStream& compute, const ParameterStore& store, const ModelConfig& config, std::size_t layer,
-                  const RotaryTables& rotations)
-      : compute_(compute), biases_(store, config, layer), config_(config), rotations_(rotations.of(config.layer(layer))) {}
+                  const RotaryTables& rotations, std::span<const std::uint32_t> rows = {})
+      : compute_(compute),
+        biases_(store, config, layer),
+        config_(config),
+        rotations_(rotations.of(config.layer(layer))),
+        rows_(rows) {}
 
   HeadProjection query(const HeadRange& heads) const { return of(biases_.query, biases_.query_norm, heads, rotations_.queries); }
   HeadProjection key(const HeadRange& heads) const { return of(biases_.key, biases_.key_norm, heads, rotations_.keys); }
@@ -73,13 +81,15 @@ class HeadProjections {
             bias.slice(heads.first * d, heads.count * d),
             {gain, config_.norm_epsilon, {.gain_from_one = config_.gains_from_one}},
             rotations,
-            rotations_.pairs};
+            rotations_.pairs,
+            rows_};
   }
 
   ComputeStream& compute_;
   BlockBiases biases_;
   const ModelConfig& config_;
   Rotations rotations_;
+  std::span<const std::uint32_t> rows_;
 };
 
 }  // namespace tsprun::detail

@@ -6,6 +6,7 @@
 // the backward pass the gradients of its pack in the store, to which those of later micro-batches are added (micro_batch.h).
 #pragma once
 
+#include "layers/layout/packed_documents.h"
 #include "layers/layout/token_layout.h"
 #include "layers/parameters/parameter_store.h"
 #include "layers/schedules/log_sum_exps.h"
@@ -83,6 +84,7 @@ struct PassInputs {
   Visits& visits;  ///< the pass comes next in it; the strategy looks ahead in it, and goes on in it with each sublayer
   MicroBatch micro_batch = {};        ///< which of the step's micro-batches the tokens are
   BeforeScatter before_scatter = {};  ///< empty: nothing else is summed
+  DocumentViews documents = {};       ///< of the tokens' sequences
 };
 
 /// One pass through the blocks, of one micro-batch, and everything that its strategy keeps for it between calls: no strategy has
@@ -128,6 +130,7 @@ class StrategyPass {
  protected:
   const ParameterStore& store() const { return of_.store; }
   const TokenLayout& tokens() const { return of_.tokens; }
+  const DocumentViews& documents() const { return of_.documents; }
   Visits& visits() const { return of_.visits; }
   const MicroBatch& micro_batch() const { return of_.micro_batch; }
   /// Goes on in the list of visits to this one.

@@ -17,6 +17,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -37,6 +38,7 @@ struct ModelCase {
   std::size_t threads = 1;
   std::size_t micro_batches = 1;
   TaskList tasks = {};  ///< of the step; empty: training_tasks()
+  std::optional<Token> document_end = {};
 
   Setting setting() const {
     return {.model = config,
@@ -125,12 +127,14 @@ struct BatchData {
       labels.push_back(random() % 11 == 0 ? -1 : id(random));
     }
     labels.back() = 0;
+    if (of.document_end) unlabel_ends(labels, ids, *of.document_end);
   }
   TokenBatch view(const ModelCase& of) const {
     return {.batch = of.batch,
             .sequence = of.sequence,
             .ids = ids,
             .labels = labels,
+            .document_end = of.document_end,
             .seed = of.seed,
             .step = kTestStep,
             .micro_batches = of.micro_batches};

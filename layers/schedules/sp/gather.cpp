@@ -70,6 +70,7 @@ class GatherAttention final : public SequenceAttention {
             .o = of.o.slice(2, heads.first_query, heads.queries),
             .lse = of.lse.heads(heads.first_query, heads.queries),
             .window = of.window,
+            .documents = pass.documents,
             .score_cap = of.score_cap};
   }
 };

@@ -13,7 +13,7 @@
 //
 // In a layer with a window that is shorter than the sequence, the rank's chunks and those of rank j meet one by one, up to three
 // pairs at j = p and two at another step, each masked by the positions of both; pairs that the window keeps apart take no work.
-// K, V and their gradients travel as without a window.
+// K, V and their gradients travel as without a window. Where documents are packed into sequences, it is so in every layer.
 //
 // In the backward pass K and V travel again. The sum of a rank's dK and dV starts at its right neighbour and arrives home after
 // D − 1 hops, where the rank's own part is added last (layers/schedules/ring.h). Each pass is a loop over the D steps, in which K
@@ -69,7 +69,7 @@ class RingAttention final : public SequenceAttention {
   Tensor part_of(const Tensor& pack, std::size_t which, std::size_t d) const {
     return pack.split(1, pack.size(1) / 2).select(1, which).split(1, heads_.kv * d).transposed(0, 1).split(2, d);
   }
-  std::vector<AttentionPair> meet(const TokenLayout& tokens, int other, std::size_t window) const;
+  std::vector<AttentionPair> meet(const SequencePass& pass, const TokenLayout& tokens, int other, std::size_t window) const;
   kernels::Attention attention(const SequencePass& pass, const AttentionHeads& of, const AttentionPair& pair) const {
     return {.scale = heads_.scale,
             .mask = pair.mask,
@@ -122,7 +122,7 @@ void RingAttention::forward(SequencePass& pass, const TokenLayout& tokens, const
     const Tensor pack = t == 0 ? Tensor() : kv.packs.at(t);
     const Tensor K = t == 0 ? of.k : part_of(pack, 0, d);
     const Tensor V = t == 0 ? of.v : part_of(pack, 1, d);
-    for (const AttentionPair& pair : meet(tokens, shard_at(axis_.group, t), of.window)) attend_pair(pair, K, V);
+    for (const AttentionPair& pair : meet(pass, tokens, shard_at(axis_.group, t), of.window)) attend_pair(pair, K, V);
   };
 
   look_ahead(steps(), {{1, travel}, {0, attend}});
@@ -150,7 +150,7 @@ void RingAttention::backward(SequencePass& pass, const TokenLayout& tokens, cons
 
   // dq, and this rank's part of dK and dV of the tokens of rank (p − t) mod D, which joins the sum that travels behind K and V.
   const auto attend = [&](std::size_t t) {
-    const std::vector<AttentionPair> pairs = meet(tokens, shard_at(axis_.group, t), of.window);
+    const std::vector<AttentionPair> pairs = meet(pass, tokens, shard_at(axis_.group, t), of.window);
     const Tensor pack = kv->packs.at(t);
     const Tensor part = sums.part(t);
     const Tensor K = t == 0 ? of.k : part_of(pack, 0, d);
@@ -192,16 +192,18 @@ std::vector<LocalChunk> stretches(const std::array<LocalChunk, kHalves>& chunks)
 }
 
 /// Returns what queries of this rank and keys of rank `other` have to do with each other in a layer with this window, 0: none.
-std::vector<AttentionPair> RingAttention::meet(const TokenLayout& tokens, int other, std::size_t window) const {
+std::vector<AttentionPair> RingAttention::meet(const SequencePass& pass, const TokenLayout& tokens, int other,
+                                               std::size_t window) const {
   const auto mine = tokens.chunks();
   const auto theirs = tokens.chunks_of(other);
-  if (window > 0 && window < tokens.sequence()) {
+  const bool far = window == 0 || window >= tokens.sequence();  // nothing is beyond the window
+  if (!far || pass.documents.any()) {
     std::vector<AttentionPair> pairs;
     for (const LocalChunk& queries : stretches(mine)) {
       const auto add = [&](const LocalChunk& keys, bool first) {
         pairs.push_back({{queries.first, queries.count},
                          {keys.first, keys.count},
-                         kernels::Mask::from_positions(queries.start, keys.start, window),
+                         kernels::Mask::from_positions(queries.start, keys.start, window, pass.documents),
                          {.start = queries.start},
                          {.start = keys.start},
                          first});
@@ -209,7 +211,7 @@ std::vector<AttentionPair> RingAttention::meet(const TokenLayout& tokens, int ot
       if (other == axis_.p()) add(queries, true);
       for (const LocalChunk& keys : stretches(theirs)) {
         const bool own = other == axis_.p() && keys.start == queries.start;
-        if (!own && keys.start < queries.end() && queries.start < keys.end() - 1 + window) add(keys, false);
+        if (!own && keys.start < queries.end() && (far || queries.start < keys.end() - 1 + window)) add(keys, false);
       }
     }
     return pairs;

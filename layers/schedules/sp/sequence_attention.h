@@ -51,9 +51,10 @@ struct TravellingKv {
   RingShards packs;
 };
 
-/// State that one pass keeps between the calls of its attention: the dropout of attention probabilities, and what begin() began
-/// to move until forward() or backward() takes it. The caller saves q, k, v, o and lse.
+/// State that one pass keeps between the calls of its attention: the documents of its sequences, the dropout of attention
+/// probabilities, and what begin() began to move until forward() or backward() takes it. The caller saves q, k, v, o and lse.
 struct SequencePass {
+  kernels::Documents documents = {};
   kernels::AttentionDropout dropout = {};
   KvBucket first_bucket = {};                   ///< gather
   std::optional<TravellingKv> travelling = {};  ///< ring

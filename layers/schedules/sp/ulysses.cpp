@@ -195,7 +195,7 @@ std::vector<UlyssesAttention::Part> UlyssesAttention::parts(const SequencePass& 
               .kv = {first_kv - map.first_kv - kv_[me()].first, end_kv - first_kv},
               .of = {},
               .attention = {.scale = heads_.scale,
-                            .mask = kernels::Mask::from_positions(0, 0, of.window),
+                            .mask = kernels::Mask::from_positions(0, 0, of.window, pass.documents),
                             .heads = {map.group, query, first_kv},
                             .dropout = dropout(pass, mine.first + own.first),
                             .cap = of.score_cap}};

@@ -298,7 +298,7 @@ AttentionHeads TspAttention::heads_of_turn(std::size_t layer, int r, const Atten
 }
 
 HeadProjections TspAttention::projections(std::size_t layer) const {
-  return {axis_.compute(), of_.store, axis_.whole, layer, of_.tokens.rotations()};
+  return {axis_.compute(), of_.store, axis_.whole, layer, of_.tokens.rotations(), of_.documents.positions};
 }
 
 /// Returns heads of the slice as the whole model numbers them.
@@ -349,6 +349,7 @@ BucketReaders TspAttention::readers(const TspUnit& unit, const AttentionHeads& t
           .o = turn.o.slice(2, first, count),
           .lse = turn.lse.heads(first, count),
           .window = turn.window,
+          .documents = of_.documents.starts,
           .score_cap = turn.score_cap};
 }
 

@@ -1,0 +1,48 @@
+// Documents that are packed one behind the other into the sequences of a pass: attention doesn't cross their ends, and positions
+// begin anew with each. All ranks have all ids of a batch, so each finds the documents by itself, and nothing is sent for them.
+#pragma once
+
+#include "core/kernels/flash.h"
+#include "core/rank/rank.h"
+#include "layers/io/data.h"
+#include "layers/layout/token_layout.h"
+
+#include <cstdint>
+#include <span>
+
+namespace tsprun::detail {
+
+/// What a pass computes with; borrowed. Where each sequence is one document, both are empty.
+struct DocumentViews {
+  kernels::Documents starts = {};  ///< for masks, of whole sequences
+  /// [B, S_p], positions of a rank's tokens in their documents: the rows of tables that rotate them.
+  std::span<const std::uint32_t> positions = {};
+};
+
+/// The documents of a pass's sequences, in memory of the rank's heap.
+class PackedDocuments {
+ public:
+  /// Each sequence is one document; nothing is stored.
+  PackedDocuments() = default;
+  /// Finds the documents in the ids [B, S] of the layout's sequences. One ends with each token `end`, and with its sequence. On a
+  /// phantom, whose ids may be missing, allocates alone.
+  PackedDocuments(Rank& rank, const TokenLayout& tokens, std::span<const Token> ids, Token end);
+
+  bool any() const { return starts_.exists(); }
+  DocumentViews views() const;
+  /// Returns the positions in their documents of the tokens of this rank's residual.
+  std::span<const std::uint32_t> held_positions(const TokenLayout& tokens) const {
+    return views().positions.subspan(tokens.first_held(), tokens.held_rows());
+  }
+
+ private:
+  std::size_t sequence_ = 0;
+  OwnedTensor starts_;     // [B, S] uint32
+  OwnedTensor positions_;  // [B, S_p] uint32
+};
+
+/// Takes away the labels [B, S] of tokens that end documents: what comes next begins another document, which nothing before it
+/// foretells.
+void unlabel_ends(std::span<std::int64_t> labels, std::span<const Token> ids, Token end);
+
+}  // namespace tsprun::detail
