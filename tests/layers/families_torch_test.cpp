@@ -12,6 +12,7 @@
 
 #include <filesystem>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@ struct Case {
   std::size_t sequence = 0;
   std::vector<Token> ids;
   std::vector<std::int64_t> labels;
+  std::optional<Token> document_end;
   std::vector<double> losses;  // before each step and after the last
   std::vector<Token> prompt, greedy;
   std::vector<double> logits;
@@ -41,6 +43,7 @@ struct Case {
     sequence = c.at("sequence").get<std::size_t>();
     for (const auto& row : c.at("ids")) ids.insert(ids.end(), row.begin(), row.end());
     for (const auto& row : c.at("labels")) labels.insert(labels.end(), row.begin(), row.end());
+    if (c.contains("document_end")) document_end = c.at("document_end").get<Token>();
     losses = c.at("steps").get<std::vector<double>>();
     prompt = c.at("prompt").get<std::vector<Token>>();
     greedy = c.at("greedy").get<std::vector<Token>>();
@@ -50,7 +53,9 @@ struct Case {
       else after[name.substr(6)] = values;
     }
   }
-  TokenBatch view() const { return {.batch = batch, .sequence = sequence, .ids = ids, .labels = labels}; }
+  TokenBatch view() const {
+    return {.batch = batch, .sequence = sequence, .ids = ids, .labels = labels, .document_end = document_end};
+  }
 };
 
 /// What a layout makes of a case.
@@ -181,6 +186,13 @@ TEST(Families, Gemma3WithTwoRotaryBases) {
 }
 TEST(Families, Cohere2WhoseFullLayersRotateNothing) { expect_family("cohere2:plain:5,cohere2:pattern:4:untied"); }
 TEST(Families, Exaone4WhoseFullLayersRotateNothing) { expect_family("exaone4:hybrid,exaone4:hybrid:5"); }
+// Documents that are packed into sequences: rotated halves, neighbours and parts of heads, windows, two bases, scales of queries
+// that grow with the position in the document.
+TEST(Families, LlamaWithDocuments) { expect_family("llama:llama3:5:untied:documents,mistral:window:::documents"); }
+TEST(Families, FamiliesWithDocuments) {
+  expect_family(
+      "glm4:biases:::documents,stablelm:plain:::documents,gemma3_text:plain:::documents,ministral3:temperature:5::documents");
+}
 TEST(Families, Exaone4WithNormsBehindItsSublayers) { expect_family("exaone4:full,exaone4:full:5:untied"); }
 
 }  // namespace

@@ -166,12 +166,15 @@ def rotate(x, cos, sin, interleaved=False):
 
 # Attention.
 
-def visible(queries, keys, window):
+def visible(queries, keys, window, documents=None):
     """[S, T] of bool: which positions of keys a query sees. A window of W shows the query itself and the W - 1 before it
     (transformers/masking_utils.py, sliding_window_overlay; llama.cpp's is_masked_swa; older flash paths of transformers showed W
-    before it, and were mended)."""
+    before it, and were mended). documents [S], where S = T: the number of each token's document, in which positions begin anew, and
+    which a query doesn't look beyond (block-diagonal, as transformers/masking_utils.py, packed_sequence_mask_function)."""
     distance = queries[:, None] - keys[None, :]
     seen = distance >= 0
+    if documents is not None:
+        seen = seen & (documents[:, None] == documents[None, :])
     return seen if window is None else seen & (distance < window)
 
 

@@ -38,15 +38,22 @@ class Cache:
 
 
 class Run:
-    """One pass over ids [B, S], of which the first stands at the cache's end."""
+    """One pass over ids [B, S], of which the first stands at the cache's end. With document_end ids are one sequence [1, S], in
+    which each such id ends a document."""
 
-    def __init__(self, weights, ids, cache, length):
+    def __init__(self, weights, ids, cache, length, document_end=None):
         self.w, self.ids = weights, ids
         self.cache = cache if cache is not None else Cache()
         start = self.cache.tokens
         self.positions = torch.arange(start, start + ids.shape[1])
         self.keys = torch.arange(start + ids.shape[1])
         self.length = length or len(self.keys)
+        self.documents = None
+        if document_end is not None:
+            ends = (ids[0] == document_end).long()
+            self.documents = ends.cumsum(0) - ends
+            firsts = torch.tensor([(self.documents == number).nonzero()[0].item() for number in self.documents])
+            self.positions = self.keys = torch.arange(ids.shape[1]) - firsts
         self.shared = {}
 
 
@@ -66,6 +73,8 @@ class Decoder:
     ARCHITECTURE = ""
     DEFAULTS = {}
     THETA = 10000.0
+    # The id that ends a document, where attention and positions heed it: set by whoever wants it.
+    document_end = None
     # Names of tensors that are no parameters: no gradient, no step.
     BUFFERS = ()
     # Fields beyond DEFAULTS that folders on the hub have: field -> the values that are understood; Ellipsis: any (because it changes
@@ -150,7 +159,7 @@ class Decoder:
         q, k, v = self.project(run, layer, x)
         q, k = self.rotate(run, layer, q, k)
         k, v = run.cache.append(layer, k, v)
-        seen = blocks.visible(run.positions, run.keys, self.window(layer))
+        seen = blocks.visible(run.positions, run.keys, self.window(layer), run.documents)
         y = blocks.attend(q, k, v, seen, self.scale(layer), self.c.get("attn_logit_softcapping"), self.sinks(run, layer))
         return blocks.linear(run.w, f"model.layers.{layer}.self_attn.o_proj", y)
 
@@ -164,7 +173,9 @@ class Decoder:
 
     def logits(self, weights, ids, cache=None, length=None):
         """[B, S, V] of ids [B, S]. With a cache, ids follow what it holds. length: of the whole text, where it is known."""
-        run = Run(weights, ids, cache, length)
+        if self.document_end is not None and len(ids) > 1:
+            return torch.cat([self.logits(weights, row[None], length=length) for row in ids])
+        run = Run(weights, ids, cache, length, self.document_end)
         x = self.embed(run)
         for layer in range(self.c.num_hidden_layers):
             x = self.block(run, layer, x)
