@@ -26,9 +26,10 @@ OptionRow& OptionTable::append(const std::string& usage, std::string help, Trait
   return row;
 }
 
-void OptionTable::add(const std::string& usage, bool& flag, std::string help, Trait traits) {
+OptionRow& OptionTable::add(const std::string& usage, bool& flag, std::string help, Trait traits) {
   OptionRow& row = append(usage, std::move(help), traits);
   row.declare = [&row, &flag](CLI::App& app) { return app.add_flag(row.names, flag, row.help); };
+  return row;
 }
 
 OptionRow& OptionTable::add(const std::string& usage, std::string& text, std::string help, Trait traits) {

@@ -138,7 +138,7 @@ class OptionTable {
   void group(std::string name) { group_ = std::move(name); }
 
   /// Adds a flag. `usage`: its names.
-  void add(const std::string& usage, bool& flag, std::string help, Trait traits = Trait::none);
+  OptionRow& add(const std::string& usage, bool& flag, std::string help, Trait traits = Trait::none);
   /// Adds an option whose value is its text. `usage`: names, a blank, what stands for the value.
   OptionRow& add(const std::string& usage, std::string& text, std::string help, Trait traits = Trait::none);
   /// Adds an option with one of several words. "{}" in the help becomes their list.

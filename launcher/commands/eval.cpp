@@ -148,7 +148,7 @@ void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptio
   audit.memory_peak = rank.memory_peaks();
   if (file) file->publish();
 
-  const double mean = sum / static_cast<double>(predicted);
+  const double mean = predicted == 0 ? 0 : sum / static_cast<double>(predicted);  // none where every token ends a document
   if (session.speaks()) {
     sink.line(fmt::format("loss {:.6f} nats over {} tokens in {} windows (perplexity {:.3f})", mean, predicted, windows,
                           std::exp(mean)));

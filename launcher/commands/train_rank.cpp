@@ -98,7 +98,7 @@ class Validation {
       all.tokens += loss.tokens;
       if (decisive) passes.decisive.add(PassesOfRun::kEvaluation | first);
     }
-    all.mean /= static_cast<double>(all.tokens);
+    if (all.tokens > 0) all.mean /= static_cast<double>(all.tokens);  // none where every token ends a document
     if (!session_.speaks()) return true;
     session_.sink().append("evaluations", {{"step", step}, {"loss", all.mean}, {"tokens", all.tokens}});
     if (plan.progress == ProgressLine::Style::silent) return true;

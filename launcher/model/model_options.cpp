@@ -7,6 +7,7 @@
 #include "launcher/refuse.h"
 #include "layers/checkpoints/checkpoint.h"
 #include "layers/io/data.h"
+#include "layers/io/json_text.h"
 #include "layers/layout/check_layout.h"
 #include "layers/model/model.h"
 #include "layers/parameters/model_folder.h"
@@ -153,6 +154,17 @@ Holdings holdings(const theory::MeshSetting& mesh, int rank, ModelUse use) {
           .activations = training ? static_cast<double>(theory::activation_bytes(mesh, place, 0)) : 0};
 }
 
+/// Warns if no document ends in the first tokens of the data.
+void look_for_ends(const TokenStream& stream, const ModelCommandOptions& options) {
+  constexpr std::uint64_t kLookedAt = std::uint64_t{1} << 20;
+  std::vector<Token> first(static_cast<std::size_t>(std::min(kLookedAt, stream.size())));
+  stream.read(0, first);
+  if (std::ranges::find(first, *options.document_end) != first.end()) return;
+  spdlog::warn("--eos {}: none of the {} tokens of --data is {}, so no document ends there", options.eos,
+               first.size() < stream.size() ? fmt::format("first {}", first.size()) : std::to_string(first.size()),
+               *options.document_end);
+}
+
 }  // namespace
 
 Setting ModelCommandOptions::setting() const {
@@ -196,6 +208,15 @@ void ModelCommandOptions::declare(OptionTable& table, const ModelOptionUse& use)
         if (saved.end_of_document == now.end_of_document) return std::string();
         const auto shown = [](const std::string& token) { return token.empty() ? "none" : printable(token); };
         return fmt::format("{} now, {} in the checkpoint", shown(now.end_of_document), shown(saved.end_of_document));
+      };
+      OptionRow& reset =
+          table.add("--reset-attention", reset_attention,
+                    "let a document end with each token of --eos in --data, also in files of ids: attention doesn't "
+                    "cross it, positions begin anew behind it, and what follows it isn't predicted");
+      reset.restore = [this](const CheckpointState& state) { reset_attention = reset_attention || state.reset_attention; };
+      reset.record = [this](CheckpointState& state) { state.reset_attention = reset_attention; };
+      reset.difference = [](const CheckpointState& saved, const CheckpointState& now) {
+        return saved.reset_attention == now.reset_attention ? std::string() : "given now, not in the checkpoint";
       };
     }
     table.add("--batch B", batch, "sequences in all", Whole{1, kLargestBatch}).saved(&CheckpointState::batch);
@@ -259,24 +280,31 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
 
 void validate_data(ModelCommandOptions& options, bool sequence_needed) {
   if (options.data.empty()) refuse("no data: give --data FILE… (text; .bin, .u32 and .npy are token ids)");
+  if (options.reset_attention && options.eos.empty())
+    refuse("--reset-attention: it needs to know with which token a document ends; give --eos TOKEN");
+  options.document_end.reset();
   if (!std::ranges::all_of(options.data, [](const std::string& file) { return names_ids(file); })) {
     const ModelText text = ModelText::of(options);
     std::optional<Token> end;
     if (!options.eos.empty() && text.ids_are_bytes())
       refuse(fmt::format("--eos {}: this model's ids are bytes, of which none ends a text; leave --eos out", options.eos));
-    if (!options.eos.empty() && text.tokenizer()) end = end_of_document(*text.tokenizer(), options.eos, options.shape.vocabulary);
+    if (!options.eos.empty() && text.tokenizer()) end = end_of_document(text.tokenizer(), options.eos, options.shape.vocabulary);
     if (options.texts.empty()) options.texts = text.ids_of(options.files(), end);
     options.tokenizer = text.file();
+    if (options.reset_attention) options.document_end = end;
+  } else if (options.reset_attention) {
+    options.document_end = end_of_document(ModelText::if_readable(options).tokenizer(), options.eos, options.shape.vocabulary);
   } else if (!options.eos.empty() && !options.eos_restored) {
     refuse(
         fmt::format("--eos {}: it ends texts, and files of token ids, as all of --data are, have their own ends of documents; "
-                    "leave --eos out",
+                    "leave --eos out, or give --reset-attention, too, which heeds them",
                     options.eos));
   }
   const TokenStream stream = options.stream();
   options.tokens = stream.size();
   if (sequence_needed) check_training_data(options.tokens, options.sequence);
   stream.check_vocabulary(options.shape.vocabulary);
+  if (options.document_end) look_for_ends(stream, options);
 }
 
 void validate_memory(const ModelCommandOptions& options, const GlobalOptions& global, ModelUse use) {

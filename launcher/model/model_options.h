@@ -45,6 +45,7 @@ struct ModelCommandOptions {
   std::vector<std::string> data;
   std::string eos;                 ///< the token behind each text of --data; empty: none
   bool eos_restored = false;       ///< it is a checkpoint's, not typed
+  bool reset_attention = false;    ///< a document ends with each such token, and attention and positions with it
   Given<std::size_t> batch{1};     ///< B, sequences over all ranks
   Given<std::size_t> sequence{1};  ///< S, tokens per sequence
   Given<DType> dtype{DType::f32};
@@ -59,6 +60,7 @@ struct ModelCommandOptions {
   std::filesystem::path source;        ///< the folder, or else the config.json, that describes the model; empty: a built-in one
   std::uint64_t tokens = 0;            ///< number of tokens in all files of --data
   bool whole_epochs = false;           ///< training reads each window once an epoch; else windows begin anywhere
+  std::optional<Token> document_end;   ///< the token of --eos, if a document ends with each
   IdsOfTexts texts;                    ///< the ids of those of them that a tokenizer reads
   std::filesystem::path tokenizer;     ///< that tokenizer's file; empty: none is used
 

@@ -82,6 +82,7 @@ void finish_with_audit(Session& session, RankAudit mine, const ModelCommandOptio
               .sequence = of.setting.sequence,
               .ids = measured,
               .labels = labels,
+              .document_end = options.document_end,
               .micro_batches = of.setting.micro_batches});
     mine.forecast.traffic = run.traffic();
   }

@@ -42,10 +42,12 @@ bool there(const std::filesystem::path& path) {
 
 }  // namespace
 
-Token end_of_document(const text::Tokenizer& tokenizer, const std::string& typed, std::size_t ids) {
+Token end_of_document(const std::optional<text::Tokenizer>& tokenizer, const std::string& typed, std::size_t ids) {
   if (typed.find_first_not_of("0123456789") == std::string::npos)
     return static_cast<Token>(parse_integer("--eos", typed, 0, static_cast<std::int64_t>(ids) - 1));
-  const std::optional<Token> token = tokenizer.find(typed);
+  if (!tokenizer)
+    refuse(fmt::format("--eos {}: no {} of the model says which token that is; give its id", printable(typed), kTokenizerFile));
+  const std::optional<Token> token = tokenizer->find(typed);
   if (!token) refuse(fmt::format("--eos {}: the tokenizer has no token of this text; give another, or its id", printable(typed)));
   return *token;
 }

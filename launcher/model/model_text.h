@@ -18,8 +18,9 @@
 
 namespace tsprun::detail::launcher {
 
-/// Returns the token of --eos: a number below `ids`, or a token's text, "<|endoftext|>". Throws Error(refused).
-Token end_of_document(const text::Tokenizer& tokenizer, const std::string& typed, std::size_t ids);
+/// Returns the token of --eos: a number below `ids`, or the text of a token that the tokenizer has, "<|endoftext|>". Throws
+/// Error(refused).
+Token end_of_document(const std::optional<text::Tokenizer>& tokenizer, const std::string& typed, std::size_t ids);
 /// Puts the end of a document behind its ids, unless they end with it or there are none.
 void end_document(std::vector<Token>& ids, Token end);
 

@@ -22,10 +22,12 @@ TokenBatch TrainingBatch::of_step(std::uint64_t step) {
       labels_[b * S + s] = window_[s + 1];
     }
   }
+  if (options_.document_end) unlabel_ends(labels_, ids_, *options_.document_end);
   return {.batch = options_.batch,
           .sequence = S,
           .ids = ids_,
           .labels = labels_,
+          .document_end = options_.document_end,
           .seed = options_.seed,
           .step = step,
           .micro_batches = options_.micro_batches};

@@ -17,13 +17,16 @@ std::size_t windows_together(const TokenStream& stream, const ModelCommandOption
 }  // namespace
 
 WindowBatch::WindowBatch(const TokenStream& stream, const ModelCommandOptions& options, std::uint64_t first)
-    : count_(windows_together(stream, options, first)), length_(window(stream.size(), options.sequence, first).length) {
+    : count_(windows_together(stream, options, first)),
+      length_(window(stream.size(), options.sequence, first).length),
+      document_end_(options.document_end) {
   std::vector<Token> tokens(length_ + 1);
   for (std::uint64_t w = first; w < first + count_; ++w) {
     stream.read(window(stream.size(), options.sequence, w).first, tokens);
     ids_.insert(ids_.end(), tokens.begin(), tokens.end() - 1);
     labels_.insert(labels_.end(), tokens.begin() + 1, tokens.end());
   }
+  if (document_end_) unlabel_ends(labels_, ids_, *document_end_);
 }
 
 }  // namespace tsprun::detail::launcher

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace tsprun::detail::launcher {
@@ -19,7 +20,9 @@ class WindowBatch {
   WindowBatch(const TokenStream& stream, const ModelCommandOptions& options, std::uint64_t first);
 
   /// Returns ids and labels [windows, length]. They are this object's.
-  TokenBatch tokens() const { return {.batch = count_, .sequence = length_, .ids = ids_, .labels = labels_}; }
+  TokenBatch tokens() const {
+    return {.batch = count_, .sequence = length_, .ids = ids_, .labels = labels_, .document_end = document_end_};
+  }
   /// Returns the number of windows.
   std::size_t count() const { return count_; }
   /// Returns the tokens of each.
@@ -28,6 +31,7 @@ class WindowBatch {
  private:
   std::size_t count_;
   std::size_t length_;
+  std::optional<Token> document_end_;
   std::vector<Token> ids_;
   std::vector<std::int64_t> labels_;
 };

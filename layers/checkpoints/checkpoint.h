@@ -54,6 +54,7 @@ struct CheckpointState {
   std::uint64_t data_tokens = 0;     ///< tokens in the stream of data
   double epochs = 0;                 ///< that the run reads, each window once in each; 0: windows begin anywhere
   std::string end_of_document = {};  ///< the token behind each text of the data, as it was typed; empty: there was none
+  bool reset_attention = false;      ///< attention and positions don't cross ends of documents
 
   // Settings of the update.
   double learning_rate = 3e-4;

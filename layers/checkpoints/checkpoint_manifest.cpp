@@ -90,6 +90,7 @@ CheckpointState read_state(JsonObject& top) {
   state.data_tokens = data.integer("tokens", 0, kMaxCount);
   if (data.find("epochs") != nullptr) state.epochs = read_number(data, "epochs", kNoBound);
   if (data.find("end_of_document") != nullptr) state.end_of_document = data.text("end_of_document");
+  state.reset_attention = data.flag("reset_attention", false);
   data.done();
 
   JsonObject update = top.inside("update");
@@ -121,9 +122,9 @@ CheckpointState read_state(JsonObject& top) {
 /// versions refuse fields that they don't know, and their manifests lack them: write it where its value isn't the default alone,
 /// and read it where it is there.
 [[maybe_unused]] void all_members(const CheckpointState& state) {
-  [[maybe_unused]] const auto& [run, step, seed, dtype, batch, sequence, data_tokens, epochs, end_of_document, learning_rate,
-                                warmup, schedule, least_rate, decay_steps, steps, weight_decay, beta1, beta2, epsilon, clip,
-                                micro_batches, layout, kernels] = state;
+  [[maybe_unused]] const auto& [run, step, seed, dtype, batch, sequence, data_tokens, epochs, end_of_document, reset_attention,
+                                learning_rate, warmup, schedule, least_rate, decay_steps, steps, weight_decay, beta1, beta2,
+                                epsilon, clip, micro_batches, layout, kernels] = state;
 }
 
 /// Reads the list of files. Accepts only the names that belong to a checkpoint, and after them plain names, each once, so that no
@@ -172,6 +173,7 @@ std::string manifest_json(const Manifest& manifest) {
   if (state.micro_batches != 1) object["data"]["micro_batches"] = state.micro_batches;
   if (state.epochs > 0) object["data"]["epochs"] = state.epochs;
   if (!state.end_of_document.empty()) object["data"]["end_of_document"] = state.end_of_document;
+  if (state.reset_attention) object["data"]["reset_attention"] = true;
   object["update"] = {{"learning_rate", state.learning_rate},
                       {"warmup", state.warmup},
                       {"weight_decay", state.weight_decay},

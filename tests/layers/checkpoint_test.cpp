@@ -102,7 +102,9 @@ TEST(Checkpoint, NamesTheEndOfDocumentsWhereThereWasOne) {
   const test::TemporaryFolder folder;
   CheckpointState state = test::checkpoint_state(1);
   EXPECT_EQ(manifest_json({.state = state, .files = {}, .checksum = {}}).find("end_of_document"), std::string::npos);
+  EXPECT_EQ(manifest_json({.state = state, .files = {}, .checksum = {}}).find("reset_attention"), std::string::npos);
   state.end_of_document = "<|endoftext|>";
+  state.reset_attention = true;
   test::save(folder.path(), 2, state, 1);
   EXPECT_EQ(found_in(folder.path()).state, state);
 }
