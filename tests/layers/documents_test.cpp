@@ -190,7 +190,9 @@ TEST(PackedDocuments, SayWhereEachBeginsAndWhereTokensStand) {
     const std::vector<std::uint32_t> mine =
         context.rank() == 0 ? std::vector<std::uint32_t>{0, 1, 0, 0, 0, 5} : std::vector<std::uint32_t>{0, 0, 1, 2, 1, 2, 3, 4};
     const TokenLayout tokens(rank, config, DType::f32, 2, 7, context.rank(), 2, 0, 1, 0, true);
+    const std::uint64_t before = context.memory_use()[Category::workspace];
     const PackedDocuments documents(rank, tokens, ids, kEnd);
+    EXPECT_EQ(context.memory_use()[Category::workspace] - before, 4 * 2 * 7 + 4 * mine.size());
     for (std::size_t b = 0; b < 2; ++b) {
       EXPECT_TRUE(std::ranges::equal(documents.views().starts.of(b), std::span(starts).subspan(7 * b, 7))) << b;
     }

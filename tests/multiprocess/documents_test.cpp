@@ -87,6 +87,10 @@ TEST_F(PackedData, HasTheLossOfItsDocumentsAlone) {
     EXPECT_EQ(found.at("tokens").get<double>(), tokens) << layout;
     EXPECT_NEAR(found.at("loss").get<double>(), sum / tokens, 1e-12 * sum / tokens) << layout;
   }
+  // A training's first step, whose only window is all of the file.
+  const json step = report({"train", "--config", "nano", "--dtype", "f64", "--seq", std::to_string(all.size() - 1), "--steps",
+                            "1", "--data", packed, "--eos", "0", "--reset-attention"});
+  EXPECT_NEAR(losses_of(step)[0], sum / tokens, 1e-12 * sum / tokens);
 }
 
 TEST_F(PackedData, TrainsAlikeUnderEveryLayoutAndGoesOn) {
