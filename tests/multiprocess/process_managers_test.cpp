@@ -81,7 +81,9 @@ class UnderOpenMpi : public testing::Test {
  protected:
   void SetUp() override {
     if (!installed("mpirun.openmpi")) GTEST_SKIP() << "Open MPI's mpirun isn't installed";
-    std::ofstream(folder_.path("agent")) << "#!/bin/sh\nshift\nexec sh -c \"$*\"\n";
+    // Each daemon has files of its own: two that make folders under one name at the same time fail.
+    std::ofstream(folder_.path("agent")) << fmt::format("#!/bin/sh\nshift\nexec sh -c \"$(echo \"$*\" | sed s,{0},{0}-$$,)\"\n",
+                                                        folder_.path("mpi"));
     std::filesystem::permissions(folder_.path("agent"), std::filesystem::perms::owner_all);
   }
   Finished mpirun(const std::string& hosts, const Words& command, const std::string& timeout = "20") const {
