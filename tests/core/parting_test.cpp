@@ -27,13 +27,14 @@ const std::vector<RankOptions>& ways() {
 }
 
 /// Runs the ranks, of which none finds anything wrong by itself, and expects that one of them at least learns when it leaves that
-/// it hasn't received a message of `kind`.
+/// it hasn't received a message of `kind`. None leaves before all have sent: who sends to a rank that has left is told at once.
 void expect_unreceived(int ranks, const RankBody& body, const std::string& kind) {
   for (const RankOptions& options : ways()) {
     const std::vector<RankOutcome> outcomes = try_ranks(
         ranks,
         [&](Context& context) {
           EXPECT_NO_THROW(body(context));
+          EXPECT_NO_THROW(context.world().barrier({.stream = Stream::gradients}));
           context.leave();
         },
         options);
