@@ -131,6 +131,9 @@ TEST(Cohere2Config, IsReadAsHuggingFaceWritesIt) {
   expect_read_back(parse(object).config);
   object["layer_types"] = json(32, "sliding_attention");
   EXPECT_TRUE(parse(object).config.layer(31).rotary_positions);
+  object["layer_types"] = json(32, "full_attention");
+  EXPECT_FALSE(parse(object).config.layer(0).rotary_positions);
+  expect_read_back(object);
   for (const auto& [field, value] :
        std::vector<std::pair<std::string, json>>{{"sliding_window", nullptr},
                                                  {"sliding_window_pattern", "LLLG"},

@@ -276,6 +276,13 @@ TEST(Exaone4Config, HasWindowsInLayersThatRotateAlone) {
   EXPECT_EQ((std::vector<std::size_t>{letters.layer(0).window, letters.layer(1).window, letters.layer(63).window}),
             (std::vector<std::size_t>{4096, 0, 0}));
   expect_read_back(letters);
+  object["layer_types"] = json(64, "full_attention");  // none has the window, and so none rotates
+  object.erase("sliding_window_pattern");
+  const ModelConfig full = parse(object).config;
+  EXPECT_EQ(full.layer(0).window, 0U);
+  EXPECT_FALSE(full.layer(0).rotary_positions);
+  expect_read_back(object);
+  object.erase("layer_types");
   for (const json& bad : {json("LLXG"), json(""), json(0)}) {
     object["sliding_window_pattern"] = bad;
     EXPECT_REFUSED(parse(object), "\"sliding_window_pattern\"");
