@@ -130,9 +130,9 @@ void write_windows(const ModelConfig& config, json& object) {
     return;
   }
   if (config.type->window == WindowField::alternating) {
-    // Layers that don't rotate because others might have a window, though none has: any window says that.
-    if (window == 0 && config.type->rotary_in_windows_alone && !config.layer(0).rotary_positions)
-      window = config.type->usual_window;
+    // Null would say another model where no layer has the window that the file has; any window says this one.
+    const bool unrotated = config.type->rotary_in_windows_alone && !config.layer(0).rotary_positions;
+    if (window == 0 && (unrotated || config.type->local_rotary_in_windows)) window = config.type->usual_window;
     object.emplace(kWindowName, window == 0 ? json() : json(window));
     if (json& stated = object[std::string(kTypesName)]; stated.is_null()) stated = std::move(types);
     return;

@@ -171,6 +171,9 @@ TEST(Gemma3Config, IsReadAsHuggingFaceWritesIt) {
                             "rope_scaling", "rope_theta", "sliding_window_pattern"})
     object.erase(field);
   EXPECT_TRUE(parse(object).config.same_model(c));
+  object["sliding_window_pattern"] = 1;
+  EXPECT_EQ(parse(object).config.layer(0).window, 0U);
+  expect_read_back(object);
   object["layer_types"] = json(26, "sliding_attention");
   object["layer_types"][1] = "full_attention";
   object["sliding_window_pattern"] = 6;  // means nothing then
