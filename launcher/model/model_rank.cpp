@@ -22,9 +22,10 @@ theory::MeshSetting mesh_setting(Session& session, const ModelCommandOptions& op
 
 void load_weights(Session& session, ParameterStore& store, const std::filesystem::path& from) {
   const ModelFolder weights(from);
-  store.load(weights);
-  check_finite(session.rank(), session.world(), store,
-               [&](const Parameter& parameter) { return weights.path_of(parameter.name).string() + ": "; });
+  const bool finite = store.load(weights);
+  check_finite(
+      session.rank(), session.world(), store,
+      [&](const Parameter& parameter) { return weights.path_of(parameter.name).string() + ": "; }, finite);
 }
 
 void fill_weights(Session& session, Model& model, const ModelCommandOptions& options) {

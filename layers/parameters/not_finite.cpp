@@ -64,9 +64,10 @@ std::optional<std::size_t> first_not_finite(Rank& rank, const ConstTensor& view)
 }  // namespace
 
 void check_finite(Rank& rank, Communicator& ranks, const ParameterStore& store,
-                  const std::function<std::string(const Parameter&)>& where) {
+                  const std::function<std::string(const Parameter&)>& where, bool known) {
   if (rank.is_phantom()) return;
   agree(ranks, [&] {
+    if (known) return;
     const auto check = [&](const ParameterPart& part, const Kind& kind) {
       const ConstTensor view = part.*kind.member;
       rank.tick();

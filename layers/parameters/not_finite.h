@@ -13,9 +13,9 @@ namespace tsprun::detail {
 
 /// Checks that all values, and with training also master weights and moments, of all ranks are finite. Collective over `ranks`.
 /// Throws Error(refused) on all of them with rank, tensor, shape and element if one isn't. `where` returns how the message about
-/// a parameter begins: a file name, say.
+/// a parameter begins: a file name, say. A rank that knows its store to be finite says so by `known`, and doesn't look again.
 void check_finite(Rank& rank, Communicator& ranks, const ParameterStore& store,
-                  const std::function<std::string(const Parameter&)>& where);
+                  const std::function<std::string(const Parameter&)>& where, bool known = false);
 
 /// A pass whose result wasn't finite.
 struct FailedPass {

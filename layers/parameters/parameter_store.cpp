@@ -2,52 +2,25 @@
 #include "layers/parameters/parameter_store.h"
 
 #include "core/kernels/check.h"
+#include "core/kernels/finite.h"
+#include "core/kernels/transpose.h"
 #include "layers/parameters/init.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <cstring>
+#include <atomic>
 #include <stdexcept>
 
 namespace tsprun::detail {
 
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
-constexpr std::size_t kTurnedBytes = std::size_t{256} << 10;  // of a piece that is transposed in scratch memory
-
-/// Copies to[j, i] = from[i, j] for elements of one size. Rows of either lie `*_step` elements apart.
-template <class Element>
-void transpose(std::byte* to, std::size_t to_step, const std::byte* from, std::size_t from_step, std::size_t rows,
-               std::size_t columns) {
-  constexpr std::size_t kSide = 16;  // a square stays in the first cache
-  for (std::size_t top = 0; top < rows; top += kSide) {
-    for (std::size_t left = 0; left < columns; left += kSide) {
-      for (std::size_t j = left; j < std::min(left + kSide, columns); ++j) {
-        for (std::size_t i = top; i < std::min(top + kSide, rows); ++i)
-          std::memcpy(to + (j * to_step + i) * sizeof(Element), from + (i * from_step + j) * sizeof(Element), sizeof(Element));
-      }
-    }
-  }
-}
-
-/// Copies to[j, i] = from[i, j].
-void transpose(const Tensor& to, const ConstTensor& from) {
-  const auto of = [&](auto element) {
-    transpose<decltype(element)>(to.data(), to.stride(0), from.data(), from.stride(0), from.size(0), from.size(1));
-  };
-  switch (size_of(from.dtype())) {
-    case sizeof(std::uint16_t): return of(std::uint16_t{});
-    case sizeof(std::uint32_t): return of(std::uint32_t{});
-    default: return of(std::uint64_t{});
-  }
-}
+/// Bytes of the pieces that all threads work on at a time: a thread's own stays in its second cache.
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
 /// Rows of the parameter that the pieces have which are worked on at a time.
 std::size_t rows_at_a_time(const PartPlan& plan, const Tensor& tensor) {
   const std::size_t row_bytes = plan.block.columns * size_of(tensor.dtype());
-  const std::size_t bytes = plan.transposed ? kTurnedBytes : kPieceBytes;
-  return std::clamp<std::size_t>(bytes / std::max<std::size_t>(row_bytes, 1), 1, std::max<std::size_t>(plan.block.rows, 1));
+  return std::clamp<std::size_t>(kPieceBytes / std::max<std::size_t>(row_bytes, 1), 1, std::max<std::size_t>(plan.block.rows, 1));
 }
 
 /// How many threads may work on a part at a time: each on so many bytes at least that waking it pays.
@@ -63,7 +36,8 @@ std::size_t lanes_of(Rank& rank, const PartPlan& plan, const Tensor& tensor) {
 /// rank. Of a transposed part the tensor holds columns.
 template <class Body>
 void for_pieces(Rank& rank, const PartPlan& plan, const Tensor& tensor, std::size_t lanes, Body&& body) {
-  const std::size_t step = rows_at_a_time(plan, tensor) / lanes;
+  std::size_t step = rows_at_a_time(plan, tensor) / lanes;
+  if (constexpr std::size_t kRows = 32; plan.transposed && step > kRows) step -= step % kRows;  // of whole cache lines in memory
   rank.compute().run_tasks(lanes, [&](std::size_t lane, std::size_t thread) {
     for (std::size_t row = lane * step; row < plan.block.rows; row += lanes * step) {
       safetensors::Rectangle block = plan.block;
@@ -198,14 +172,18 @@ void ParameterStore::fill_fresh(std::size_t layers, std::uint64_t seed) {
   });
 }
 
-void ParameterStore::load(const ModelFolder& weights) {
+bool ParameterStore::load(const ModelFolder& weights) {
+  std::atomic<bool> finite = true;
   const Source read = [&](const PartPlan& plan, const safetensors::Rectangle& block, Buffer into) {
     weights.read(plan.parameter.name, block, into);
+    if (kernels::first_not_finite(ConstTensor(into.data, into.dtype, {into.count}))) finite = false;
   };
   fill(read);
   // The file may have more digits than the values can hold.
-  if (!master_.exists()) return;
-  for (const ParameterPart& part : states()) fill_part(part, part.master, read);
+  if (master_.exists()) {
+    for (const ParameterPart& part : states()) fill_part(part, part.master, read);
+  }
+  return finite;
 }
 
 void ParameterStore::begin_optimizer() {
@@ -225,7 +203,7 @@ void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
   for_pieces(rank, plan, tensor, 1, [&](const safetensors::Rectangle& block, const Tensor& piece, std::size_t) {
     if (!plan.transposed) return body(block, buffer_of(ConstTensor(piece)));
     const Tensor natural = turned->slice(0, 0, block.rows);
-    transpose(natural, piece);
+    kernels::transpose(natural, piece);
     body(block, buffer_of(ConstTensor(natural)));
   });
 }
@@ -242,7 +220,7 @@ void fill_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
     const std::size_t rows = turned->size(0) / lanes;
     const Tensor natural = turned->slice(0, lane * rows, block.rows);
     body(block, buffer_of(natural));
-    transpose(piece, natural);
+    kernels::transpose(piece, natural);
   });
 }
 

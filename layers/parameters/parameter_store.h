@@ -77,8 +77,8 @@ class ParameterStore {
   /// of the whole model. Master weights become the values, moments zero.
   void fill_fresh(std::size_t layers, std::uint64_t seed);
   /// Reads this rank's slices of the parameters. Master weights are read from the file, too, so that they keep digits that the
-  /// values can't hold. Moments become zero. Throws Error(refused).
-  void load(const ModelFolder& weights);
+  /// values can't hold. Moments become zero. Returns whether all that was read is finite. Throws Error(refused).
+  bool load(const ModelFolder& weights);
   /// Sets master weights to the values and moments to zero. Call it after filling the values in another way.
   void begin_optimizer();
 
@@ -116,7 +116,7 @@ class ParameterStore {
 
 /// Calls body(block within the whole parameter, contiguous [rows, columns] in natural order) for pieces of a part's tensor, one
 /// of its `value`, `gradient`, `m`, `v` or `master`, and ticks after each. Pieces are whole rows, of 4 MiB or, where they are
-/// transposed in scratch memory, of 256 KiB, but at least one. On a phantom the scratch is booked and body isn't called.
+/// transposed in scratch memory, of 1 MiB, but at least one. On a phantom the scratch is booked and body isn't called.
 void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
                         const std::function<void(const safetensors::Rectangle&, ConstBuffer)>& body);
 /// Fills a part's tensor from pieces in natural order, which body provides: the reverse of for_natural_blocks(), but all threads
