@@ -16,7 +16,7 @@
 #include "layers/model/sampling.h"
 #include "layers/parameters/not_finite.h"
 #include "layers/text/characters.h"
-#include "layers/text/end_tokens.h"
+#include "layers/text/generation_config.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
 
@@ -39,7 +39,8 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-constexpr ModelOptionUse kChatUse{.model_folder = true, .data = false, .seed = true, .recompute = false, .audit = false};
+constexpr ModelOptionUse kChatUse{
+    .model_folder = true, .data = false, .seed = true, .recompute = false, .audit = false, .as_stored = true};
 constexpr std::size_t kUsualContext = 4096;
 constexpr std::size_t kLongestLine = std::size_t{16} << 20;
 
@@ -152,6 +153,7 @@ class Conversation {
   nlohmann::ordered_json report() const {
     const double seconds = static_cast<double>(decode_ns_) * 1e-9;
     return {{"answers", answers_},
+            {"sampling", sampling_json(options_.sampling)},
             {"tokens", tokens_},
             {"kept_tokens", kept_},
             {"decode_tokens_per_s", decoded_ > 0 ? static_cast<double>(decoded_) / seconds : 0.0}};
@@ -236,7 +238,7 @@ class Conversation {
     const std::size_t most = std::min<std::size_t>(options_.tokens, options_.context - ids.size());
     for (std::size_t number = 1;; ++number) {
       if (kernels::first_not_finite(logits.select(0, 0))) blame();
-      const Token next = sample(logits.select(0, 0), options_.sampling, tokens_++);
+      const Token next = sample(logits.select(0, 0), options_.sampling, tokens_++, cached_);
       const bool ended = std::ranges::find(options_.ends, next) != options_.ends.end() ||
                          std::ranges::find(options_.stop.tokens, next) != options_.stop.tokens.end();
       tokens.push_back(next);
@@ -355,7 +357,7 @@ void ChatCommand::validate(const GlobalOptions& global) {
   options_.context = checked("--context", options_.context, 2, positions);
   options_.tokens =
       checked("--tokens", options_.tokens, 1, std::max(positions, options_.tokens.given() ? positions : options_.tokens.value));
-  options_.sampling = options_.drawing.validated(model_.shape.vocabulary, model_.seed);
+  options_.sampling = options_.drawing.validated(model_.source, model_.shape.vocabulary, model_.seed);
   options_.terminal = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
   validate_memory(model_, global, ModelUse::inference);
   check_need(model_, global, false, "a conversation of --context tokens",

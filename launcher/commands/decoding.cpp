@@ -7,32 +7,70 @@
 #include "launcher/values.h"
 #include "layers/io/json_text.h"
 #include "layers/model/decode.h"
+#include "layers/text/generation_config.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace tsprun::detail::launcher {
 
 void DrawingOptions::declare(OptionTable& table) {
+  using enum Trait;
   constexpr double kHottest = 1e6;
-  table.add("--temperature T", temperature, "of the logits; 0: always the likeliest token",
-            Number{{.lowest = 0, .highest = kHottest}});
-  table.add("--top-k K", top_k, "only the K likeliest; 0: all");
-  table.add("--top-p P", top_p, "only the likeliest that together have this probability",
-            Number{{.lowest = 0, .highest = 1, .open = true}});
+  constexpr double kMostPenalty = 1e3;
+  table.add("--temperature T", temperature, "of the logits; 0: always the likeliest token; default: the model's, or 1",
+            Number{{.lowest = 0, .highest = kHottest}}, computed);
+  table.add("--top-k K", top_k, "only the K likeliest; 0: all; default: the model's, or 0", computed);
+  table.add("--top-p P", top_p,
+            "only the likeliest that together have this probability; default: the model's, or 1 (the model's are those of its "
+            "generation_config.json)",
+            Number{{.lowest = 0, .highest = 1, .open = true}}, computed);
+  table.add("--repetition-penalty R", repetition_penalty,
+            "divide the logits of tokens that the text has already by R, or multiply those below 0; default: the model's, or 1",
+            Number{{.lowest = 0, .highest = kMostPenalty, .open = true}}, computed);
 }
 
-SamplingOptions DrawingOptions::validated(std::size_t vocabulary, std::uint64_t seed) {
+void DrawingOptions::take_recommended(const std::filesystem::path& folder, std::size_t vocabulary) {
+  const text::RecommendedSampling model = text::recommended_sampling(folder);
+  std::string said;
+  const auto take = [&](const char* option, auto& into, const auto& recommended) {
+    if (into.given() || !recommended || *recommended == into.value) return;
+    into = *recommended;
+    said += fmt::format(" {} {}", option, into.value);
+  };
+  const std::optional<double> heat = model.draws == false ? 0.0 : model.temperature;
+  if (heat != 0.0 || !(top_k.given() || top_p.given())) take("--temperature", temperature, heat);
+  if (temperature != 0) {
+    take("--top-k", top_k, model.top_k ? std::optional(std::min(*model.top_k, vocabulary)) : std::nullopt);
+    take("--top-p", top_p, model.top_p == 0 ? std::nullopt : model.top_p);
+  }
+  take("--repetition-penalty", repetition_penalty, model.repetition_penalty);
+  if (!said.empty()) spdlog::info("as the model's generation_config.json recommends:{}", said);
+  if (!model.ignored.empty())
+    spdlog::warn("{}: not supported, so texts may differ from what its authors saw: {}",
+                 (folder / "generation_config.json").string(), fmt::join(model.ignored, ", "));
+}
+
+SamplingOptions DrawingOptions::validated(const std::filesystem::path& folder, std::size_t vocabulary, std::uint64_t seed) {
   top_k = checked("--top-k", top_k, 0, vocabulary);
+  if (!folder.empty()) take_recommended(folder, vocabulary);
   const auto drawn = [](const std::string& option, const std::string& text) {
     refuse(
         fmt::format("{} {}: --temperature 0 draws nothing, but takes the likeliest token; leave one of them out", option, text));
   };
   if (temperature == 0 && top_k != 0) drawn("--top-k", top_k.text);
   if (temperature == 0 && top_p < 1) drawn("--top-p", top_p.text);
-  return {.temperature = temperature, .top_k = top_k, .top_p = top_p, .seed = seed};
+  return {.temperature = temperature, .top_k = top_k, .top_p = top_p, .repetition_penalty = repetition_penalty, .seed = seed};
+}
+
+nlohmann::ordered_json sampling_json(const SamplingOptions& sampling) {
+  return {{"temperature", sampling.temperature},
+          {"top_k", sampling.top_k},
+          {"top_p", sampling.top_p},
+          {"repetition_penalty", sampling.repetition_penalty}};
 }
 
 void StopOptions::declare(OptionTable& table) {

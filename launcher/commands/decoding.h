@@ -6,8 +6,11 @@
 #include "layers/layout/layout.h"
 #include "layers/model/sampling.h"
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,12 +22,20 @@ struct DrawingOptions {
   Given<double> temperature{1.0};
   Given<std::size_t> top_k{0};
   Given<double> top_p{1.0};
+  Given<double> repetition_penalty{1.0};
 
   /// Adds the rows of the options.
   void declare(OptionTable& table);
-  /// Checks them together. Throws Error(refused), also for those that would change nothing.
-  SamplingOptions validated(std::size_t vocabulary, std::uint64_t seed);
+  /// Takes what wasn't typed from the generation_config.json of the model's folder, which may be empty, and says so on stderr;
+  /// checks all together. Throws Error(refused), also for options that would change nothing.
+  SamplingOptions validated(const std::filesystem::path& folder, std::size_t vocabulary, std::uint64_t seed);
+
+ private:
+  void take_recommended(const std::filesystem::path& folder, std::size_t vocabulary);
 };
+
+/// Returns the options for the report.
+nlohmann::ordered_json sampling_json(const SamplingOptions& sampling);
 
 /// The option --stop.
 struct StopOptions {

@@ -16,7 +16,7 @@
 #include "layers/model/decode.h"
 #include "layers/model/sampling.h"
 #include "layers/parameters/not_finite.h"
-#include "layers/text/end_tokens.h"
+#include "layers/text/generation_config.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
 
@@ -37,7 +37,8 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-constexpr ModelOptionUse kGenerateUse{.model_folder = true, .data = false, .seed = true, .recompute = false, .audit = false};
+constexpr ModelOptionUse kGenerateUse{
+    .model_folder = true, .data = false, .seed = true, .recompute = false, .audit = false, .as_stored = true};
 
 /// Returns the replicas with most tokens in their prompts, so many as forecasts look at.
 std::vector<int> longest_first(int replicas, const std::function<std::span<const Prompt>(int replica)>& texts_of) {
@@ -121,6 +122,12 @@ struct OwnTexts {
   /// Returns what was added to a text up to its end.
   std::span<const Token> whole(std::size_t text) const {
     return std::span(added[text]).first(lengths[text] == 0 ? added[text].size() : lengths[text]);
+  }
+  /// Returns a text with its prompt.
+  std::vector<Token> so_far(std::size_t text) const {
+    std::vector<Token> tokens = prompts[text];
+    tokens.insert(tokens.end(), added[text].begin(), added[text].end());
+    return tokens;
   }
   /// Returns token `number` of every text after its prompt.
   std::vector<Token> at(std::size_t number) const {
@@ -242,7 +249,7 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
   for (std::size_t number = 0;; ++number) {
     check_logits(session, model, decoder, logits, texts, options.texts);
     for (std::size_t text = 0; text < texts.count(); ++text)
-      texts.added[text].push_back(sample(logits.select(0, text), options.sampling, number));
+      texts.added[text].push_back(sample(logits.select(0, text), options.sampling, number, texts.so_far(text)));
     stream.add(texts.added.front().back());
     if (texts.all_ended(options) || number + 1 == options.tokens) break;
     logits = decoder.step(texts.at(number));
@@ -278,6 +285,7 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
       nlohmann::ordered_json& of = report["texts"].emplace_back(text_json(options, prompt, added[text]));
       sink.line(nlohmann::ordered_json(of["prompt"].get<std::string>() + of["text"].get<std::string>()).dump());
     }
+    report["sampling"] = sampling_json(options.sampling);
     report["tokens_per_s"] = speed(made, ended - begun);
     report["prefill_tokens_per_s"] = speed(given, prefilled - begun);
     report["decode_tokens_per_s"] = speed(made - added.size(), ended - prefilled);
@@ -391,7 +399,8 @@ void GenerateCommand::validate(const GlobalOptions& global) {
   }
   options_.tokens = checked("--tokens", options_.tokens, 1, room - shortest);
   check_room(options_.texts, options_.tokens, room);
-  options_.sampling = options_.drawing.validated(model_.shape.vocabulary, model_.seed);
+  options_.sampling = options_.drawing.validated(model_.model.empty() ? std::filesystem::path() : model_.source,
+                                                 model_.shape.vocabulary, model_.seed);
   validate_memory(model_, global, ModelUse::inference);
   const Chunks cut = Chunks::balanced(layout.data(), options_.texts.size());
   const auto own = [&](int replica) { return std::span(options_.texts).subspan(cut.offset(replica), cut.count(replica)); };

@@ -102,7 +102,12 @@ void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
     options.source = options.model;
     loaded = read_config(std::filesystem::path(options.model) / "config.json");
     const ModelFolder weights(options.model);
-    if (const std::string unused = weights.check(model_parameters(loaded.config)); !unused.empty()) spdlog::warn("{}", unused);
+    const std::vector<Parameter> parameters = model_parameters(loaded.config);
+    if (const std::string unused = weights.check(parameters); !unused.empty()) spdlog::warn("{}", unused);
+    const auto is_bf16 = [&](const Parameter& parameter) {
+      return !parameter.is_matrix() || weights.find(parameter.name)->type == stored_type_of(DType::bf16);
+    };
+    if (use.as_stored && !options.dtype.given() && std::ranges::all_of(parameters, is_bf16)) options.dtype = DType::bf16;
   }
   for (const std::string& warning : loaded.warnings) spdlog::warn("{}", warning);
   options.shape = loaded.config;
@@ -223,7 +228,13 @@ void ModelCommandOptions::declare(OptionTable& table, const ModelOptionUse& use)
     table.add("--seq S", sequence, "tokens of a sequence; default: 1024, or the config's maximum if less", computed)
         .saved(&CheckpointState::sequence);
   }
-  table.add("--dtype TYPE", dtype, "of weights and activations: {}", dtypes()).saved(&CheckpointState::dtype);
+  if (use.as_stored) {
+    table.add("--dtype TYPE", dtype,
+              "of weights and activations: {}; default: f32, or bf16 if all matrices of --model are stored so", dtypes(),
+              Trait::computed);
+  } else {
+    table.add("--dtype TYPE", dtype, "of weights and activations: {}", dtypes()).saved(&CheckpointState::dtype);
+  }
   if (use.recompute) {
     table.add("--recompute MODE", recompute, "what the backward pass makes again: {}", recompute_modes());
   }

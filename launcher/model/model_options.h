@@ -34,6 +34,7 @@ struct ModelOptionUse {
   bool ranks = true;         ///< ranks will compute the model, so --layout must suit it
   bool only_trains = false;  ///< layouts with which nothing but training is possible are accepted
   bool audit = true;         ///< --audit; `ranks` must be true
+  bool as_stored = false;    ///< without --dtype, bf16 weights of --model are computed in bf16
   bool beyond = false;       ///< nothing is predicted, so --seq may exceed the positions of a model that has rotary ones
 };
 

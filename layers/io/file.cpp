@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <system_error>
 #include <unistd.h>
 
 namespace tsprun::detail::file {
@@ -21,6 +22,11 @@ struct stat look(const posix::UniqueFd& file, const std::filesystem::path& path)
 }
 
 }  // namespace
+
+bool exists(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
 
 posix::UniqueFd open_to_read(const std::filesystem::path& path) {
   // O_NONBLOCK: a FIFO without a writer must be refused, not waited for.

@@ -12,6 +12,8 @@
 
 namespace tsprun::detail::file {
 
+/// Returns whether a file or folder is there, which can be seen.
+bool exists(const std::filesystem::path& path);
 /// Opens a regular file for reading. Throws Error(refused): missing, not a regular file, not readable.
 posix::UniqueFd open_to_read(const std::filesystem::path& path);
 /// Returns the file's size in bytes. Throws Error(refused).

@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <numeric>
+#include <set>
 #include <vector>
 
 namespace tsprun::detail {
@@ -37,21 +39,39 @@ double uniform(std::uint64_t seed, std::uint64_t index) {
 
 }  // namespace
 
-Token sample(const ConstTensor& logits, const SamplingOptions& options, std::uint64_t index) {
+Token sample(const ConstTensor& logits, const SamplingOptions& options, std::uint64_t index, std::span<const Token> before) {
   check(logits);
-  if (options.temperature == 0) {
+  if (options.temperature == 0 && options.repetition_penalty == 1) {
     return with_values(logits,
                        [](const auto& values) { return static_cast<Token>(std::ranges::max_element(values) - values.begin()); });
   }
-  const auto values =
-      with_values(logits, [](const auto& of_type) { return std::vector<double>(of_type.begin(), of_type.end()); });
-  std::vector<std::size_t> order(values.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return values[a] > values[b]; });
-  if (options.top_k != 0 && options.top_k < order.size()) order.resize(options.top_k);
-  const double highest = values[order[0]];
+  struct Candidate {
+    double logit;
+    Token id;
+  };
+  std::vector<Candidate> candidates;
+  candidates.reserve(logits.elements());
+  with_values(logits, [&](const auto& values) {
+    for (const auto value : values) candidates.push_back({static_cast<double>(value), static_cast<Token>(candidates.size())});
+  });
+  if (options.repetition_penalty != 1) {
+    for (const Token id : std::set(before.begin(), before.end())) {
+      double& logit = candidates.at(static_cast<std::size_t>(id)).logit;
+      logit = logit < 0 ? logit * options.repetition_penalty : logit / options.repetition_penalty;
+    }
+  }
+  const auto likelier = [](const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+  };
+  if (options.temperature == 0) return std::ranges::min_element(candidates, likelier)->id;
+  if (options.top_k != 0 && options.top_k < candidates.size()) {
+    std::ranges::nth_element(candidates, candidates.begin() + static_cast<std::ptrdiff_t>(options.top_k), likelier);
+    candidates.resize(options.top_k);
+  }
+  std::ranges::sort(candidates, likelier);
+  const double highest = candidates[0].logit;
   std::vector<double> weights;
-  for (const std::size_t id : order) weights.push_back(std::exp((values[id] - highest) / options.temperature));
+  for (const Candidate& candidate : candidates) weights.push_back(std::exp((candidate.logit - highest) / options.temperature));
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
 
   double kept = 0;
@@ -60,9 +80,9 @@ Token sample(const ConstTensor& logits, const SamplingOptions& options, std::uin
   double left = uniform(options.seed, index) * kept;
   for (std::size_t i = 0; i < count; ++i) {
     left -= weights[i];
-    if (left < 0) return static_cast<Token>(order[i]);
+    if (left < 0) return candidates[i].id;
   }
-  return static_cast<Token>(order[count - 1]);
+  return candidates[count - 1].id;
 }
 
 }  // namespace tsprun::detail

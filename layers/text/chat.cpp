@@ -21,11 +21,6 @@ constexpr const char* kTemplateFile = "chat_template.jinja";
 constexpr const char* kConfigFile = "tokenizer_config.json";
 constexpr const char* kSpecialsFile = "special_tokens_map.json";
 
-bool is_there(const std::filesystem::path& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error);
-}
-
 /// Returns the template of tokenizer_config.json: a text, or of several with names the one called "default".
 std::optional<std::string> named_template(const nlohmann::json& config) {
   const auto found = config.find("chat_template");
@@ -41,7 +36,7 @@ std::optional<std::string> named_template(const nlohmann::json& config) {
 
 /// Returns what a JSON file holds, and nothing if there is none. Throws Error(refused).
 nlohmann::json object_of(const std::filesystem::path& path, std::uint64_t most, std::string_view what) {
-  if (!is_there(path)) return nlohmann::json::object();
+  if (!file::exists(path)) return nlohmann::json::object();
   nlohmann::json object = parse_json(file::read_text(path, most, what), path.string());
   if (!object.is_object()) throw Error(Cause::refused, fmt::format("{}: expected an object", path.string()));
   return object;
@@ -86,7 +81,7 @@ ChatFormat ChatFormat::load(const std::filesystem::path& folder) {
   const nlohmann::json config = object_of(folder / kConfigFile, kLargestFormat, "a tokenizer_config.json");
   std::string where = (folder / kTemplateFile).string();
   std::optional<std::string> source;
-  if (is_there(folder / kTemplateFile)) {
+  if (file::exists(folder / kTemplateFile)) {
     source = file::read_text(folder / kTemplateFile, kLargestFormat, "a chat template");
   } else {
     source = named_template(config);

@@ -392,6 +392,36 @@ TEST(Sampling, TopKAndTopPCutTheTail) {
   }
 }
 
+TEST(Sampling, TopKDrawsAsASortOfAllWould) {
+  std::vector<double> logits;
+  for (int i = 0; i < 1000; ++i) logits.push_back((i * 7919 % 1000) / 100.0 + (i % 3 == 0 ? 0.0 : 0.01));
+  std::vector<double> cut = logits;  // what isn't among the 50 likeliest gets no probability
+  std::vector<double> sorted = logits;
+  std::ranges::sort(sorted, std::greater());
+  for (double& logit : cut)
+    if (logit < sorted[49]) logit = -1e9;
+  ASSERT_EQ(std::ranges::count_if(cut, [](double logit) { return logit > -1; }), 50);
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    EXPECT_EQ(sample(Tensor(std::span(logits), {1000}), {.temperature = 2, .top_k = 50, .seed = 5}, i),
+              sample(Tensor(std::span(cut), {1000}), {.temperature = 2, .seed = 5}, i));
+  }
+}
+
+TEST(Sampling, PenaltyDividesOnceWhatTheTextHas) {
+  std::vector<double> logits{3, 2.9, -1, -1.05};
+  const std::vector<Token> before = {0, 2, 0, 0};
+  const auto likeliest = [&](double penalty, std::span<const Token> of) {
+    return sample(Tensor(std::span(logits), {4}), {.temperature = 0, .repetition_penalty = penalty}, 0, of);
+  };
+  EXPECT_EQ(likeliest(1, before), 0);
+  EXPECT_EQ(likeliest(1.02, before), 0);  // 2.94: divided once, though token 0 is there three times
+  EXPECT_EQ(likeliest(1.1, before), 1);
+  EXPECT_EQ(likeliest(1.1, {}), 0);
+  logits = {-9, -9, -1, -1.05};
+  EXPECT_EQ(likeliest(1.1, before), 3);  // below 0 the penalty multiplies
+  EXPECT_EQ(likeliest(0.5, before), 2);
+}
+
 TEST(Sampling, RefusesNaN) {
   std::vector<double> logits{0, std::nan(""), 2};
   EXPECT_THROW(sample(Tensor(std::span(logits), {3}), {}, 0), Error);

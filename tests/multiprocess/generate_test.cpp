@@ -59,6 +59,22 @@ TEST(Generate, SampledTextFollowsFromTheSeed) {
   EXPECT_NE(text("3", "tsp=1"), text("4", "tsp=1"));
 }
 
+TEST(Generate, ComputesInBf16WhatIsStoredSo) {
+  const TemporaryDirectory folder;
+  std::ofstream(folder.path("data.txt")) << std::string(2000, 'a') << "some text";
+  for (const std::string stored : {"f32", "bf16"}) {
+    const Finished saved = run_tsprun({"train", "--config", "nano", "--data", folder.path("data.txt"), "--seq", "16", "--steps",
+                                       "1", "--dtype", stored, "--save", folder.path(stored)});
+    ASSERT_EQ(saved.end.code, 0) << saved.describe();
+    const std::vector<std::string> common = {"--model", folder.path(stored), "--prompt", "A", "--tokens",
+                                             "8",       "--temperature",     "0"};
+    EXPECT_EQ(report_of(folder, common).at("dtype"), stored);
+    std::vector<std::string> typed = common;
+    typed.insert(typed.end(), {"--dtype", "f64"});
+    EXPECT_EQ(report_of(folder, typed).at("dtype"), "f64");
+  }
+}
+
 TEST(Generate, BytesOfATokenDependNeitherOnThePromptNorOnTheText) {
   const TemporaryDirectory folder;
   const auto bytes = [&](const std::string& prompt, const std::string& tokens) {

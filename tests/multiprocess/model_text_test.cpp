@@ -182,6 +182,35 @@ TEST_F(ModelWithATokenizer, EndsATextAtAnyOfItsEnds) {
   }
 }
 
+TEST_F(ModelWithATokenizer, DrawsAsItsGenerationConfigRecommends) {
+  const Arguments common = {"generate", "--model", model(), "--tokens", "12", "--seed", "3", "--prompt", "The cat"};
+  const auto generate = [&](Arguments more) {
+    more.insert(more.begin(), common.begin(), common.end());
+    return report(more).at("generate");
+  };
+  const auto sampling = [](double temperature, int top_k, double top_p, double penalty) {
+    return json{{"temperature", temperature}, {"top_k", top_k}, {"top_p", top_p}, {"repetition_penalty", penalty}};
+  };
+  EXPECT_EQ(generate({}).at("sampling"), sampling(1, 0, 1, 1));
+  const json typed = generate({"--temperature", "0.7", "--top-k", "20", "--top-p", "0.8", "--repetition-penalty", "1.3"});
+  const json greedy = generate({"--temperature", "0"});
+  EXPECT_NE(generate({"--temperature", "0", "--repetition-penalty", "100"}).at("tokens"), greedy.at("tokens"));
+
+  const std::string file = "run/step-000001/generation_config.json";
+  write(file, R"({"do_sample": true, "temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.3})");
+  EXPECT_EQ(generate({}).at("sampling"), sampling(0.7, 20, 0.8, 1.3));
+  for (const char* layout : {"tsp=1", "tsp=2", "tp=2"})
+    EXPECT_EQ(generate({"--layout", layout}).at("tokens"), typed.at("tokens"));
+  EXPECT_EQ(generate({"--temperature", "0.5", "--top-k", "0"}).at("sampling"), sampling(0.5, 0, 0.8, 1.3));
+  EXPECT_EQ(generate({"--temperature", "0"}).at("sampling"), sampling(0, 0, 1, 1.3));
+  write(file, R"({"do_sample": false, "temperature": 0.7})");
+  EXPECT_EQ(generate({}).at("tokens"), greedy.at("tokens"));
+  EXPECT_EQ(generate({"--top-k", "5"}).at("sampling"), sampling(1, 5, 1, 1));
+  // More candidates than ids.
+  write(file, R"({"top_k": 1000000})");
+  EXPECT_NO_THROW(generate({}));
+}
+
 /// Returns where a text's characters begin.
 std::vector<std::size_t> characters_of(const std::string& text) {
   std::vector<std::size_t> places;
