@@ -168,8 +168,10 @@ void Links::connect() {
   began_ns_ = posix::now_ns();
   const std::string store(job_.store_address());
   std::unique_ptr<bootstrap::StoreClient> client;
+  const auto ranks = static_cast<int>(memory_->layout().world_size);
   std::vector<Unreached> left;
-  for (int rank = 0; rank < static_cast<int>(memory_->layout().world_size); ++rank) left.push_back({rank, {}});
+  left.reserve(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) left.push_back({rank, {}});
   for (const Factory* factory : kFactories) {
     const std::vector<Unreached> candidates = accepted(*factory, left);
     if (candidates.empty()) continue;
@@ -197,6 +199,7 @@ void Links::connect() {
 /// Moves out of `left` the ranks that this kind of transport may connect to this one, and notes why it doesn't connect the rest.
 std::vector<Links::Unreached> Links::accepted(const Factory& factory, std::vector<Unreached>& left) const {
   std::vector<Unreached> candidates;
+  candidates.reserve(left.size());
   for (Unreached& each : left) {
     const Factory::Distance far = distance(each.rank);
     each.claim = factory.claim(far == Factory::Distance::job ? job_.inter : job_.intra, far);
@@ -225,6 +228,7 @@ void Links::choose(const Factory& factory, bootstrap::StoreClient* client, const
   fresh->made = factory.make(setup);
   Used& used = *used_.emplace_back(std::move(fresh));
   const std::vector<int>& numbers = used.made.numbers;
+  used.peers.reserve(ranks.size());
   if (factory.to_tell.empty()) {
     for (std::size_t i = 0; i < ranks.size(); ++i) used.peers.push_back({ranks[i], numbers[i], true});
     return;
@@ -233,19 +237,21 @@ void Links::choose(const Factory& factory, bootstrap::StoreClient* client, const
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const Unreached& each = candidates[i];
     if (each.claim.answer == Factory::Claim::Answer::yes) {
-      used.peers.push_back({each.rank, numbers[i], false, false, each.why});
+      used.peers.push_back({each.rank, numbers[i], false});
+      used.why[each.rank] = each.why;
       continue;
     }
     const std::vector<std::byte> address = ask_address(used, *client, each.rank);
     const Reach reach = used.endpoint().can_reach(numbers[i], address);
     if (reach.possible) {
       const bool free = each.claim.answer == Factory::Claim::Answer::if_reachable;
-      Peer& peer = used.peers.emplace_back(Peer{each.rank, numbers[i], true, free, reach.why});
+      used.peers.push_back({each.rank, numbers[i], true, free});
+      used.why[each.rank] = reach.why;
       try {
         used.endpoint().connect(numbers[i], address);
       } catch (const Error& error) {
         if (!free) throw;
-        peer.lost = error.what();
+        used.lost[each.rank] = error.what();
       }
     } else if (each.claim.answer == Factory::Claim::Answer::or_not_at_all) {
       throw Error(
@@ -257,7 +263,8 @@ void Links::choose(const Factory& factory, bootstrap::StoreClient* client, const
     }
   }
   if (!factory.to_link.empty() && !used.peers.empty()) try_out(used, *client, left);
-  for (const Peer& peer : used.peers) note(factory.name, peer.why, peer.rank);
+  for (const Peer& peer : used.peers) note(factory.name, used.why[peer.rank], peer.rank);
+  used.why.clear();
   if (used.peers.empty()) used_.pop_back();
 }
 
@@ -330,29 +337,29 @@ std::vector<std::byte> Links::ask_address(const Used& used, bootstrap::StoreClie
 void Links::await(Used& used, const std::function<bool(int number)>& done, std::uint64_t patience_ns) const {
   const std::uint64_t began = posix::now_ns();
   for (Peer& peer : used.peers) {
-    if (!peer.lost.empty()) continue;
+    if (used.lost.contains(peer.rank)) continue;
     note_wait(peer.rank);
     const auto is_done = [&] {
       try {
         return done(peer.number);
       } catch (const Error& error) {
         if (!peer.free) throw;
-        peer.lost = error.what();
+        used.lost[peer.rank] = error.what();
         return false;
       }
     };
-    while (!is_done() && peer.lost.empty()) {
+    while (!is_done() && !used.lost.contains(peer.rank)) {
       if (options_.check) options_.check();
       const std::uint64_t now = posix::now_ns();
       if (const std::string why = used.endpoint().broken(peer.number); !why.empty()) {
         if (!peer.free)
           fail(Cause::disconnected, peer.rank, fmt::format("no connection to rank {}: {}", peer.rank, why), began_ns_);
-        peer.lost = why;
+        used.lost[peer.rank] = why;
       } else if (now - began >= options_.timeout_ns || (peer.free && now - began >= patience_ns)) {
         const std::string what =
             fmt::format("rank {} didn't connect to rank {} over {} in time", peer.rank, rank(), used.factory->name);
         if (!peer.free) fail(Cause::stalled, peer.rank, what, began);
-        peer.lost = what;
+        used.lost[peer.rank] = what;
       }
       posix::sleep_ns(kPause_ns);
     }
@@ -378,21 +385,22 @@ void Links::try_out(Used& used, bootstrap::StoreClient& client, std::vector<Unre
   compare_notes(used, client, "linked");
   // All probes are on their way before any is waited for: one that isn't answered costs the others no time.
   for (Peer& peer : used.peers) {
-    if (!peer.lost.empty()) continue;
+    if (used.lost.contains(peer.rank)) continue;
     try {
       endpoint.connected(peer.number);
     } catch (const Error& error) {
       if (!peer.free) throw;
-      peer.lost = error.what();
+      used.lost[peer.rank] = error.what();
     }
   }
   await(
       used, [&](int number) { return endpoint.connected(number); }, options_.timeout_ns / 4);
   compare_notes(used, client, "probed");
   std::erase_if(used.peers, [&](const Peer& peer) {
-    if (peer.lost.empty()) return false;
+    const auto lost = used.lost.find(peer.rank);
+    if (lost == used.lost.end()) return false;
     endpoint.forget(peer.number);
-    left.push_back({peer.rank, fmt::format("{}: {}", used.factory->missing, peer.lost)});
+    left.push_back({peer.rank, fmt::format("{}: {}", used.factory->missing, lost->second)});
     return true;
   });
 }
@@ -400,19 +408,16 @@ void Links::try_out(Used& used, bootstrap::StoreClient& client, std::vector<Unre
 void Links::compare_notes(Used& used, bootstrap::StoreClient& client, std::string_view stage) const {
   const auto key = [&](int end) { return fmt::format("{}/{}/{}", used.factory->name, stage, end); };
   std::string text;
-  for (const Peer& peer : used.peers) {
-    if (peer.lost.empty()) continue;
-    text += fmt::format("{}\t{}\n", peer.rank, short_reason(peer.lost, text));
-  }
+  for (const auto& [rank, why] : used.lost) text += fmt::format("{}\t{}\n", rank, short_reason(why, text));
   client.set(key(rank()), bytes_of(text));
   const std::string own = fmt::format("{}\t", rank());
   for (Peer& peer : used.peers) {
     const std::string told = text_of(ask(client, key(peer.rank), peer.rank, std::string(used.factory->to_link)));
     std::string_view rest = told;
-    while (peer.lost.empty() && !rest.empty()) {
+    while (!used.lost.contains(peer.rank) && !rest.empty()) {
       const std::string_view line = rest.substr(0, rest.find('\n'));
       rest.remove_prefix(std::min(rest.size(), line.size() + 1));
-      if (line.starts_with(own)) peer.lost = fmt::format("rank {}: {}", peer.rank, line.substr(own.size()));
+      if (line.starts_with(own)) used.lost[peer.rank] = fmt::format("rank {}: {}", peer.rank, line.substr(own.size()));
     }
   }
 }

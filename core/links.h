@@ -26,6 +26,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -92,11 +93,9 @@ class Links {
   /// A rank to which a transport leads.
   struct Peer {
     int rank;
-    int number;          ///< its number in the transport
-    bool begun;          ///< connect() was called
-    bool free{};         ///< another kind may lead to it, if this one doesn't
-    std::string why{};   ///< why this kind does
-    std::string lost{};  ///< why it doesn't after all, as this end or the other has found; empty: it does
+    int number;   ///< its number in the transport
+    bool begun;   ///< connect() was called
+    bool free{};  ///< another kind may lead to it, if this one doesn't
   };
   /// A transport in use, with the decorators that the options need around it.
   struct Used {
@@ -104,6 +103,8 @@ class Links {
     fault::DamagedArrivals arrivals;  ///< the transport's own check of payloads
     Factory::Made made;
     std::vector<Peer> peers;
+    std::map<int, std::string> why;   ///< by rank: why this kind leads there, until it is noted
+    std::map<int, std::string> lost;  ///< by rank: why it doesn't after all, as this end or the other has found
     std::optional<fault::DelayTransport> slow;
     std::optional<fault::DamageTransport> damaged;
 
