@@ -33,6 +33,9 @@ struct NormRow {
   double epsilon;
   NormForm form;
   std::size_t width;
+  std::size_t whole_width;  // 0, or the width of the rows of which x is a part, whose sums follow
+  double squares;
+  double products;
   ConstRow x;
   ConstRow gain;
   ConstRow bias;  // if has_bias
@@ -68,13 +71,18 @@ Statistics statistics_of(const NormRow& row) {
     for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR { sum = hn::Add(sum, load(d, row.x, i, n)); });
     mean = sum_of_lanes(d, sum) / width;
   }
-  auto squares = hn::Zero(d);
-  const auto center = hn::Set(d, mean);
-  for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR {
-    const auto x = hn::IfThenElseZero(hn::FirstN(d, n), hn::Sub(load(d, row.x, i, n), center));
-    squares = hn::MulAdd(x, x, squares);
-  });
-  const T variance = sum_of_lanes(d, squares) / width;
+  T variance = 0;
+  if (row.whole_width > 0) {
+    variance = static_cast<T>(row.squares) / static_cast<T>(row.whole_width);
+  } else {
+    auto squares = hn::Zero(d);
+    const auto center = hn::Set(d, mean);
+    for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR {
+      const auto x = hn::IfThenElseZero(hn::FirstN(d, n), hn::Sub(load(d, row.x, i, n), center));
+      squares = hn::MulAdd(x, x, squares);
+    });
+    variance = sum_of_lanes(d, squares) / width;
+  }
   // If the squares overflow, rate would be 0 and turn a row of numbers into zeros; NaN makes the failure visible.
   if (!std::isfinite(variance)) return {static_cast<double>(mean), std::numeric_limits<double>::quiet_NaN()};
   return {static_cast<double>(mean), static_cast<double>(T{1} / std::sqrt(variance + static_cast<T>(row.epsilon)))};
@@ -117,17 +125,23 @@ void backward_typed(const NormRow& row, const Statistics& statistics) {
   const hn::ScalableTag<T> d;
   const auto mean = hn::Set(d, static_cast<T>(statistics.mean));
   const auto rate = hn::Set(d, static_cast<T>(statistics.rate));
-  auto sum = hn::Zero(d);
-  auto product = hn::Zero(d);
-  for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR {
-    const auto normal = hn::Mul(hn::Sub(load(d, row.x, i, n), mean), rate);
-    const auto gradient = gradient_of<kPlain>(d, row, i, n);
-    sum = hn::Add(sum, gradient);
-    product = hn::MulAdd(gradient, normal, product);
-  });
-  const auto width = static_cast<T>(row.width);
-  const auto mean_gradient = hn::Set(d, row.centered ? sum_of_lanes(d, sum) / width : T{0});
-  const auto mean_product = hn::Set(d, sum_of_lanes(d, product) / width);
+  auto mean_gradient = hn::Zero(d);
+  auto mean_product = mean_gradient;
+  if (row.whole_width > 0) {
+    mean_product = hn::Mul(rate, hn::Set(d, static_cast<T>(row.products) / static_cast<T>(row.whole_width)));
+  } else {
+    auto sum = hn::Zero(d);
+    auto product = hn::Zero(d);
+    for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR {
+      const auto normal = hn::Mul(hn::Sub(load(d, row.x, i, n), mean), rate);
+      const auto gradient = gradient_of<kPlain>(d, row, i, n);
+      sum = hn::Add(sum, gradient);
+      product = hn::MulAdd(gradient, normal, product);
+    });
+    const auto width = static_cast<T>(row.width);
+    if (row.centered) mean_gradient = hn::Set(d, sum_of_lanes(d, sum) / width);
+    mean_product = hn::Set(d, sum_of_lanes(d, product) / width);
+  }
   for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR {
     const auto normal = hn::Mul(hn::Sub(load(d, row.x, i, n), mean), rate);
     const auto gradient = gradient_of<kPlain>(d, row, i, n);
@@ -158,6 +172,18 @@ void columns_typed(const ColumnSums& sums, std::size_t first, std::size_t end) {
   }
 }
 
+/// Returns the sum of a row's dx̂ ∘ x, or of its x² if it has no dy.
+template <class T, bool kPlain>
+T sum_typed(const NormRow& row) {
+  const hn::ScalableTag<T> d;
+  auto sum = hn::Zero(d);
+  for_lanes(d, row.width, [&](std::size_t i, std::size_t n) HWY_ATTR {
+    const auto x = load(d, row.x, i, n);
+    sum = hn::MulAdd(row.dy.data == nullptr ? x : gradient_of<kPlain>(d, row, i, n), x, sum);
+  });
+  return sum_of_lanes(d, sum);
+}
+
 bool wide(const ConstRow& row) { return row.dtype == DType::f64; }
 
 bool plain(const NormRow& row) { return row.form == NormForm{} && row.centered == row.has_bias; }
@@ -171,6 +197,10 @@ void norm_dx(const NormRow& row, const Statistics& statistics) {
   if (row.form == NormForm{})
     wide(row.x) ? backward_typed<double, true>(row, statistics) : backward_typed<float, true>(row, statistics);
   else wide(row.x) ? backward_typed<double, false>(row, statistics) : backward_typed<float, false>(row, statistics);
+}
+void norm_sum(const NormRow& row) {
+  if (row.form == NormForm{}) set_element(row.out, 0, wide(row.x) ? sum_typed<double, true>(row) : sum_typed<float, true>(row));
+  else set_element(row.out, 0, wide(row.x) ? sum_typed<double, false>(row) : sum_typed<float, false>(row));
 }
 void norm_columns(const ColumnSums& sums, std::size_t first, std::size_t end) {
   const bool in_f64 = sums.x->dtype() == DType::f64;
@@ -189,6 +219,7 @@ namespace tsprun::detail::kernels {
 HWY_EXPORT(norm_forward);
 HWY_EXPORT(norm_statistics);
 HWY_EXPORT(norm_dx);
+HWY_EXPORT(norm_sum);
 HWY_EXPORT(norm_columns);
 
 namespace {
@@ -201,14 +232,34 @@ void check_parameter(const char* kernel, const ConstTensor& parameter, const Con
           kernel, "gain and bias must be [h], f64 where x is", parameter);
 }
 
+void check_sums(const char* kernel, const ConstTensor& sums, const ConstTensor& x) {
+  require(sums.dims() == 1 && sums.size(0) == row_count(x) && sums.contiguous() && sums.dtype() == summed_in(x.dtype()), kernel,
+          "sums of rows must be [rows], in the type of sums", sums);
+}
+
+void check_whole(const char* kernel, const WholeRows& whole, const ConstTensor& x) {
+  if (whole.width == 0) return;
+  check_sums(kernel, whole.squares, x);
+  if (whole.products.dims() > 0) check_sums(kernel, whole.products, x);
+}
+
+/// Takes what a row needs of the whole one.
+void take_whole(NormRow& row, const WholeRows& whole, std::size_t number) {
+  row.whole_width = whole.width;
+  if (whole.width == 0) return;
+  row.squares = element<double>(row_of(whole.squares, 0), number);
+  row.products = whole.products.dims() == 0 ? 0 : element<double>(row_of(whole.products, 0), number);
+}
+
 /// Computes a norm's forward pass. A bias without dims: none.
 void forward(const Compute& on, const char* kernel, bool centered, const Tensor& y, const ConstTensor& x, const ConstTensor& gain,
-             const ConstTensor& bias, double epsilon, const NormForm& form) {
+             const ConstTensor& bias, double epsilon, const NormForm& form, const WholeRows& whole = {}) {
   const bool has_bias = bias.dims() > 0;
   require(dense_rows(x) && computes(x.dtype()), kernel, "x must have dense rows of a float type", x);
   check_like(kernel, "y must have x's shape and dense rows", y, x);
   check_parameter(kernel, gain, x);
   if (has_bias) check_parameter(kernel, bias, x);
+  check_whole(kernel, whole, x);
   if (x.empty()) return;
   const std::size_t width = x.size(x.dims() - 1);
   for_rows(on, row_count(x), width, [&](std::size_t first, std::size_t end) {
@@ -223,6 +274,7 @@ void forward(const Compute& on, const char* kernel, bool centered, const Tensor&
     for (std::size_t r = first; r < end; ++r) {
       row.x = row_of(x, r);
       row.out = row_of(y, r);
+      take_whole(row, whole, r);
       HWY_DYNAMIC_DISPATCH(norm_forward)(row);
     }
   });
@@ -231,7 +283,7 @@ void forward(const Compute& on, const char* kernel, bool centered, const Tensor&
 /// Computes a norm's backward pass. A dbias without dims: there is no bias.
 void backward(const Compute& on, const char* kernel, bool centered, const Tensor& dx, const Tensor& dgain, const Tensor& dbias,
               const ConstTensor& dy, const ConstTensor& x, const ConstTensor& gain, double epsilon, Write write,
-              const NormForm& form) {
+              const NormForm& form, const WholeRows& whole = {}) {
   require(dense_rows(x) && computes(x.dtype()), kernel, "x must have dense rows of a float type", x);
   check_like(kernel, "dy must have x's shape and dense rows", dy, x);
   check_like(kernel, "dx must have x's shape and dense rows", dx, x);
@@ -241,6 +293,7 @@ void backward(const Compute& on, const char* kernel, bool centered, const Tensor
     check_parameter(kernel, *sums, x);
     require(sums->dtype() == summed_in(x.dtype()), kernel, "dgain and dbias must be of the type of sums", *sums);
   }
+  check_whole(kernel, whole, x);
   check_workspace(on, kernel, norm_backward_workspace());
   if (x.empty()) return;
   const std::size_t rows = row_count(x);
@@ -251,6 +304,9 @@ void backward(const Compute& on, const char* kernel, bool centered, const Tensor
                       .epsilon = epsilon,
                       .form = form,
                       .width = width,
+                      .whole_width = 0,
+                      .squares = 0,
+                      .products = 0,
                       .x = {},
                       .gain = row_of(gain, 0),
                       .bias = {},
@@ -263,6 +319,7 @@ void backward(const Compute& on, const char* kernel, bool centered, const Tensor
       NormRow row = blank;
       for (std::size_t r = first; r < end; ++r) {
         row.x = row_of(x, block + r);
+        take_whole(row, whole, block + r);
         statistics[r] = HWY_DYNAMIC_DISPATCH(norm_statistics)(row);
       }
     });
@@ -276,6 +333,7 @@ void backward(const Compute& on, const char* kernel, bool centered, const Tensor
         row.x = row_of(x, block + r);
         row.dy = row_of(dy, block + r);
         row.out = row_of(dx, block + r);
+        take_whole(row, whole, block + r);
         HWY_DYNAMIC_DISPATCH(norm_dx)(row, statistics[r]);
       }
     });
@@ -285,13 +343,38 @@ void backward(const Compute& on, const char* kernel, bool centered, const Tensor
 }  // namespace
 
 void rms_norm(const Compute& on, const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon,
-              const NormForm& form) {
-  forward(on, "rms_norm", false, y, x, gain, {}, epsilon, form);
+              const NormForm& form, const WholeRows& whole) {
+  forward(on, "rms_norm", false, y, x, gain, {}, epsilon, form, whole);
 }
 
 void rms_norm_backward(const Compute& on, const Tensor& dx, const Tensor& dgain, const ConstTensor& dy, const ConstTensor& x,
-                       const ConstTensor& gain, double epsilon, Write write, const NormForm& form) {
-  backward(on, "rms_norm_backward", false, dx, dgain, {}, dy, x, gain, epsilon, write, form);
+                       const ConstTensor& gain, double epsilon, Write write, const NormForm& form, const WholeRows& whole) {
+  backward(on, "rms_norm_backward", false, dx, dgain, {}, dy, x, gain, epsilon, write, form, whole);
+}
+
+void row_sums(const Compute& on, const Tensor& sums, const ConstTensor& x, const ConstTensor& dy, const ConstTensor& gain,
+              const NormForm& form) {
+  constexpr const char* kKernel = "row_sums";
+  const bool squares = dy.dims() == 0;
+  require(dense_rows(x) && computes(x.dtype()), kKernel, "x must have dense rows of a float type", x);
+  check_sums(kKernel, sums, x);
+  if (!squares) {
+    check_like(kKernel, "dy must have x's shape and dense rows", dy, x);
+    check_parameter(kKernel, gain, x);
+  }
+  const std::size_t width = x.size(x.dims() - 1);
+  for_rows(on, row_count(x), width, [&](std::size_t first, std::size_t end) {
+    NormRow row{};
+    row.form = form;
+    row.width = width;
+    if (!squares) row.gain = row_of(gain, 0);
+    for (std::size_t r = first; r < end; ++r) {
+      row.x = row_of(x, r);
+      if (!squares) row.dy = row_of(dy, r);
+      row.out = row_of(sums.split(0, 1), r);
+      HWY_DYNAMIC_DISPATCH(norm_sum)(row);
+    }
+  });
 }
 
 void layer_norm(const Compute& on, const Tensor& y, const ConstTensor& x, const ConstTensor& gain, const ConstTensor& bias,

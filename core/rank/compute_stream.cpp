@@ -187,17 +187,24 @@ bool ComputeStream::has_lost_lse(const ConstTensor& lse, const ConstTensor& o) c
 }
 
 void ComputeStream::rms_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon,
-                             const kernels::NormForm& form) {
-  run(touches("norm", x, y, y, bytes_of(x, gain), bytes_of(y)), 0,
-      [&](const kernels::Compute& on) { kernels::rms_norm(on, y, x, gain, epsilon, form); });
+                             const kernels::NormForm& form, const kernels::WholeRows& whole) {
+  run(touches("norm", x, y, y, bytes_of(x, gain, whole.squares), bytes_of(y)), 0,
+      [&](const kernels::Compute& on) { kernels::rms_norm(on, y, x, gain, epsilon, form, whole); });
 }
 
 void ComputeStream::rms_norm_backward(const Tensor& dx, const Tensor& dgain, const ConstTensor& dy, const ConstTensor& x,
                                       const ConstTensor& gain, double epsilon, kernels::Write write,
-                                      const kernels::NormForm& form) {
-  run(touches("norm backward", dy, dx, dx, bytes_of(dy, x, gain, dgain) + added_to(write, dx), bytes_of(dx, dgain)),
+                                      const kernels::NormForm& form, const kernels::WholeRows& whole) {
+  run(touches("norm backward", dy, dx, dx, bytes_of(dy, x, gain, dgain, whole.squares, whole.products) + added_to(write, dx),
+              bytes_of(dx, dgain)),
       kernels::norm_backward_workspace(),
-      [&](const kernels::Compute& on) { kernels::rms_norm_backward(on, dx, dgain, dy, x, gain, epsilon, write, form); });
+      [&](const kernels::Compute& on) { kernels::rms_norm_backward(on, dx, dgain, dy, x, gain, epsilon, write, form, whole); });
+}
+
+void ComputeStream::row_sums(const Tensor& sums, const ConstTensor& x, const ConstTensor& dy, const ConstTensor& gain,
+                             const kernels::NormForm& form) {
+  run(touches("row sums", x, sums, x, bytes_of(x, dy, gain), bytes_of(sums)), 0,
+      [&](const kernels::Compute& on) { kernels::row_sums(on, sums, x, dy, gain, form); });
 }
 
 void ComputeStream::layer_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, const ConstTensor& bias,

@@ -65,10 +65,12 @@ class ComputeStream {
 
   // --- rows
   void rms_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon,
-                const kernels::NormForm& form = {});
+                const kernels::NormForm& form = {}, const kernels::WholeRows& whole = {});
   void rms_norm_backward(const Tensor& dx, const Tensor& dgain, const ConstTensor& dy, const ConstTensor& x,
                          const ConstTensor& gain, double epsilon, kernels::Write write = kernels::Write::replace,
-                         const kernels::NormForm& form = {});
+                         const kernels::NormForm& form = {}, const kernels::WholeRows& whole = {});
+  void row_sums(const Tensor& sums, const ConstTensor& x, const ConstTensor& dy = {}, const ConstTensor& gain = {},
+                const kernels::NormForm& form = {});
   void layer_norm(const Tensor& y, const ConstTensor& x, const ConstTensor& gain, const ConstTensor& bias, double epsilon,
                   const kernels::NormForm& form = {});
   void layer_norm_backward(const Tensor& dx, const Tensor& dgain, const Tensor& dbias, const ConstTensor& dy,

@@ -130,6 +130,53 @@ TEST(Norm, BackwardAddsWhereAskedTo) {
   EXPECT_LE(distance(dgain, expected_dgain), 1e-6);
 }
 
+/// Halves of rows, unlike in width and with a gap between rows, which exchange sums.
+TEST(Norm, OfPartsOfRowsEqualsThatOfWholeRows) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const kernels::NormForm form : {kernels::NormForm{}, kernels::NormForm{.gain_from_one = true}}) {
+      constexpr std::size_t kRows = 1100;
+      constexpr std::size_t kWidth = 41;
+      const Array x = Array::normal(dtype, {kRows, kWidth}, 1);
+      const Array gain = Array::normal(dtype, {kWidth}, 2);
+      const Array dy = Array::normal(sums(dtype), {kRows, kWidth}, 3);
+      Bench bench;
+      Array y(dtype, {kRows, kWidth}), part_y(dtype, {kRows, kWidth});
+      Array dx(sums(dtype), {kRows, kWidth}), part_dx(sums(dtype), {kRows, kWidth});
+      Array dgain(sums(dtype), {kWidth}), part_dgain(sums(dtype), {kWidth});
+      kernels::rms_norm(bench.on(), y.view(), x.view(), gain.view(), kEpsilon, form);
+      kernels::rms_norm_backward(bench.on(), dx.view(), dgain.view(), dy.view(), x.view(), gain.view(), kEpsilon,
+                                 kernels::Write::replace, form);
+      const std::array<std::array<std::size_t, 2>, 2> parts = {{{0, 24}, {24, 17}}};
+      Array squares(sums(dtype), {kRows}), products(sums(dtype), {kRows});
+      for (const auto& [first, count] : parts) {
+        Array of_part(sums(dtype), {kRows});
+        kernels::row_sums(bench.on(), of_part.view(), x.view().slice(1, first, count));
+        for (std::size_t r = 0; r < kRows; ++r) squares.set(r, squares[r] + of_part[r]);
+        kernels::row_sums(bench.on(), of_part.view(), x.view().slice(1, first, count), dy.view().slice(1, first, count),
+                          gain.view().slice(0, first, count), form);
+        for (std::size_t r = 0; r < kRows; ++r) products.set(r, products[r] + of_part[r]);
+      }
+      for (const auto& [first, count] : parts) {
+        const kernels::WholeRows whole{kWidth, squares.view(), products.view()};
+        const auto part = [&](auto& of) { return of.view().slice(of.view().dims() - 1, first, count); };
+        kernels::rms_norm(bench.on(), part(part_y), part(x), part(gain), kEpsilon, form, whole);
+        kernels::rms_norm_backward(bench.on(), part(part_dx), part(part_dgain), part(dy), part(x), part(gain), kEpsilon,
+                                   kernels::Write::replace, form, whole);
+      }
+      EXPECT_LE(distance(part_y, y.values()), tolerance(dtype));
+      EXPECT_LE(distance(part_dx, dx.values()), tolerance(sums(dtype)));
+      EXPECT_LE(distance(part_dgain, dgain.values()), tolerance(sums(dtype)));
+    }
+  }
+}
+
+TEST(Norm, OfNoElementsOfARowHasSumsOfZero) {
+  const Array x = Array::normal(DType::f32, {3, 8}, 1);
+  Array squares = Array::normal(DType::f32, {3}, 2);
+  kernels::row_sums({}, squares.view(), x.view().slice(1, 0, 0));
+  EXPECT_EQ(squares.values(), std::vector<double>(3, 0));
+}
+
 TEST(Norm, BackwardMayOverwriteItsGradient) {
   const Array x = Array::normal(DType::f32, {1500, 20}, 1);
   const Array gain = Array::normal(DType::f32, {20}, 2);
