@@ -55,12 +55,15 @@ struct ModelConfig : ModelSpec {
   bool layer_norms() const { return norm != Norm::rms; }
   bool gated_mlp() const { return mlp == Mlp::swiglu || mlp == Mlp::geglu_tanh || mlp == Mlp::geglu; }
   bool drops() const { return residual_dropout > 0 || embedding_dropout > 0 || attention_dropout > 0; }
-  /// Elements of the biases of W_Q, W_K, W_V and W_1, and of the gains of heads, in all layers.
+  /// Elements of the gains of q's and k's norms in a layer.
+  std::size_t query_norm_width(const LayerSpec& layer) const { return norm_width(layer, query_heads); }
+  std::size_t key_norm_width(const LayerSpec& layer) const { return norm_width(layer, kv_heads); }
+  /// Elements of the biases of W_Q, W_K, W_V and W_1, and of the gains of q's and k's norms, in all layers.
   std::size_t projection_vectors() const {
     return specs.sum(0, layers, [this](const LayerSpec& layer) {
       const Biases& biases = layer.biases;
       return (biases.query ? query_width() : 0) + (biases.key ? kv_width() : 0) + (biases.value ? kv_width() : 0) +
-             (biases.up ? intermediate : 0) + (layer.query_key_norm ? 2 * head_dim : 0);
+             (biases.up ? intermediate : 0) + query_norm_width(layer) + key_norm_width(layer);
     });
   }
   /// Elements that every rank has: norm parameters, all biases, learned positions.
@@ -82,6 +85,12 @@ struct ModelConfig : ModelSpec {
   /// Returns whether everything but the name is equal.
   bool same_model(const ModelConfig& other) const;
   bool operator==(const ModelConfig&) const = default;
+
+ private:
+  std::size_t norm_width(const LayerSpec& layer, std::size_t heads) const {
+    if (!layer.norms_queries_and_keys()) return 0;
+    return layer.query_key_norm == QueryKeyNorm::rows ? heads * head_dim : head_dim;
+  }
 };
 
 /// A configuration and the warnings of reading it.

@@ -37,6 +37,13 @@ enum class Mlp : std::uint8_t {
   geglu        ///< the same with x·Φ(x)
 };
 
+/// RMSNorm of q and of k before rotation.
+enum class QueryKeyNorm : std::uint8_t {
+  none,
+  heads,  ///< of each head; one gain [d] for all heads of q, one for those of k
+  rows    ///< of all heads of a token together; gains [n_h·d] and [n_kv·d]
+};
+
 /// Linear layers of a block that add a bias.
 struct Biases {
   bool query = false;
@@ -57,11 +64,12 @@ struct LayerSpec {
   bool rotary_positions = true;  ///< q and k are rotated by position
   bool local_rotary = false;     ///< with the base ModelSpec::local_rope_theta, and no scaling
   Biases biases = {};
-  bool query_key_norm = false;  ///< RMSNorm of each head of q and of k before rotation, one gain [d] for all heads of each
+  QueryKeyNorm query_key_norm = QueryKeyNorm::none;
   NormPlaces norms = NormPlaces::before;
   std::size_t window = 0;  ///< positions that a query sees, the last of which is its own; 0: all up to its own
   double score_cap = 0;    ///< soft cap of scores, cap·tanh(score / cap), before the softmax; 0: none
 
+  bool norms_queries_and_keys() const { return query_key_norm != QueryKeyNorm::none; }
   /// Returns whether both sublayers take the layer's input.
   bool side_by_side() const { return norms == NormPlaces::shared; }
   bool norm_before_attention() const { return norms != NormPlaces::after; }
@@ -140,7 +148,7 @@ struct ModelSpec {
   /// Returns true if the only vectors of layers are the gains of two norms, one before each sublayer.
   bool has_gains_only() const {
     return norm != Norm::layer && !specs.any([](const LayerSpec& layer) {
-      return layer.biases != Biases{} || layer.query_key_norm || layer.norms != NormPlaces::before;
+      return layer.biases != Biases{} || layer.norms_queries_and_keys() || layer.norms != NormPlaces::before;
     });
   }
 
@@ -160,7 +168,7 @@ enum class ParameterRole {
   key_bias,
   value,
   value_bias,
-  query_norm,  ///< gain [d] of every query head
+  query_norm,  ///< gain [d] of every query head, or [n_h·d] of all of them: QueryKeyNorm
   key_norm,
   query_key_value,       ///< W_Q, W_K and W_V in one matrix
   query_key_value_bias,  ///< their biases in one vector: all three or none

@@ -135,7 +135,7 @@ void Block::make_room(const TokenLayout& tokens, std::size_t layer, Keep keep, B
   if (recompute_ == Recompute::selective) return;
   saved.attention.q = room(sizes.q, "saved queries");
   room_for_kv();
-  if (config_.layer(layer).query_key_norm) {
+  if (config_.layer(layer).norms_queries_and_keys()) {
     saved.attention.query_product = room(sizes.query_product, "saved queries before their norm");
     saved.attention.key_product = room(sizes.key_product, "saved keys before their norm");
   }

@@ -296,7 +296,9 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
   const std::size_t d = config_.head_dim;
   const AttentionRows W = attention_rows(layer);
   const std::size_t kv_rows = W.K.size(0);
-  const HeadProjections of_layer(compute, model_.parameters(), config_, layer, rotations_);
+  Communicator& replica = model_.mesh().group(model_.mesh().layout().axes_of_replica());
+  const HeadOwners owners{.ranks = replica.size() == 1 ? nullptr : &replica, .first_kv = slice_.kv.first + slice_.kv_copied};
+  const HeadProjections of_layer(rank_, model_.parameters(), config_, layer, rotations_, owners);
 
   const std::size_t q_rows = W.Q.size(0);
   const OwnedTensor all_new = rank_.tensor(Category::workspace, dtype_, {texts(), 2 * kv_rows + q_rows}, "new K, V and queries");
@@ -314,11 +316,9 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
   // A row of each text is a token of one sequence.
   const auto heads = [&](const Tensor& rows) { return rows.split(1, d).split(0, texts()); };
   of_layer.query({slice_.queries.first + mine().queries.first, mine().queries.count}).finish(heads(own_q), heads(own_q));
-  if (kv_rows > 0) {
-    const HeadRange own{slice_.kv.first + mine().kv.first, mine().kv.count};
-    of_layer.key(own).finish(heads(own_k), heads(own_k));
-    of_layer.value(own).finish(heads(own_v), heads(own_v));
-  }
+  const HeadRange own{slice_.kv.first + mine().kv.first, mine().kv.count};
+  of_layer.key(own).finish(heads(own_k), heads(own_k));
+  of_layer.value(own).finish(heads(own_v), heads(own_v));
   rank_.enter_stage(PassPart::attention, false, [&] { return Block::stage(layer, "attention", where()); });
   rank_.look(Watched::input, x);
   rank_.look(Watched::queries, own_q);

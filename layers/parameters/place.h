@@ -9,7 +9,7 @@
 //   W_1 (gate), W_3 (up), W_2     rows f               f           f          rows of the pack   –
 //   embedding, head               vocabulary           rows (2)    rows       rows               rows
 //   b_Q, b_K, b_V, b_1            heads, f: computed   –           –          –                  –
-//   norms of q's and k's heads    nothing (3)          –           –          –                  –
+//   norms of q and k              nothing (3)          –           –          –                  –
 //   norms, b_O, b_2, positions    nothing              –           –          –                  –
 //
 // pp cuts by layers: a stage has nothing of the others' layers, the first has the embedding and the learned positions, the last
@@ -49,8 +49,8 @@ enum class PackKind : std::uint8_t {
   replicated,  ///< norms of layer 0, …, last biases, final norm, learned positions, of width h
   embedding,   ///< rows of the vocabulary, of width h
   head,        ///< the same; models with a tied embedding have none
-  /// Biases of W_Q, W_K, W_V and W_1 and norms of q's and k's heads, of width 1: whole on every rank, which computes with them
-  /// for its heads and rows. Only models that have such vectors have it.
+  /// Biases of W_Q, W_K, W_V and W_1 and norms of q and k, of width 1: whole on every rank, which computes with them for its
+  /// heads and rows. Only models that have such vectors have it.
   biases
 };
 

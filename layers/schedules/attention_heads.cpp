@@ -26,6 +26,23 @@ AttentionHeads::AttentionHeads(Rank& rank, DType dtype, const SavedSizes& sizes,
                            : LogSumExps(rank, Category::workspace, kernels::summed_in(dtype), sizes.lse, "log-sum-exp");
 }
 
+AttentionHeads AttentionHeads::slice(const HeadRange& queries, const HeadRange& kv) const {
+  const auto of = [](const Tensor& heads, const HeadRange& range) {
+    return heads.dims() == 0 ? Tensor() : heads.slice(2, range.first, range.count);
+  };
+  AttentionHeads views;
+  views.q = of(q, queries);
+  views.k = of(k, kv);
+  views.v = of(v, kv);
+  views.o = of(o, queries);
+  views.q_product = of(q_product, queries);
+  views.k_product = of(k_product, kv);
+  views.lse = lse.heads(queries.first, queries.count);
+  views.window = window;
+  views.score_cap = score_cap;
+  return views;
+}
+
 void AttentionHeads::keep_products(Rank& rank, DType dtype, const SavedSizes& sizes) {
   q_product = q_product_memory = rank.tensor(Category::workspace, dtype, sizes.query_product, "queries before their norm");
   k_product = k_product_memory = rank.tensor(Category::workspace, dtype, sizes.key_product, "keys before their norm");

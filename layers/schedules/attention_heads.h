@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/rank/rank.h"
+#include "layers/layout/heads.h"
 #include "layers/schedules/log_sum_exps.h"
 #include "layers/schedules/strategy.h"
 
@@ -13,7 +14,7 @@ namespace tsprun::detail {
 struct AttentionHeads {
   OwnedTensor q_memory, k_memory, v_memory, o_memory, q_product_memory, k_product_memory;
   Tensor q, k, v, o;
-  Tensor q_product, k_product;  ///< what went into the norms of heads; no dims where nothing keeps it
+  Tensor q_product, k_product;  ///< what went into the norms of q and k; no dims where nothing keeps it
   LogSumExps lse;
   std::size_t window = 0;  ///< LayerSpec::window and LayerSpec::score_cap of the layer
   double score_cap = 0;
@@ -24,6 +25,8 @@ struct AttentionHeads {
   AttentionHeads(Rank& rank, DType dtype, const SavedSizes& sizes, const AttentionSaved& saved, const LayerSpec& layer,
                  std::size_t first_query = 0, std::size_t first_kv = 0);
 
+  /// Returns views of these heads.
+  AttentionHeads slice(const HeadRange& queries, const HeadRange& kv) const;
   /// Allocates q_product and k_product, for a backward pass that projects again.
   void keep_products(Rank& rank, DType dtype, const SavedSizes& sizes);
   /// Drops k and v, which have been gathered.

@@ -1,4 +1,4 @@
-// Biases of a block's first linear layers, W_Q, W_K, W_V and W_1, and gains of the norms of heads, in models that have them. The
+// Biases of a block's first linear layers, W_Q, W_K, W_V and W_1, and gains of the norms of q and k, in models that have them. The
 // last biases of the sublayers are added once, to their results: layers/model/block.h.
 //
 // Every rank has all of these vectors, whichever part of the matrices it has; docs/algorithms.md counts them, like norm gains, as
@@ -46,7 +46,7 @@ struct BlockBiases {
   Bias query;
   Bias key;
   Bias value;
-  Bias query_norm;  ///< gains of the norms of heads
+  Bias query_norm;  ///< gains of the norms of heads, or of all heads together
   Bias key_norm;
   Bias mlp;
 
@@ -56,7 +56,7 @@ struct BlockBiases {
     const auto projections_of = [&](const LayerSpec& of) -> std::size_t {
       return in_one && of.biases.projections() > 0 ? 1 : of.biases.projections();
     };
-    const auto norms_of = [](const LayerSpec& of) -> std::size_t { return of.query_key_norm ? 2 : 0; };
+    const auto norms_of = [](const LayerSpec& of) -> std::size_t { return of.norms_queries_and_keys() ? 2 : 0; };
     const std::size_t of_projections = projections_of(config.layer(layer));
     const std::size_t norms = norms_of(config.layer(layer));
     const std::size_t first = config.specs.sum(

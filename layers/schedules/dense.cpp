@@ -156,7 +156,7 @@ void Dense::Pass::end() {
 // --- attention ---------------------------------------------------------------------------------------------------------------
 
 HeadProjections Dense::Pass::projections(std::size_t layer) const {
-  return {compute(), store(), config_, layer, tokens().rotations(), documents().positions};
+  return {rank_, store(), config_, layer, tokens().rotations(), head_owners(), documents().positions};
 }
 
 /// Computes q, k and v in the shapes of the exchange. k and v begin to move before q is projected.
@@ -216,7 +216,7 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
   AttentionHeads heads = this->heads(layer, saved);
   heads.lse.will_be_read();
   if (!saved.q.exists()) {  // else begin_attention() has begun to move K and V
-    if (config_.layer(layer).query_key_norm) heads.keep_products(rank_, dtype_, dense_.saved_sizes(config_, tokens()));
+    if (config_.layer(layer).norms_queries_and_keys()) heads.keep_products(rank_, dtype_, dense_.saved_sizes(config_, tokens()));
     project(heads, X, rows, layer);
   }
 

@@ -1,54 +1,113 @@
 // What turns the products x·W_Qᵀ, x·W_Kᵀ and x·W_Vᵀ into q, k and v, and back: the one place that says in which order bias, norm
 // and rotation follow, for all strategies and for decoding. Products are the callers', who know where weights lie and when.
 //
-//   q = R(N(x·W_Qᵀ + b_Q)), k = R(N(x·W_Kᵀ + b_K)), v = x·W_Vᵀ + b_V; N normalises each head and R rotates by
-//   position in layers that do so
+//   q = R(N(x·W_Qᵀ + b_Q)), k = R(N(x·W_Kᵀ + b_K)), v = x·W_Vᵀ + b_V; N normalises each head, or all heads of a
+//   token together, and R rotates by position, in layers that do so
+//
+// Where several ranks have a token's heads, norms of all heads need two small sums over these ranks, of its squares, and backward
+// of what its gradient has in its direction.
 #pragma once
 
+#include "core/kernels/check.h"
 #include "layers/layout/heads.h"
 #include "layers/layout/rotary_tables.h"
+#include "layers/schedules/all_reduce.h"
 #include "layers/schedules/biases.h"
 #include "layers/schedules/packs.h"
+#include "layers/schedules/strategy.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 namespace tsprun::detail {
 
-/// Computes what follows the product of some heads' W_Q, W_K or W_V. Borrows the stream.
+/// The norm of q's or k's heads: the gain of each head [d], or of all of the projection's heads. A gain without dims: no norm.
+struct HeadNorm {
+  Bias gain;
+  double epsilon = 0;
+  kernels::NormForm form = {};
+  std::size_t row_width = 0;      ///< of QueryKeyNorm::rows: elements of all heads of the model; 0: each head is normed by itself
+  Communicator* ranks = nullptr;  ///< that have these heads; null: this one has all of them
+  std::size_t copies = 0;         ///< heads, from the first on, that an earlier rank counts
+};
+
+/// Computes what follows the product of some heads' W_Q, W_K or W_V. Borrows all.
 class HeadProjection {
  public:
-  /// Norm of each head: its gain [d] with the gradient, epsilon, and what the gain means. A gain without dims: no norm.
-  struct HeadNorm {
-    Bias gain;
-    double epsilon = 0;
-    kernels::NormForm form = {};
-  };
   /// `rotations` [S, r] has a row for each token, or those that `rows` names; no dims: nothing is rotated.
-  HeadProjection(ComputeStream& compute, const Bias& bias, const HeadNorm& norm, const ConstTensor& rotations,
-                 kernels::RotaryPairs pairs, std::span<const std::uint32_t> rows)
-      : compute_(compute), bias_(bias), norm_(norm), rotations_(rotations), pairs_(pairs), rows_(rows) {}
+  HeadProjection(Rank& rank, const Bias& bias, const HeadNorm& norm, const ConstTensor& rotations, kernels::RotaryPairs pairs,
+                 std::span<const std::uint32_t> rows)
+      : rank_(rank), compute_(rank.compute()), bias_(bias), norm_(norm), rotations_(rotations), pairs_(pairs), rows_(rows) {}
 
   /// Turns a product [B, S, heads, d] into q, k or v in `x`. The two may be the same tensor. If they aren't, there must be a
-  /// norm, and `product` with its bias is left for finish_backward().
+  /// norm, and `product` with its bias is left for finish_backward(). Where several ranks have the heads all of them call it.
   void finish(const Tensor& x, const Tensor& product) const {
     bias_.add_to(compute_, matrix_of(product));
-    if (norm_.gain.exists()) compute_.rms_norm(x, product, norm_.gain.values, norm_.epsilon, norm_.form);
-    if (rotations_.dims() > 0) compute_.rope(x, rotations_, kernels::Rotation::forward, pairs_, rows_);
+    if (norm_.gain.exists()) norm(x, product);
+    if (rotations_.dims() > 0 && !x.empty()) compute_.rope(x, rotations_, kernels::Rotation::forward, pairs_, rows_);
   }
   /// Turns the gradient `d` [B, S, heads, d] of q, k or v, in the type of sums, into that of the product, in place, and adds to
   /// the gradient of the norm's gain. `product` is needed where there is a norm.
   void finish_backward(const Tensor& d, const ConstTensor& product) const {
     if (rotations_.dims() > 0) compute_.rope(d, rotations_, kernels::Rotation::transposed, pairs_, rows_);
-    const auto& [gain, epsilon, form] = norm_;
-    if (gain.exists())
-      compute_.rms_norm_backward(d, gain.gradient, d, product, gain.values, epsilon, kernels::Write::replace, form);
+    if (norm_.gain.exists()) norm_backward(d, product);
   }
   /// Adds to the gradient of the bias. `d` is what finish_backward() left.
   void add_gradients(const Tensor& d) const { bias_.add_gradient(compute_, matrix_of(d)); }
 
  private:
+  void norm(const Tensor& x, const Tensor& product) const {
+    const auto compute = [&](const Tensor& to, const Tensor& from, const kernels::WholeRows& whole) {
+      compute_.rms_norm(to, from, norm_.gain.values, norm_.epsilon, norm_.form, whole);
+    };
+    if (norm_.row_width == 0) return compute(x, product, {});
+    if (norm_.ranks == nullptr) return compute(matrix_of(x), matrix_of(product), {});
+    const OwnedTensor sums = sums_of_rows(product, 1);
+    const Tensor squares = sums->select(0, 0);
+    compute_.row_sums(squares, matrix_of(counted(product)));
+    sum_over_ranks(sums);
+    compute(matrix_of(x), matrix_of(product), {norm_.row_width, squares});
+  }
+  void norm_backward(const Tensor& d, const ConstTensor& product) const {
+    const auto compute = [&](const Tensor& of, const ConstTensor& by, const Bias& gain, const kernels::WholeRows& whole) {
+      compute_.rms_norm_backward(of, gain.gradient, of, by, gain.values, norm_.epsilon, kernels::Write::replace, norm_.form,
+                                 whole);
+    };
+    if (norm_.row_width == 0) return compute(d, product, norm_.gain, {});
+    if (norm_.ranks == nullptr) return compute(matrix_of(d), matrix_of(product), norm_.gain, {});
+    const OwnedTensor sums = sums_of_rows(product, 2);
+    const Tensor squares = sums->select(0, 0);
+    const Tensor products = sums->select(0, 1);
+    compute_.row_sums(squares, matrix_of(counted(product)));
+    compute_.row_sums(products, matrix_of(product), matrix_of(d), norm_.gain.values, norm_.form);
+    sum_over_ranks(sums);
+    // The gradient of a head with copies is the sum of theirs, and one of them has the term that whole rows add.
+    const auto part = [&](std::size_t first, std::size_t count, const ConstTensor& of_rows) {
+      const std::size_t width = product.size(3);
+      if (count > 0)
+        compute(matrix_of(d.slice(2, first, count)), matrix_of(product.slice(2, first, count)),
+                norm_.gain.slice(first * width, count * width), {norm_.row_width, squares, of_rows});
+    };
+    part(0, norm_.copies, {});
+    part(norm_.copies, product.size(2) - norm_.copies, products);
+  }
+
+  /// Returns the heads whose squares this rank counts.
+  template <class View>
+  View counted(const View& heads) const {
+    return heads.slice(2, norm_.copies, heads.size(2) - norm_.copies);
+  }
+  OwnedTensor sums_of_rows(const ConstTensor& product, std::size_t kinds) const {
+    return rank_.tensor(Category::communication, kernels::summed_in(product.dtype()), {kinds, product.size(0) * product.size(1)},
+                        "sums of rows of heads");
+  }
+  void sum_over_ranks(const Tensor& sums) const {
+    if (!sums.empty()) rank_.wait(post_sum(*norm_.ranks, sums, {.stream = Stream::control, .purpose = Purpose::activations}));
+  }
+
+  Rank& rank_;
   ComputeStream& compute_;
   Bias bias_;
   HeadNorm norm_;
@@ -62,33 +121,46 @@ class HeadProjections {
  public:
   /// Takes the rotations of the tokens that will be projected, and the rows of their tables that turn these, as kernels::rope()
   /// does. Borrows all.
-  HeadProjections(ComputeStream& compute, const ParameterStore& store, const ModelConfig& config, std::size_t layer,
-                  const RotaryTables& rotations, std::span<const std::uint32_t> rows = {})
-      : compute_(compute),
+  HeadProjections(Rank& rank, const ParameterStore& store, const ModelConfig& config, std::size_t layer,
+                  const RotaryTables& rotations, const HeadOwners& owners, std::span<const std::uint32_t> rows = {})
+      : rank_(rank),
         biases_(store, config, layer),
         config_(config),
-        rotations_(rotations.of(config.layer(layer))),
+        layer_(config.layer(layer)),
+        rotations_(rotations.of(layer_)),
+        owners_(owners),
         rows_(rows) {}
 
-  HeadProjection query(const HeadRange& heads) const { return of(biases_.query, biases_.query_norm, heads, rotations_.queries); }
-  HeadProjection key(const HeadRange& heads) const { return of(biases_.key, biases_.key_norm, heads, rotations_.keys); }
-  HeadProjection value(const HeadRange& heads) const { return of(biases_.value, {}, heads, {}); }
+  HeadProjection query(const HeadRange& heads) const {
+    return of(biases_.query, heads, norm(biases_.query_norm, heads, config_.query_width(), 0), rotations_.queries);
+  }
+  HeadProjection key(const HeadRange& heads) const {
+    const std::size_t copies = std::min(owners_.first_kv - std::min(owners_.first_kv, heads.first), heads.count);
+    return of(biases_.key, heads, norm(biases_.key_norm, heads, config_.kv_width(), copies), rotations_.keys);
+  }
+  HeadProjection value(const HeadRange& heads) const { return of(biases_.value, heads, {}, {}); }
 
  private:
-  HeadProjection of(const Bias& bias, const Bias& gain, const HeadRange& heads, const ConstTensor& rotations) const {
+  HeadNorm norm(const Bias& gain, const HeadRange& heads, std::size_t width, std::size_t copies) const {
+    HeadNorm norm{.gain = gain, .epsilon = config_.norm_epsilon, .form = {.gain_from_one = config_.gains_from_one}};
+    if (layer_.query_key_norm != QueryKeyNorm::rows) return norm;
+    norm.gain = gain.slice(heads.first * config_.head_dim, heads.count * config_.head_dim);
+    norm.row_width = width;
+    norm.ranks = owners_.ranks;
+    norm.copies = copies;
+    return norm;
+  }
+  HeadProjection of(const Bias& bias, const HeadRange& heads, const HeadNorm& norm, const ConstTensor& rotations) const {
     const std::size_t d = config_.head_dim;
-    return {compute_,
-            bias.slice(heads.first * d, heads.count * d),
-            {gain, config_.norm_epsilon, {.gain_from_one = config_.gains_from_one}},
-            rotations,
-            rotations_.pairs,
-            rows_};
+    return {rank_, bias.slice(heads.first * d, heads.count * d), norm, rotations, rotations_.pairs, rows_};
   }
 
-  ComputeStream& compute_;
+  Rank& rank_;
   BlockBiases biases_;
   const ModelConfig& config_;
+  const LayerSpec& layer_;
   Rotations rotations_;
+  HeadOwners owners_;
   std::span<const std::uint32_t> rows_;
 };
 

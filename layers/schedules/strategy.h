@@ -30,7 +30,7 @@ struct AttentionSaved {
   OwnedTensor v;   ///< [B, S_p, n_kv, d]
   OwnedTensor o;   ///< [B, S_p, n_h, d], attention output before W_O
   LogSumExps lse;  ///< [B, n_h, S_p], log-sum-exp, in the type of sums
-  // Only in models with norms of heads: what went into them, of this rank's tokens.
+  // Only where q and k are normed: what went into the norms, of this rank's tokens.
   OwnedTensor query_product;  ///< [B, S_p, n_h, d]
   OwnedTensor key_product;    ///< [B, S_p, n_kv, d]
 };
@@ -77,6 +77,12 @@ struct StrategyOptions {
   std::size_t kv_bucket_heads = 0;
 };
 
+/// The ranks among which the heads of each token are divided, for norms over all heads. Borrowed.
+struct HeadOwners {
+  Communicator* ranks = nullptr;  ///< null: this rank has all heads of its tokens
+  std::size_t first_kv = 0;       ///< this rank's K/V heads before this one are copies, which an earlier rank counts
+};
+
 /// Arguments of a pass; all borrowed until the pass is destroyed.
 struct PassInputs {
   const ParameterStore& store;
@@ -85,6 +91,7 @@ struct PassInputs {
   MicroBatch micro_batch = {};        ///< which of the step's micro-batches the tokens are
   BeforeScatter before_scatter = {};  ///< empty: nothing else is summed
   DocumentViews documents = {};       ///< of the tokens' sequences
+  HeadOwners heads = {};              ///< of the tokens
 };
 
 /// One pass through the blocks, of one micro-batch, and everything that its strategy keeps for it between calls: no strategy has
@@ -131,6 +138,7 @@ class StrategyPass {
   const ParameterStore& store() const { return of_.store; }
   const TokenLayout& tokens() const { return of_.tokens; }
   const DocumentViews& documents() const { return of_.documents; }
+  const HeadOwners& head_owners() const { return of_.heads; }
   Visits& visits() const { return of_.visits; }
   const MicroBatch& micro_batch() const { return of_.micro_batch; }
   /// Goes on in the list of visits to this one.

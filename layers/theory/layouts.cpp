@@ -73,7 +73,7 @@ std::uint64_t saved_bytes_per_token(const Setting& setting, const LayerSpec& lay
   const auto& [element, accumulated, lse] = setting.bytes;
   const ModelConfig& model = setting.model;
   const std::uint64_t inputs = layer.kept_residuals() * model.hidden;
-  const std::uint64_t products = layer.query_key_norm ? model.query_width() + model.kv_width() : 0;
+  const std::uint64_t products = layer.norms_queries_and_keys() ? model.query_width() + model.kv_width() : 0;
   switch (setting.recompute) {
     case Recompute::none:
       return element *
@@ -105,7 +105,7 @@ std::uint64_t saved_bytes(const MeshSetting& of, const LayerSpec& layer, MeshPla
   if (replica.recompute == Recompute::none) {
     bytes += replica.tokens() * (own.count + 2 * kv) * d * replica.bytes.element +
              rows * model.mlp_inputs() * slice.rows * replica.bytes.element;
-    if (layer.query_key_norm) bytes += rows * (slice.queries.count + slice.kv.count) * d * replica.bytes.element;
+    if (layer.norms_queries_and_keys()) bytes += rows * (slice.queries.count + slice.kv.count) * d * replica.bytes.element;
   }
   return bytes;
 }

@@ -202,6 +202,20 @@ inline Count copies_summed(const Symbols& s, int T, int groups) {
   return 2 * copied_elements(s, T) * s.beta_a * as_count(groups);
 }
 
+/// RMSNorms over all heads under TP, in the layers that have them: an all_reduce of each row's sum of squares for q and one for
+/// k, 4BS·β_a·ρ; backward of a second number, too, 8BS·β_a·ρ, and of the first again where q and k are projected again.
+inline Traffic rows_normed(const Setting& of, int T) {
+  const Symbols s(of);
+  Traffic traffic;
+  for (std::size_t layer = 0; layer < of.model.layers; ++layer) {
+    if (of.model.layer(layer).query_key_norm != QueryKeyNorm::rows) continue;
+    const Count numbers = 4 * s.B * s.S * s.beta_a * (as_count(T) - 1);
+    traffic.forward[Purpose::activations] += numbers;
+    traffic.backward[Purpose::activations] += (s.recompute == Recompute::none ? 2 : 3) * numbers;
+  }
+  return traffic;
+}
+
 /// TP's activations, and those sums.
 inline Traffic slices_summed(const Symbols& s, int T, bool gathered_again, int groups = 1) {
   Traffic traffic;
@@ -361,7 +375,8 @@ inline Count projection_elements(const Setting& of) {
     if (layer.biases.query) elements += s.a;
     if (layer.biases.key) elements += s.k;
     if (layer.biases.value) elements += s.k;
-    if (layer.query_key_norm) elements += 2 * s.d;
+    if (layer.query_key_norm == QueryKeyNorm::heads) elements += 2 * s.d;
+    if (layer.query_key_norm == QueryKeyNorm::rows) elements += s.a + s.k;
     if (layer.biases.up) elements += s.f;
   }
   return elements;

@@ -42,6 +42,11 @@ inline PurposeBytes token_traffic(const Setting& of, const Layout& layout, std::
   PurposeBytes bytes;
   bytes[Purpose::embedding] = s.h * s.beta * others * as_count(n.copies());
   bytes[Purpose::activations] = s.L * ((q + parts) * (as_count(n.D) - 1) + 2 * summed);
+  // Norms over all heads: two sums of one number each.
+  for (std::size_t layer = 0; layer < of.model.layers; ++layer) {
+    if (of.model.layer(layer).query_key_norm == QueryKeyNorm::rows)
+      bytes[Purpose::activations] += 2 * summed_over(s, 1, n.T * n.D);
+  }
   bytes[Purpose::kv] = s.L * 2 * arriving * s.d * s.beta;
   bytes[Purpose::head] = s.V * s.beta_a * others * as_count(n.copies());
   return bytes;

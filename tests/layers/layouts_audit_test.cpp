@@ -88,7 +88,7 @@ TEST(TensorParallelAudit, PlainReceivesWhatTheFormulasSay) {
   for (const ModelCase& of : cases()) {
     for (const int ranks : {1, 2, 8}) {
       const Layout layout{{{AxisKind::tp, ranks}}};
-      formulas::Traffic table = blocks(of, formulas::tp_block(of.setting(), ranks));
+      formulas::Traffic table = blocks(of, formulas::tp_block(of.setting(), ranks)) + formulas::rows_normed(of.setting(), ranks);
       table += formulas::tp_embedding(of.setting(), ranks);
       table += formulas::tp_head(of.setting(), ranks);
       expect_received(of, layout, table);
@@ -100,7 +100,8 @@ TEST(TensorParallelAudit, MegatronsSequenceParallelismReceivesWhatTheFormulasSay
   for (const ModelCase& of : cases()) {
     for (const int ranks : {2, 8}) {
       const Layout layout = Layout{{{AxisKind::tp, ranks}}}.with(TensorExchange::sequence);
-      formulas::Traffic table = blocks(of, formulas::tp_sequence_block(of.setting(), ranks, false));
+      formulas::Traffic table =
+          blocks(of, formulas::tp_sequence_block(of.setting(), ranks, false)) + formulas::rows_normed(of.setting(), ranks);
       table += formulas::embedding(of.setting(), remote_rows(of, layout));
       table += formulas::head(of.setting(), ranks);
       expect_received(of, layout, table);
@@ -152,7 +153,8 @@ TEST(TensorTimesSequenceAudit, ReceivesWhatTheFormulasSay) {
   for (const ModelCase& of : cases()) {
     for (const auto& [tensor, sequence] : {std::pair{2, 2}, std::pair{4, 2}, std::pair{2, 4}}) {
       const Layout layout{{{AxisKind::tp, tensor}, {AxisKind::sp, sequence}}};
-      formulas::Traffic table = blocks(of, formulas::tp_sp_block(of.setting(), tensor, sequence));
+      formulas::Traffic table =
+          blocks(of, formulas::tp_sp_block(of.setting(), tensor, sequence)) + formulas::rows_normed(of.setting(), tensor);
       table += formulas::tp_embedding(of.setting(), tensor);
       table += formulas::tp_head(of.setting(), tensor);
       table += copied_vocabulary(of, sequence);
@@ -165,7 +167,8 @@ TEST(TensorTimesTspAudit, ReceivesWhatTheFormulasSay) {
   for (const ModelCase& of : cases()) {
     for (const auto& [tensor, sequence] : {std::pair{2, 2}, std::pair{4, 2}, std::pair{2, 4}}) {
       const Layout layout{{{AxisKind::tp, tensor}, {AxisKind::tsp, sequence}}};
-      formulas::Traffic table = blocks(of, formulas::tp_tsp_block(of.setting(), tensor, sequence));
+      formulas::Traffic table =
+          blocks(of, formulas::tp_tsp_block(of.setting(), tensor, sequence)) + formulas::rows_normed(of.setting(), tensor);
       table += formulas::tp_embedding(of.setting(), tensor);
       table += formulas::tp_head(of.setting(), tensor);
       table += copied_vocabulary(of, sequence);

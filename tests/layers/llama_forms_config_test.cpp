@@ -64,7 +64,7 @@ TEST(Qwen3Config, IsReadAsHuggingFaceWritesIt) {
   const LoadedConfig loaded = parse(qwen3());
   expect_read_back(qwen3());
   EXPECT_TRUE(loaded.warnings.empty());
-  EXPECT_TRUE(loaded.config.layer(0).query_key_norm);
+  EXPECT_EQ(loaded.config.layer(0).query_key_norm, QueryKeyNorm::heads);
   EXPECT_EQ(loaded.config.layer(0).biases, Biases{});
   EXPECT_EQ(elements_of(loaded.config), 596'049'920U);  // as Hugging Face counts them
   json object = qwen3();
@@ -234,7 +234,7 @@ TEST(Exaone4Config, IsReadAsHuggingFaceWritesIt) {
   EXPECT_EQ(json::parse(hugging_face_json(loaded.config, "float32")).at("layer_types"), json(30, "full_attention"));
   EXPECT_EQ(elements_of(loaded.config), 1'279'391'488U);  // as Hugging Face counts them
   EXPECT_EQ(loaded.config.layer(0).norms, NormPlaces::after);
-  EXPECT_TRUE(loaded.config.layer(29).query_key_norm);
+  EXPECT_EQ(loaded.config.layer(29).query_key_norm, QueryKeyNorm::heads);
   EXPECT_EQ(loaded.config.replicated_parameters(), 61U * 2048 + 30 * 128);
   json object = exaone4();
   object["sliding_window_pattern"] = "LLLG";  // means nothing without a window

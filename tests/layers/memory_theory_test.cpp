@@ -74,7 +74,7 @@ TEST(SavedActivations, AreThoseOfTheFormula) {
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
     Setting s = appendix_c(recompute);
     EXPECT_EQ(saved_bytes_per_token(s, s.model.layer(0)), formulas::saved_bytes_per_token(s, s.model.layer(0)));
-    s.model.specs = LayerSpec{.query_key_norm = true};
+    s.model.specs = LayerSpec{.query_key_norm = QueryKeyNorm::heads};
     EXPECT_EQ(saved_bytes_per_token(s, s.model.layer(0)), formulas::saved_bytes_per_token(s, s.model.layer(0)));
     for (const NormPlaces norms : {NormPlaces::after, NormPlaces::around, NormPlaces::shared}) {
       s.model.specs = LayerSpec{.norms = norms};

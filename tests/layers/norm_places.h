@@ -34,12 +34,13 @@ inline const ModelType& every_role() {
   return type;
 }
 
-/// Returns four layers, one for each place of norms; the first and the last add biases to their sublayers' results.
+/// Returns four layers, one for each place of norms, of which one norms all heads together; the first and the last add biases to
+/// their sublayers' results.
 inline LayerSpecs unlike_norms() {
   const Biases last{.output = true, .down = true};
   return LayerSpecs(std::vector<LayerSpec>{{.biases = last, .norms = NormPlaces::around},
                                            {.norms = NormPlaces::shared},
-                                           {.query_key_norm = true, .norms = NormPlaces::after},
+                                           {.query_key_norm = QueryKeyNorm::rows, .norms = NormPlaces::after},
                                            {.biases = last}});
 }
 

@@ -119,7 +119,7 @@ TEST(ReferenceModel, GradientsWithMultipliersAreFiniteDifferences) {
 TEST(ReferenceModel, GradientsOfGemmasKindAreFiniteDifferences) {
   for (ReferenceCase c : reference_cases()) {
     c.config.become(model_type("gemma"));
-    c.config.specs = LayerSpec{.query_key_norm = true};
+    c.config.specs = LayerSpec{.query_key_norm = QueryKeyNorm::heads};
     if (c.seed % 2 == 0) c.config.mlp = Mlp::geglu;
     expect_block_gradients(c, {});
     expect_model_gradients(c, {});

@@ -86,6 +86,7 @@ inline Traffic step(const Setting& of, const Layout& layout, Count remote_rows) 
   part.micro_batches = 1;
   const Symbols s(part);
   Traffic each = block_of_micro_batch(s, n) * s.L;
+  each += rows_normed(part, n.T);
   Traffic once;     // in each replica
   Traffic by_part;  // once in all replicas together, if they have parts of the weights: copies of a part are summed
   const Count groups = as_count(n.dp / n.K);  // ranks of dp beside shard, which have the same parts
@@ -240,7 +241,7 @@ inline Count kept_residuals(const LayerSpec& layer) {
 inline Count saved_bytes_per_token(const Setting& of, const LayerSpec& layer) {
   const Symbols s(of);
   const Count pre_activations = (s.matrices - 1) * s.f;
-  const Count products = layer.query_key_norm ? s.a + s.k : 0;  // what goes into the norms of heads
+  const Count products = layer.norms_queries_and_keys() ? s.a + s.k : 0;  // what goes into the norms of heads
   const Count residuals = kept_residuals(layer) * s.h;
   switch (s.recompute) {
     case Recompute::none: return s.beta * (residuals + 2 * s.a + 2 * s.k + products + pre_activations) + s.beta_l * s.n_h;
@@ -280,7 +281,8 @@ inline Count activation_bytes(const Setting& of, const Layout& layout, int t, in
     inside += seen * (computed.count + 2 * read_by(s, computed).count) * s.d * s.beta + rows * pre_activations * s.beta;
   }
   for (std::size_t layer = 0; layer < of.model.layers && s.recompute == Recompute::none; ++layer) {
-    if (of.model.layer(layer).query_key_norm) products += rows * (queries.count + read_by(s, queries).count) * s.d * s.beta;
+    if (of.model.layer(layer).norms_queries_and_keys())
+      products += rows * (queries.count + read_by(s, queries).count) * s.d * s.beta;
   }
   Count residuals = 0;
   for (std::size_t layer = 0; layer < of.model.layers; ++layer) residuals += kept_residuals(of.model.layer(layer));

@@ -11,7 +11,7 @@ namespace tsprun::detail::test {
 /// biases to queries and values, the third rotates by the local base and has a shorter window and a soft cap of scores. (Without
 /// rotation a bias of keys changes no probability.)
 inline LayerSpecs unlike_layers() {
-  return LayerSpecs(std::vector<LayerSpec>{{.biases = {.key = true}, .query_key_norm = true, .window = 6},
+  return LayerSpecs(std::vector<LayerSpec>{{.biases = {.key = true}, .query_key_norm = QueryKeyNorm::heads, .window = 6},
                                            {.rotary_positions = false, .biases = {.query = true, .value = true}},
                                            {.local_rotary = true, .window = 3, .score_cap = 1.5}});
 }

@@ -100,7 +100,7 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
   s.q = of.linear(s.norm1, ParameterRole::query);
   s.k = of.linear(s.norm1, ParameterRole::key);
   s.v = of.linear(s.norm1, ParameterRole::value);
-  if (config.layer(layer).query_key_norm) {
+  if (config.layer(layer).norms_queries_and_keys()) {
     s.q_product = s.q;
     s.k_product = s.k;
     s.q = rms_norm(s.q_product, of.gain(ParameterRole::query_norm), config.norm_epsilon);
@@ -196,7 +196,7 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
     rope_backward(dq, dq_turned, s.sequence, config.query_heads, config.head_dim, rope_of(config, layer, true));
     rope_backward(dk, dk_turned, s.sequence, config.kv_heads, config.head_dim, rope_of(config, layer, false));
   }
-  if (config.layer(layer).query_key_norm) {
+  if (config.layer(layer).norms_queries_and_keys()) {
     const auto through_norm = [&](std::vector<T>& d, const std::vector<T>& product, ParameterRole gain) {
       std::vector<T> dx_of_norm = like(d);
       rms_norm_backward(dx_of_norm, of.gradient(gain), d, product, of.gain(gain), config.norm_epsilon);

@@ -34,7 +34,7 @@ ModelType exaone4() {
   ModelType type = llama();
   type.name = "exaone4";
   type.architectures = {"Exaone4ForCausalLM", "Exaone4Model"};
-  type.model.specs = LayerSpec{.query_key_norm = true, .norms = NormPlaces::after};
+  type.model.specs = LayerSpec{.query_key_norm = QueryKeyNorm::heads, .norms = NormPlaces::after};
   type.weights = kExaone4Weights;
   type.ignored = {};
   type.window = WindowField::alternating;

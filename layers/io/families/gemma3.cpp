@@ -21,7 +21,7 @@ ModelType gemma3() {
   ModelType type = gemma2();
   type.name = "gemma3_text";
   type.architectures = {"Gemma3ForCausalLM", "Gemma3TextModel"};
-  type.model.specs = LayerSpec{.query_key_norm = true, .norms = NormPlaces::around};
+  type.model.specs = LayerSpec{.query_key_norm = QueryKeyNorm::heads, .norms = NormPlaces::around};
   type.model.logit_cap = 0;
   type.model.rope_theta = 1'000'000;
   type.fields.local_rope_theta = "rope_local_base_freq";

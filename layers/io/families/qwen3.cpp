@@ -11,7 +11,7 @@ ModelType qwen3() {
   ModelType type = qwen2();
   type.name = "qwen3";
   type.architectures = {"Qwen3ForCausalLM", "Qwen3Model"};
-  type.model.specs = LayerSpec{.query_key_norm = true};
+  type.model.specs = LayerSpec{.query_key_norm = QueryKeyNorm::heads};
   type.head_dim = 128;
   return type;
 }

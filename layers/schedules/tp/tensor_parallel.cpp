@@ -63,7 +63,7 @@ class TensorParallel::Pass final : public StrategyPass {
         dtype_(all.dtype_),
         sums_(all.sums_),
         copied_rows_(all.copied_rows_),
-        inner_(all.inner_->begin(before_scatter(of))) {
+        inner_(all.inner_->begin(of_slice(of, all.slice_))) {
     inner_->on_gradients([this](std::size_t pack) {
       if (!store().is_cut(pack)) sum_copies(pack, store().gradients(pack));
       tell_gradients(pack);
@@ -100,7 +100,8 @@ class TensorParallel::Pass final : public StrategyPass {
   void forward(const Tensor& y, const ConstTensor& x, Body&& sublayer);
   template <class Body>
   void backward(const SublayerBackward& of, Body&& sublayer);
-  PassInputs before_scatter(PassInputs of) {
+  PassInputs of_slice(PassInputs of, const BlockSlice& slice) {
+    of.heads = {.ranks = &tensor_, .first_kv = slice.kv.first + slice.kv_copied};
     of.before_scatter = [this](std::size_t pack, const Tensor& gradients) { sum_copies(pack, gradients); };
     return of;
   }

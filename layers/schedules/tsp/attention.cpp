@@ -53,12 +53,20 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
   std::vector<AttentionHeads> turns(W_.size());
   std::vector<KvBucket> gathered(plan_.buckets.size());
   Accumulation into_Y;
+  AttentionHeads all;  // of all turns, where norms span them
+  const bool together = normed_together(layer);
+  if (together) {
+    all = {axis_.rank, axis_.dtype, sizes_of_all(), saved, axis_.whole.layer(layer)};
+    project_together(layer, X, all, Direction::forward);
+  }
 
   const auto prepare = [&](std::size_t u) {
     const TspUnit& unit = plan_.units[u];
     const int r = unit.turn;
     AttentionHeads& turn = turns[index(r)];
-    if (unit.first_of_turn) {
+    if (unit.first_of_turn && together) {
+      turn = all.slice(axis_.heads.query_heads(r), axis_.heads.kv_heads_owned(r));
+    } else if (unit.first_of_turn) {
       turn = heads_of_turn(layer, r, saved);
       const std::size_t kv_rows = 2 * part_rows(r, kPartK);
       axis_.rank.wait(W_[index(r)].first.work);
@@ -106,8 +114,9 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
   /// Gradients that belong to one turn.
   struct Gradients {
     OwnedTensor dO;              // [B, S_p, heads, d]
-    OwnedTensor dq;              // the same, in the type of sums
-    Tensor k_product;            // what went into the norm of the turn's keys; no dims without norms of heads
+    Tensor dq;                   // the same, in the type of sums
+    OwnedTensor dq_memory;       // of it, where turns are normed by themselves
+    Tensor k_product;            // what went into the norm of the turn's keys; no dims without norms
     OwnedTensor k_memory;        // of it, where nothing keeps it
     OwnerSums::Part dW_KV;       // [dW_K; dW_V]
     std::size_t unfinished = 0;  // buckets that dW_KV and the turn's W_K, W_V wait for
@@ -123,6 +132,22 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
   std::vector<KvBucket> gathered(plan_.buckets.size());
   gathered[plan_.units[0].bucket] = std::move(first_bucket_);
   Accumulation into_dX;
+  AttentionHeads all;                  // of all turns, where norms span them, as the gradients of q, k and v that follow
+  OwnedTensor all_dq;                  // [B, S_p, n_h, d], in the type of sums
+  std::array<OwnedTensor, 2> all_dkv;  // [B, S_p, n_kv, d] each, likewise
+  const bool together = normed_together(layer);
+  if (together) {
+    all = {axis_.rank, axis_.dtype, sizes_of_all(), saved, axis_.whole.layer(layer)};
+    if (!saved.q.exists()) {
+      all.keep_products(axis_.rank, axis_.dtype, sizes_of_all());
+      project_together(layer, X, all, Direction::backward);
+    }
+    const auto gradient = [&](const Tensor& like, std::string_view what) {
+      return axis_.step(axis_.sums, {like.size(0), like.size(1), like.size(2), like.size(3)}, what);
+    };
+    all_dq = gradient(all.q, "gradient of queries");
+    all_dkv = {gradient(all.k, "gradient of keys"), gradient(all.v, "gradient of values")};
+  }
 
   // q, k, v are taken from `saved` or computed again; K̂, V̂ are gathered again.
   const auto prepare = [&](std::size_t u) {
@@ -130,12 +155,12 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     const int r = unit.turn;
     AttentionHeads& turn = turns[index(r)];
     if (unit.first_of_turn) {
-      turn = heads_of_turn(layer, r, saved);
+      turn = together ? all.slice(axis_.heads.query_heads(r), axis_.heads.kv_heads_owned(r)) : heads_of_turn(layer, r, saved);
       turn.lse.will_be_read();
-      if (!saved.q.exists()) {
+      if (!saved.q.exists() && !together) {
         axis_.rank.wait(W_[index(r)].first.work);
         axis_.rank.wait(W_[index(r)].second.work);
-        if (axis_.whole.layer(layer).query_key_norm) turn.keep_products(axis_.rank, axis_.dtype, sizes_of_turn(r));
+        if (axis_.whole.layer(layer).norms_queries_and_keys()) turn.keep_products(axis_.rank, axis_.dtype, sizes_of_turn(r));
         project(layer, r, X, W_[index(r)].second.rows.slice(0, 0, part_rows(r, kPartQ)), W_[index(r)].first.rows, turn);
       }
       gradients[index(r)].k_product = turn.k_product;
@@ -152,10 +177,9 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
   const auto end_turn = [&](int r) {
     const std::size_t rows = part_rows(r, kPartQ);
     Gradients& d = gradients[index(r)];
-    d.dO.reset();
     const HeadProjection of_q = of_layer.query(in_model(axis_.slice.queries, axis_.heads.query_heads(r)));
-    of_q.finish_backward(d.dq, turns[index(r)].q_product);
-    const Tensor dq = matrix_of(d.dq.view());
+    if (!together) of_q.finish_backward(d.dq, turns[index(r)].q_product);
+    const Tensor dq = matrix_of(d.dq);
     compute.gemm(dX, dq, W_[index(r)].second.rows.slice(0, 0, rows), into_dX.next());
     W_[index(r)].second = {};
     OwnerSums::Part dW = dW_.part(attention_pack_number(layer), r, kPartQ, 2, 2 * rows);
@@ -163,7 +187,7 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     compute.gemm(dW.rows.slice(0, rows, rows), matrix_of(turns[index(r)].o).transposed(0, 1), dY);
     dW_.send(std::move(dW), r);
     of_q.add_gradients(d.dq);
-    d.dq.reset();
+    d.dq_memory.reset();
     turns[index(r)] = {};
   };
 
@@ -178,7 +202,8 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
       const std::size_t heads = axis_.heads.query_heads(r).count;
       d.dO = axis_.step(axis_.dtype, {tokens.batch(), tokens.local(), heads, axis_.d()}, "gradient of attention output");
       compute.gemm(matrix_of(d.dO.view()), dY, W_Ot.transposed(0, 1));
-      d.dq = axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads, axis_.d()}, "gradient of queries");
+      if (together) d.dq = all_dq->slice(2, axis_.heads.query_heads(r).first, heads);
+      else d.dq = d.dq_memory = axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads, axis_.d()}, "gradient of queries");
       compute.fill_zero(d.dq);
     }
     bucket.arrive(axis_.rank);
@@ -186,53 +211,81 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     if (!saved.o.exists()) attend_bucket(compute, tokens, bucket, heads);
     if (unit.first_of_bucket) bucket.make_gradients(axis_.rank);
     const auto& [first, count] = in_turn(unit);
-    attend_bucket_backward(axis_.rank, tokens, bucket, heads, d.dq->slice(2, first, count), d.dO->slice(2, first, count));
+    attend_bucket_backward(axis_.rank, tokens, bucket, heads, d.dq.slice(2, first, count), d.dO->slice(2, first, count));
     if (unit.last_of_bucket) bucket.scatter(axis_.group, tokens);
-    if (unit.last_of_turn) end_turn(r);
+    if (unit.last_of_turn) d.dO.reset();
+    if (unit.last_of_turn && !together) end_turn(r);
     if (u == 0) after_first_unit();
   };
 
-  // dK and dV of this rank's tokens are summed: dX += dk·W_K + dv·W_V; dW_K = dkᵀ·X, dW_V = dvᵀ·X.
-  const auto finish = [&](std::size_t u) {
-    if (!plan_.units[u].last_of_bucket) return;
-    KvBucket& bucket = gathered[plan_.units[u].bucket];
-    const auto& [r, heads] = plan_.buckets[plan_.units[u].bucket];
+  // dX += dk·W_K + dv·W_V; dW_K = dkᵀ·X, dW_V = dvᵀ·X.
+  const auto begin_bucket = [&](int r) {
     Gradients& d = gradients[index(r)];
-    bucket.finish(axis_.rank);
-    Weights& W_KV = W_[index(r)].first;
-    axis_.rank.wait(W_KV.work);
-    const std::size_t kv_rows = part_rows(r, kPartK);
-    const std::size_t first_own = axis_.heads.kv_heads_owned(r).first;
-    const std::size_t first_row = (heads.first - first_own) * axis_.d();
+    axis_.rank.wait(W_[index(r)].first.work);
+    if (d.unfinished > 0) return;
+    d.unfinished = plan_.buckets_of(r);
+    d.dW_KV = dW_.part(attention_pack_number(layer), r, kPartK, 2, 2 * part_rows(r, kPartK));
+  };
+  const auto kv_projection = [&](std::size_t which, const HeadRange& heads) {
+    const HeadRange in_all = in_model(axis_.slice.kv, heads);
+    return which == 0 ? of_layer.key(in_all) : of_layer.value(in_all);
+  };
+  const auto add_kv = [&](const TspBucket& bucket, std::size_t which, const Tensor& own) {
+    const auto& [r, heads] = bucket;
+    const std::size_t row = which * part_rows(r, kPartK) + (heads.first - axis_.heads.kv_heads_owned(r).first) * axis_.d();
     const std::size_t width = heads.count * axis_.d();
-    if (d.unfinished == 0) {
-      d.unfinished = plan_.buckets_of(r);
-      d.dW_KV = dW_.part(attention_pack_number(layer), r, kPartK, 2, 2 * kv_rows);
-    }
-    for (std::size_t which = 0; which < 2; ++which) {
-      const OwnedTensor own =
-          axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads.count, axis_.d()}, "gradient of keys or values");
-      bucket.take_sum(axis_.rank, tokens, which, own);
-      const HeadRange in_all = in_model(axis_.slice.kv, heads);
-      const HeadProjection projection = which == 0 ? of_layer.key(in_all) : of_layer.value(in_all);
-      projection.finish_backward(own, which == 0 && d.k_product.dims() > 0
-                                          ? ConstTensor(d.k_product.slice(2, heads.first - first_own, heads.count))
-                                          : ConstTensor());
-      const Tensor gradient = matrix_of(own.view());
-      const std::size_t row = which * kv_rows + first_row;
-      compute.gemm(dX, gradient, W_KV.rows.slice(0, row, width), into_dX.next());
-      compute.gemm(d.dW_KV.rows.slice(0, row, width), gradient.transposed(0, 1), X);
-      projection.add_gradients(own);
-    }
-    bucket = {};
+    const Tensor gradient = matrix_of(own);
+    compute.gemm(dX, gradient, W_[index(r)].first.rows.slice(0, row, width), into_dX.next());
+    compute.gemm(gradients[index(r)].dW_KV.rows.slice(0, row, width), gradient.transposed(0, 1), X);
+    kv_projection(which, heads).add_gradients(own);
+  };
+  const auto end_bucket = [&](int r) {
+    Gradients& d = gradients[index(r)];
     if (--d.unfinished > 0) return;
     dW_.send(std::exchange(d.dW_KV, {}), r);
-    W_KV = {};
+    W_[index(r)].first = {};
     d.k_product = {};
     d.k_memory.reset();
   };
 
+  // dK and dV of this rank's tokens are summed.
+  const auto finish = [&](std::size_t u) {
+    if (!plan_.units[u].last_of_bucket) return;
+    KvBucket& bucket = gathered[plan_.units[u].bucket];
+    const TspBucket& of_bucket = plan_.buckets[plan_.units[u].bucket];
+    const auto& [r, heads] = of_bucket;
+    bucket.finish(axis_.rank);
+    if (!together) begin_bucket(r);
+    for (std::size_t which = 0; which < 2; ++which) {
+      if (together) {
+        bucket.take_sum(axis_.rank, tokens, which, all_dkv[which]->slice(2, heads.first, heads.count));
+        continue;
+      }
+      const OwnedTensor own =
+          axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads.count, axis_.d()}, "gradient of keys or values");
+      bucket.take_sum(axis_.rank, tokens, which, own);
+      const Tensor& k_product = gradients[index(r)].k_product;
+      const std::size_t first = heads.first - axis_.heads.kv_heads_owned(r).first;
+      kv_projection(which, heads)
+          .finish_backward(
+              own, which == 0 && k_product.dims() > 0 ? ConstTensor(k_product.slice(2, first, heads.count)) : ConstTensor());
+      add_kv(of_bucket, which, own);
+    }
+    bucket = {};
+    if (!together) end_bucket(r);
+  };
+
   look_ahead(plan_.units.size(), {{1, prepare}, {0, attend}, {-1, finish}});
+  if (!together) return;
+  of_layer.query(axis_.slice.queries).finish_backward(all_dq, all.q_product);
+  of_layer.key(axis_.slice.kv).finish_backward(all_dkv[0], all.k_product);
+  for (int r = 0; r < axis_.D(); ++r) end_turn(r);
+  for (const TspBucket& bucket : plan_.buckets) {
+    begin_bucket(bucket.owner);
+    for (std::size_t which = 0; which < 2; ++which)
+      add_kv(bucket, which, all_dkv[which]->slice(2, bucket.heads.first, bucket.heads.count));
+    end_bucket(bucket.owner);
+  }
 }
 
 // --- weights -------------------------------------------------------------------------------------------------------------------
@@ -287,6 +340,14 @@ SavedSizes TspAttention::sizes_of_turn(int r) const {
   return SavedSizes::of(of_.tokens, axis_.heads.query_heads(r).count, axis_.heads.kv_heads_owned(r).count, 0);
 }
 
+bool TspAttention::normed_together(std::size_t layer) const {
+  return axis_.whole.layer(layer).query_key_norm == QueryKeyNorm::rows;
+}
+
+SavedSizes TspAttention::sizes_of_all() const {
+  return SavedSizes::of(of_.tokens, axis_.slice.queries.count, axis_.slice.kv.count, 0);
+}
+
 AttentionHeads TspAttention::heads_of_turn(std::size_t layer, int r, const AttentionSaved& saved) const {
   return {axis_.rank,
           axis_.dtype,
@@ -298,7 +359,7 @@ AttentionHeads TspAttention::heads_of_turn(std::size_t layer, int r, const Atten
 }
 
 HeadProjections TspAttention::projections(std::size_t layer) const {
-  return {axis_.compute(), of_.store, axis_.whole, layer, of_.tokens.rotations(), of_.documents.positions};
+  return {axis_.rank, of_.store, axis_.whole, layer, of_.tokens.rotations(), of_.heads, of_.documents.positions};
 }
 
 /// Returns heads of the slice as the whole model numbers them.
@@ -327,6 +388,38 @@ void TspAttention::project(std::size_t layer, int r, const ConstTensor& X, const
   of_layer.value(kv_in_model).finish(turn.v, turn.v);
   axis_.rank.look(Watched::keys, turn.k);
   axis_.rank.look(Watched::values, turn.v);
+}
+
+/// Computes q, k and v of all turns, which norms span. Keeps the weights in the backward pass.
+void TspAttention::project_together(std::size_t layer, const ConstTensor& X, const AttentionHeads& all, Direction direction) {
+  ComputeStream& compute = axis_.compute();
+  const Tensor q_product = all.q_product.dims() > 0 ? all.q_product : all.q;
+  const Tensor k_product = all.k_product.dims() > 0 ? all.k_product : all.k;
+  for (int r = 0; r < axis_.D(); ++r) {
+    TurnWeights& W = W_[index(r)];
+    const auto& [first_query, queries] = axis_.heads.query_heads(r);
+    const auto& [first_kv, kv] = axis_.heads.kv_heads_owned(r);
+    const std::size_t kv_rows = part_rows(r, kPartK);
+    const bool forward = direction == Direction::forward;
+    axis_.rank.wait(W.first.work);
+    if (!forward) axis_.rank.wait(W.second.work);
+    const Tensor W_Q =
+        forward ? W.first.rows.slice(0, 2 * kv_rows, part_rows(r, kPartQ)) : W.second.rows.slice(0, 0, part_rows(r, kPartQ));
+    compute.gemm(matrix_of(q_product.slice(2, first_query, queries)), X, W_Q.transposed(0, 1));
+    if (kv > 0) {
+      compute.gemm(matrix_of(k_product.slice(2, first_kv, kv)), X, W.first.rows.slice(0, 0, kv_rows).transposed(0, 1));
+      compute.gemm(matrix_of(all.v.slice(2, first_kv, kv)), X, W.first.rows.slice(0, kv_rows, kv_rows).transposed(0, 1));
+    }
+    if (forward) W.first = {};
+    fetch(layer, r + 1, direction);
+  }
+  const HeadProjections of_layer = projections(layer);
+  of_layer.query(axis_.slice.queries).finish(all.q, q_product);
+  of_layer.key(axis_.slice.kv).finish(all.k, k_product);
+  of_layer.value(axis_.slice.kv).finish(all.v, all.v);
+  axis_.rank.look(Watched::queries, all.q);
+  axis_.rank.look(Watched::keys, all.k);
+  axis_.rank.look(Watched::values, all.v);
 }
 
 void TspAttention::gather(KvBucket& gathered, const TspBucket& bucket, const AttentionHeads& turn) const {

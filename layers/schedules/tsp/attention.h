@@ -5,6 +5,10 @@
 // one gathered *bucket* of K and V (layers/schedules/kv_bucket.h). Its stages run at distances (layers/schedules/look_ahead.h):
 // while one unit is computed, Q, K and V of the next are projected and its bucket is gathered, and the weights of the turn after
 // that are broadcast.
+//
+// Where q and k are normed over all heads together (QueryKeyNorm::rows), all turns are projected before the first unit, and in the
+// backward pass what follows from the gradients of q, k and v comes after the last, for which the weights of all turns stay. So
+// no byte more moves.
 #pragma once
 
 #include "layers/schedules/attention_heads.h"
@@ -14,6 +18,7 @@
 #include "layers/schedules/tsp/owner_sums.h"
 #include "layers/schedules/tsp/units.h"
 
+#include <array>
 #include <functional>
 #include <vector>
 
@@ -64,10 +69,13 @@ class TspAttention {
   Weights fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count);
   std::size_t part_rows(int r, std::size_t part) const;
 
+  bool normed_together(std::size_t layer) const;
   SavedSizes sizes_of_turn(int r) const;
+  SavedSizes sizes_of_all() const;
   AttentionHeads heads_of_turn(std::size_t layer, int r, const AttentionSaved& saved) const;
   void project(std::size_t layer, int r, const ConstTensor& X, const Tensor& W_Q, const Tensor& W_KV,
                const AttentionHeads& turn) const;
+  void project_together(std::size_t layer, const ConstTensor& X, const AttentionHeads& all, Direction direction);
   void gather(KvBucket& gathered, const TspBucket& bucket, const AttentionHeads& turn) const;
   BucketReaders readers(const TspUnit& unit, const AttentionHeads& turn) const;
   HeadRange in_turn(const TspUnit& unit) const;
