@@ -181,8 +181,12 @@ theory::MeshSetting mesh_setting(const ModelCase& of, const Layout& layout) {
 
 /// Every way to cut K/V heads, both kinds of models, prompts shorter than there are ranks.
 std::vector<ModelConfig> configs() {
-  return {small_config(24, 2, 8, 4, 4, 21, 41), small_config(16, 3, 8, 1, 4, 13, 17, true), small_config(16, 1, 8, 2, 4, 13, 17),
-          small_gpt2_config(2, 8, 4, 21, 41)};
+  return {small_config(24, 2, 8, 4, 4, 21, 41),
+          small_config(16, 3, 8, 1, 4, 13, 17, true),
+          small_config(16, 1, 8, 2, 4, 13, 17),
+          small_gpt2_config(2, 8, 4, 21, 41),
+          as_family("olmo2", small_config(24, 2, 8, 4, 4, 21, 41)),
+          as_family("olmo2", small_config(16, 1, 8, 1, 4, 13, 17))};
 }
 
 TEST(Decoder, ReceivesWhatTheFormulasSayForEachPurpose) {

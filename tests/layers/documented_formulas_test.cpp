@@ -220,6 +220,15 @@ TEST(DocumentedFormulas, AreWhatRanksReceiveAtUnevenCuts) {
     ModelCase full = of;
     full.recompute = Recompute::full;
     expect_as_printed({"SP ring, full recomputation"}, full, Layout::parse("sp=4").with(SequenceExchange::ring));
+    full.config = as_family("olmo2", full.config);
+    const std::string normed = "TP, besides where q and k are normed over all heads";
+    expect_as_printed({"TP", "the same with selective or full recomputation"}, full, Layout::parse("tp=8"));
+    full.recompute = Recompute::none;
+    expect_as_printed({"TP", normed}, full, Layout::parse("tp=8"));
+    expect_as_printed({"TP with sequence parallelism", normed}, full, Layout::parse("tp=8").with(TensorExchange::sequence));
+    expect_as_printed({"ZeRO-3 with SP gather"}, full, Layout::parse("zero3=4"));
+    full = of;
+    full.recompute = Recompute::full;
     expect_as_printed({"TP×SP ring, full recomputation"}, full, Layout::parse("tp=4,sp=2").with(SequenceExchange::ring));
   }
 }

@@ -193,6 +193,8 @@ TEST(Families, FamiliesWithDocuments) {
   expect_family(
       "glm4:biases:::documents,stablelm:plain:::documents,gemma3_text:plain:::documents,ministral3:temperature:5::documents");
 }
+TEST(Families, Olmo2WithNormsOfAllHeadsTogether) { expect_family("olmo2:plain,olmo2:biases:5:untied"); }
+TEST(Families, Olmo3WithWindowsThatAreNotScaled) { expect_family("olmo3:yarn,olmo3:yarn:4::documents"); }
 TEST(Families, Exaone4WithNormsBehindItsSublayers) { expect_family("exaone4:full,exaone4:full:5:untied"); }
 
 }  // namespace

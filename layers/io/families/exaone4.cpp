@@ -11,31 +11,12 @@
 
 namespace tsprun::detail::families {
 
-namespace {
-
-constexpr WeightName kExaone4Weights[] = {{ParameterRole::embedding, "model.embed_tokens.weight"},
-                                          {ParameterRole::query, "model.layers.{}.self_attn.q_proj.weight"},
-                                          {ParameterRole::key, "model.layers.{}.self_attn.k_proj.weight"},
-                                          {ParameterRole::value, "model.layers.{}.self_attn.v_proj.weight"},
-                                          {ParameterRole::query_norm, "model.layers.{}.self_attn.q_norm.weight"},
-                                          {ParameterRole::key_norm, "model.layers.{}.self_attn.k_norm.weight"},
-                                          {ParameterRole::output, "model.layers.{}.self_attn.o_proj.weight"},
-                                          {ParameterRole::post_attention_norm, "model.layers.{}.post_attention_layernorm.weight"},
-                                          {ParameterRole::gate, "model.layers.{}.mlp.gate_proj.weight"},
-                                          {ParameterRole::up, "model.layers.{}.mlp.up_proj.weight"},
-                                          {ParameterRole::down, "model.layers.{}.mlp.down_proj.weight"},
-                                          {ParameterRole::post_mlp_norm, "model.layers.{}.post_feedforward_layernorm.weight"},
-                                          {ParameterRole::final_norm, "model.norm.weight"},
-                                          {ParameterRole::head, "lm_head.weight"}};
-
-}  // namespace
-
 ModelType exaone4() {
   ModelType type = llama();
   type.name = "exaone4";
   type.architectures = {"Exaone4ForCausalLM", "Exaone4Model"};
   type.model.specs = LayerSpec{.query_key_norm = QueryKeyNorm::heads, .norms = NormPlaces::after};
-  type.weights = kExaone4Weights;
+  type.weights = olmo2().weights;
   type.ignored = {};
   type.window = WindowField::alternating;
   type.usual_window = 4096;

@@ -24,6 +24,8 @@ ModelType starcoder2();
 ModelType glm4();
 ModelType cohere();
 ModelType cohere2();
+ModelType olmo2();
+ModelType olmo3();
 
 /// Reads a flag with which linear layers add biases, `which`; `usual`: its value in a file without it. For
 /// ModelType::read_layers.
