@@ -3,6 +3,7 @@
 
 #include "layers/io/config_fields.h"
 #include "layers/io/file.h"
+#include "layers/io/multi_modal.h"
 #include "layers/io/windows.h"
 #include "transport/cause.h"
 
@@ -108,8 +109,8 @@ std::string read_config_text(const std::filesystem::path& file) { return file::r
 LoadedConfig read_config(const std::filesystem::path& file) { return parse_config(read_config_text(file), file.string()); }
 
 LoadedConfig parse_config(std::string_view text, const std::string& where) {
-  const json object = parse_json(text, where);
-  ConfigFields fields(object, where);
+  const TextModel of = text_model(parse_json(text, where), where);
+  ConfigFields fields(of.config, where, of.path);
   const ModelType& type = fields.choice("model_type", model_types());
   const ConfigNames& names = type.fields;
   refuse_restricted(fields, type);
@@ -152,7 +153,9 @@ LoadedConfig parse_config(std::string_view text, const std::string& where) {
   check_config(config, where);
   std::vector<std::string_view> ignored(std::begin(kIgnored), std::end(kIgnored));
   ignored.insert(ignored.end(), type.ignored.begin(), type.ignored.end());
-  return {config, fields.unknown(ignored)};
+  LoadedConfig loaded{config, fields.unknown(ignored)};
+  if (!of.warning.empty()) loaded.warnings.insert(loaded.warnings.begin(), of.warning);
+  return loaded;
 }
 
 void check_config(const ModelConfig& config, const std::string& where) {
@@ -205,7 +208,7 @@ void check_config(const ModelConfig& config, const std::string& where) {
 std::string hugging_face_json(const ModelConfig& config, std::string_view torch_dtype, std::string_view source) {
   const ModelType& type = *config.type;
   const ConfigNames& names = type.fields;
-  json object = source.empty() ? json::object() : parse_json(source, config.name);
+  json object = source.empty() ? json::object() : text_model(parse_json(source, config.name), config.name).config;
   // A field that the source has means what `config` says, however it is written.
   const auto put = [&object](std::string_view field, const auto& value) {
     if (field.empty()) return;

@@ -240,6 +240,13 @@ struct BuiltInModel {
   std::array<std::size_t, 8> sizes;
 };
 
+/// Models of several modalities within which a family's are the text model.
+struct MultiModal {
+  std::string_view name;          ///< their model_type; empty: there are none
+  std::string_view architecture;  ///< the one of theirs that has a head
+  std::string_view usual;         ///< values of fields that their files may leave out of text_config, an object
+};
+
 struct ModelConfig;
 class ConfigFields;
 
@@ -288,6 +295,7 @@ struct ModelType {
   std::string_view exported_prefix{};  ///< stands before all names but the head's in the state dict of transformers
   std::string_view prefix{};           ///< with which names in `weights` begin, but where a model was saved without its head
 
+  MultiModal within{};  ///< models whose text model such a one may be
   std::span<const BuiltInModel> built_in{};
 
   /// Returns a parameter's name in files; empty if no such model has it.

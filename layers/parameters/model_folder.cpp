@@ -3,6 +3,7 @@
 
 #include "layers/io/file.h"
 #include "layers/io/json_text.h"
+#include "layers/io/multi_modal.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -69,6 +70,7 @@ std::string name_in_model(std::string_view stored) {
     if (std::ranges::find(kWrappers, part) == kWrappers.end()) name += part;
     stored.remove_prefix(part.size());
   }
+  name = name_in_text_model(name);
   for (const ModelType& type : model_types()) {
     if (!type.exported_prefix.empty() && name.starts_with(type.exported_prefix)) return name.substr(type.exported_prefix.size());
   }
@@ -212,7 +214,7 @@ std::string ModelFolder::check(std::span<const Parameter> parameters) const {
   std::size_t unused = 0;
   std::string named;
   for (const auto& [name, place] : where_) {
-    if (wanted.contains(name) || is_harmless(name) || (tied && head_names().contains(name))) continue;
+    if (wanted.contains(name) || is_harmless(name) || is_of_images(name) || (tied && head_names().contains(name))) continue;
     if (name.ends_with(".bias")) {
       throw Error(Cause::refused,
                   fmt::format("{}: tensor \"{}\": biases aren't supported", file_of(place).path().string(), shown(place.stored)));

@@ -1,7 +1,8 @@
 // Ministral 3: Mistral's form with the rope scaling "yarn". Special: after its rotation q is multiplied by a factor that grows
 // with the position, 1 + β·ln(1 + ⌊position/original context⌋), β being llama_4_scaling_beta of rope_parameters; without it
 // nothing grows here (transformers fails). max_position_embeddings within rope_parameters changes nothing. A file must have
-// rope_parameters. Every layer has the window sliding_window, unless it is null.
+// rope_parameters. Every layer has the window sliding_window, unless it is null. Published folders are those of models that see
+// images, with it as text model.
 //
 // Sources: huggingface/transformers, src/transformers/models/ministral3/{configuration,modular}_ministral3.py.
 #include "layers/io/config.h"
@@ -14,6 +15,9 @@ namespace tsprun::detail::families {
 
 namespace {
 
+constexpr std::string_view kMinistral3Usual =
+    R"({"vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 34,
+        "num_attention_heads": 32})";
 constexpr std::string_view kMinistral3Scaling = "rope_parameters";
 
 void read_ministral3_layers(ConfigFields& fields, ModelConfig& /* config */) {
@@ -38,6 +42,7 @@ ModelType ministral3() {
   type.query_growth = true;
   type.head_dim = 128;
   type.max_positions = 262144;
+  type.within.usual = kMinistral3Usual;
   type.norm_epsilon = 1e-5;
   return type;
 }
