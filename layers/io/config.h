@@ -58,9 +58,10 @@ struct ModelConfig : ModelSpec {
   /// Elements of the gains of q's and k's norms in a layer.
   std::size_t query_norm_width(const LayerSpec& layer) const { return norm_width(layer, query_heads); }
   std::size_t key_norm_width(const LayerSpec& layer) const { return norm_width(layer, kv_heads); }
-  /// Elements of the biases of W_Q, W_K, W_V and W_1, and of the gains of q's and k's norms, in all layers.
+  /// Elements of the biases of W_Q, W_K, W_V and W_1, and of the gains of q's and k's norms, in all layers, and of the head's
+  /// bias.
   std::size_t projection_vectors() const {
-    return specs.sum(0, layers, [this](const LayerSpec& layer) {
+    return (head_bias ? vocabulary : 0) + specs.sum(0, layers, [this](const LayerSpec& layer) {
       const Biases& biases = layer.biases;
       return (biases.query ? query_width() : 0) + (biases.key ? kv_width() : 0) + (biases.value ? kv_width() : 0) +
              (biases.up ? intermediate : 0) + query_norm_width(layer) + key_norm_width(layer);

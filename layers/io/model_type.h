@@ -137,6 +137,7 @@ struct ModelSpec {
   double attention_multiplier = 0;    ///< of the scores q·k; 0: 1/√d
   double logits_multiplier = 1;       ///< of logits
   double logits_divisor = 1;          ///< of logits
+  bool head_bias = false;             ///< the head adds a bias to logits, one for each entry of the vocabulary
   double logit_cap = 0;               ///< soft cap of the head's logits, cap·tanh(logit / cap); 0: none
   LayerSpecs specs = {};              ///< what each layer computes
 
@@ -147,7 +148,7 @@ struct ModelSpec {
   }
   /// Returns true if the only vectors of layers are the gains of two norms, one before each sublayer.
   bool has_gains_only() const {
-    return norm != Norm::layer && !specs.any([](const LayerSpec& layer) {
+    return norm != Norm::layer && !head_bias && !specs.any([](const LayerSpec& layer) {
       return layer.biases != Biases{} || layer.norms_queries_and_keys() || layer.norms != NormPlaces::before;
     });
   }
@@ -188,7 +189,8 @@ enum class ParameterRole {
   post_mlp_norm_bias,
   final_norm,
   final_norm_bias,
-  head
+  head,
+  head_bias
 };
 
 inline constexpr ParameterRole kFirstOfBlock = ParameterRole::attention_norm;

@@ -402,9 +402,15 @@ ConstTensor Decoder::step(std::span<const Token> tokens) {
       }
     }
   }
-  const Tensor head = model_.vocabulary_weights().head;
+  const auto [head, bias] = [&] {
+    const Vocabulary::Weights weights = model_.vocabulary_weights();
+    const Chunks& rows_of = model_.vocabulary_rows();
+    const int me = model_.vocabulary_ranks().rank();
+    return std::pair(weights.head, weights.head_bias.slice(rows_of.offset(me), rows_of.count(me)));
+  }();
   const OwnedTensor own = rank_.tensor(Category::communication, sums_, {texts(), head.size(0)}, "logits");
   compute.gemm(own, normed(x, model_.final_norm_weights(), config_.logits_factor()).view(), head.transposed(0, 1));
+  bias.add_to(compute, own);
   if (config_.logit_cap > 0) compute.cap_logits(own, config_.logit_cap);
   rank_.enter_stage(PassPart::head, false, [&] { return "head, " + where(); });
   rank_.look(Watched::input, x.view());

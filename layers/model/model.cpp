@@ -38,11 +38,17 @@ Token Model::first_own_id() const {
   return static_cast<Token>(std::min(vocabulary_rows_.offset(vocabulary_ranks_.rank()), options_.config.vocabulary - 1));
 }
 
-/// Adds to tables what the model makes of them: whether they are tied, and the cap of logits.
+/// Adds to tables what the model makes of them: whether they are tied, the head's bias, and the cap of logits.
 Vocabulary::Weights Model::of_model(Vocabulary::Weights tables) const {
   tables.tied = options_.config.tied_embeddings && stage_.count == 1;
   tables.logit_cap = options_.config.logit_cap;
+  if (options_.config.head_bias) tables.head_bias = head_bias();
   return tables;
+}
+
+Bias Model::head_bias() const {
+  const auto [values, gradient] = replicated(ParameterRole::head_bias, 0);
+  return {values.reshaped({values.size(0)}), gradient.dims() == 0 ? Tensor() : gradient.reshaped({gradient.size(0)})};
 }
 
 Vocabulary::Weights Model::vocabulary_weights() const {

@@ -235,6 +235,7 @@ class Model {
   void set_layout(std::size_t batch, std::size_t sequence, bool packed = false);
   std::unique_ptr<Vocabulary> vocabulary_of(const MicroBatch& pass);
   Vocabulary::Weights of_model(Vocabulary::Weights tables) const;
+  Bias head_bias() const;
   bool cuts_tables() const { return store_.is_cut(embedding_pack()); }
   bool has_vocabulary() const { return vocabulary_ranks_.size() == 1; }
   // Where data ranks share weights: give the vocabulary the tables that its next call needs.

@@ -135,6 +135,7 @@ void Model::head(Pass& pass) {
   OwnedTensor lse =
       rank_.tensor(pass.kept(), kernels::summed_in(options_.dtype), {layout_->held_rows()}, "log-sum-exp of the head");
   use_head(pass);
+  if (options_.config.head_bias && pass.keep && pass.of.first()) rank_.compute().fill_zero(head_bias().gradient);
   pass.loss = pass.vocabulary->head(final_norm(pass.x).view(), lse, *layout_, pass.own.labels,
                                     pass.logits ? &pass.logits : nullptr, pass.keep ? std::optional(pass.weight) : std::nullopt);
   rank_.look(Watched::head_statistics, lse.view());
@@ -152,7 +153,11 @@ void Model::begin_backward(Pass& pass) {
   ComputeStream& compute = rank_.compute();
   if (pass.of.first()) {
     compute.fill_zero(store_.gradients(replicated_pack()));
-    if (options_.config.projection_vectors() > 0) compute.fill_zero(store_.gradients(bias_pack_number(store_)));
+    if (options_.config.projection_vectors() > 0) {
+      const std::size_t pack = bias_pack_number(store_);
+      const std::size_t of_head = options_.config.head_bias ? 1 : 0;  // behind the others, and begun by head()
+      compute.fill_zero(store_.gradients(pack, 0, store_.plan(pack).parts.size() - of_head));
+    }
   }
   pass.sublayers->on_gradients([this](std::size_t pack) { sums_.post(pack, Purpose::gradients); });
   pass.sublayers->begin_backward();

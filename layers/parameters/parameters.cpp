@@ -26,6 +26,7 @@ std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role,
   switch (role) {
     case ParameterRole::embedding: return {config.vocabulary, h};
     case ParameterRole::head: return only_if(!config.tied_embeddings, {config.vocabulary, h});
+    case ParameterRole::head_bias: return only_if(config.head_bias, {config.vocabulary});
     case ParameterRole::positions: return only_if(config.learned_positions, {config.max_positions, h});
     case ParameterRole::query: return matrix(a, h);
     case ParameterRole::key:
@@ -95,7 +96,7 @@ std::vector<Parameter> model_parameters(const ModelConfig& config) {
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
     append(all, config, kFirstOfBlock, kLastOfBlock, layer);
   }
-  append(all, config, ParameterRole::final_norm, ParameterRole::head, 0);
+  append(all, config, ParameterRole::final_norm, ParameterRole::head_bias, 0);
   return all;
 }
 

@@ -9,6 +9,7 @@
 //   W_1 (gate), W_3 (up), W_2     rows f               f           f          rows of the pack   –
 //   embedding, head               vocabulary           rows (2)    rows       rows               rows
 //   b_Q, b_K, b_V, b_1            heads, f: computed   –           –          –                  –
+//   the head's bias               vocabulary: computed –           –          –                  –
 //   norms of q and k              nothing (3)          –           –          –                  –
 //   norms, b_O, b_2, positions    nothing              –           –          –                  –
 //
@@ -49,8 +50,8 @@ enum class PackKind : std::uint8_t {
   replicated,  ///< norms of layer 0, …, last biases, final norm, learned positions, of width h
   embedding,   ///< rows of the vocabulary, of width h
   head,        ///< the same; models with a tied embedding have none
-  /// Biases of W_Q, W_K, W_V and W_1 and norms of q and k, of width 1: whole on every rank, which computes with them for its
-  /// heads and rows. Only models that have such vectors have it.
+  /// Biases of W_Q, W_K, W_V and W_1, norms of q and k, and the head's bias behind them, of width 1: whole on every rank, which
+  /// computes with them for its heads and rows. Only models that have such vectors have it.
   biases
 };
 
@@ -113,6 +114,7 @@ constexpr RoleTraits traits_of(ParameterRole role) {
     case ParameterRole::query_norm:
     case ParameterRole::key_norm: return {biases, 0, CutBy::nothing, false, Fresh::ones};
     case ParameterRole::query_key_value_bias: return {biases, 0, CutBy::projections, false, Fresh::zeros};
+    case ParameterRole::head_bias: return {biases, 0, CutBy::vocabulary, false, Fresh::zeros};
     case ParameterRole::up_bias: return {biases, 0, CutBy::mlp_rows, false, Fresh::zeros};
     case ParameterRole::attention_norm:
     case ParameterRole::post_attention_norm:

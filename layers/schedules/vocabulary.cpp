@@ -166,6 +166,7 @@ void for_tiles(const HeadShard& of, Body body) {
     const std::size_t count = std::min(step, rows - row);
     const Tensor logits = tile->slice(0, 0, count);
     of.rank.compute().gemm(logits, of.x.slice(0, row, count), of.W.transposed(0, 1));
+    of.bias.add_to(of.rank.compute(), logits);
     if (of.logit_cap > 0) of.rank.compute().cap_logits(logits, of.logit_cap);
     body(logits, row, count);
   }
@@ -238,6 +239,7 @@ void HeadShard::add_gradients(const Tensor& tile, std::size_t row, const Tensor&
                                  static_cast<std::int64_t>(first_id), weight, logit_cap);
   compute.gemm(dx.slice(0, row, count), tile, W, into_dx);
   compute.gemm(dW, tile.transposed(0, 1), x.slice(0, row, count), row == 0 ? into_dW : Write::add);
+  bias.add_gradient(compute, tile);
 }
 
 void HeadShard::backward(const Tensor& dx, const Tensor& dW, const ConstTensor& lse, double weight, Write into_dx,
@@ -286,7 +288,14 @@ OwnedTensor ExchangedVocabulary::head_backward(const ConstTensor& x, const Const
 }
 
 HeadShard ExchangedVocabulary::shard_of(const ConstTensor& x, const ConstTensor& W, int owner, DType sums) const {
-  return {rank_, x, W, rows_.offset(owner), labels_, sums, weights_.logit_cap};
+  return {rank_,
+          x,
+          W,
+          rows_.offset(owner),
+          labels_,
+          sums,
+          weights_.logit_cap,
+          weights_.head_bias.slice(rows_.offset(owner), rows_.count(owner))};
 }
 
 RingShards ExchangedVocabulary::rotation() {

@@ -12,6 +12,7 @@
 #include "layers/io/data.h"
 #include "layers/layout/token_layout.h"
 #include "layers/parameters/parameter_store.h"
+#include "layers/schedules/biases.h"
 #include "layers/schedules/head_plan.h"
 #include "layers/schedules/micro_batch.h"
 #include "layers/schedules/ring.h"
@@ -46,6 +47,7 @@ class Vocabulary {
     Tensor head_gradient = {};
     bool tied = false;
     double logit_cap = 0;  ///< ModelSpec::logit_cap
+    Bias head_bias = {};   ///< of the whole vocabulary
   };
 
   Vocabulary() = default;
@@ -95,6 +97,7 @@ struct HeadShard {
   std::span<const std::int64_t> labels;  ///< [rows]
   DType sums;
   double logit_cap = 0;  ///< soft cap of logits; 0: none
+  Bias bias = {};        ///< of the shard's ids
 
   /// Takes the shard's logits into the running maxima, sums and labels' logits, each [rows]. `logits` may be null; `numbers` are
   /// then not read.

@@ -369,7 +369,7 @@ inline Traffic tp_head(const Setting& of, int T) {
 inline Count projection_elements(const Setting& of) {
   const Symbols s(of);
   const ModelConfig& model = of.model;
-  Count elements = 0;
+  Count elements = model.head_bias ? s.V : 0;
   for (std::size_t number = 0; number < model.layers; ++number) {
     const LayerSpec& layer = model.layer(number);
     if (layer.biases.query) elements += s.a;

@@ -90,11 +90,12 @@ inline ModelConfig small_unlike_config(std::size_t kv_heads, bool tied = false) 
   return config;
 }
 
-/// Returns a small configuration of four layers whose norms stand in unlike places.
+/// Returns a small configuration of four layers whose norms stand in unlike places; with biases of norms the head has one, too.
 inline ModelConfig small_norms_config(std::size_t kv_heads, Norm norm = Norm::rms, bool tied = false) {
   ModelConfig config = small_config(16, 4, 8, kv_heads, 4, 13, 17, tied);
   config.type = &every_role();
   config.norm = norm;
+  config.head_bias = norm == Norm::layer;
   config.specs = unlike_norms();
   return config;
 }

@@ -9,19 +9,21 @@
 
 namespace tsprun::detail::test {
 
-/// Returns Llama's family with names for the biases of all norms, norms behind sublayers, and all biases of linear layers.
+/// Returns Llama's family with names for the biases of all norms, norms behind sublayers, and all biases of linear layers, the
+/// head's among them.
 inline const ModelType& every_role() {
   static const std::vector<WeightName> names = [] {
     const std::span<const WeightName> llama = model_type("llama").weights;
     std::vector<WeightName> all(llama.begin(), llama.end());
-    for (const WeightName& name : {WeightName{ParameterRole::attention_norm_bias, "model.layers.{}.input_layernorm.bias"},
-                                   WeightName{ParameterRole::post_attention_norm, "model.layers.{}.behind_attention.weight"},
-                                   WeightName{ParameterRole::post_attention_norm_bias, "model.layers.{}.behind_attention.bias"},
-                                   WeightName{ParameterRole::mlp_norm_bias, "model.layers.{}.post_attention_layernorm.bias"},
-                                   WeightName{ParameterRole::down_bias, "model.layers.{}.mlp.down_proj.bias"},
-                                   WeightName{ParameterRole::post_mlp_norm, "model.layers.{}.behind_mlp.weight"},
-                                   WeightName{ParameterRole::post_mlp_norm_bias, "model.layers.{}.behind_mlp.bias"},
-                                   WeightName{ParameterRole::final_norm_bias, "model.norm.bias"}})
+    for (const WeightName& name :
+         {WeightName{ParameterRole::attention_norm_bias, "model.layers.{}.input_layernorm.bias"},
+          WeightName{ParameterRole::post_attention_norm, "model.layers.{}.behind_attention.weight"},
+          WeightName{ParameterRole::post_attention_norm_bias, "model.layers.{}.behind_attention.bias"},
+          WeightName{ParameterRole::mlp_norm_bias, "model.layers.{}.post_attention_layernorm.bias"},
+          WeightName{ParameterRole::down_bias, "model.layers.{}.mlp.down_proj.bias"},
+          WeightName{ParameterRole::post_mlp_norm, "model.layers.{}.behind_mlp.weight"},
+          WeightName{ParameterRole::post_mlp_norm_bias, "model.layers.{}.behind_mlp.bias"},
+          WeightName{ParameterRole::final_norm_bias, "model.norm.bias"}, WeightName{ParameterRole::head_bias, "lm_head.bias"}})
       all.push_back(name);
     std::ranges::sort(all, {}, &WeightName::role);
     return all;

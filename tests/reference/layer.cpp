@@ -80,7 +80,7 @@ typename Layer<T>::Place Layer<T>::place(ParameterRole matrix) const {
       case ParameterRole::output: return {a, h, ParameterRole::output_bias};
       case ParameterRole::up: return {h, f, ParameterRole::up_bias};
       case ParameterRole::down: return {f, h, ParameterRole::down_bias};
-      case ParameterRole::head: return {h, config_.vocabulary, kNoBias};
+      case ParameterRole::head: return {h, config_.vocabulary, ParameterRole::head_bias};
       default: return {h, f, kNoBias};
     }
   };

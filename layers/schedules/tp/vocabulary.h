@@ -29,7 +29,9 @@ class TensorVocabulary final : public Vocabulary {
  private:
   /// Returns this rank's rows of the head beside its tokens.
   HeadShard shard(const ConstTensor& x, DType sums) const {
-    return {rank_, x, weights_.head, rows_.offset(tensor_.rank()), labels_, sums, weights_.logit_cap};
+    const int me = tensor_.rank();
+    return {rank_,   x,    weights_.head,      rows_.offset(me),
+            labels_, sums, weights_.logit_cap, weights_.head_bias.slice(rows_.offset(me), rows_.count(me))};
   }
   void sum_over_tensor(const Tensor& x, DType travelling, Purpose purpose);
   void sum_over_sequence(const Tensor& gradient, Purpose purpose);
