@@ -291,5 +291,35 @@ TEST(Gpt2Config, WritesTheExactFormOfItsActivation) {
   expect_read_back(exact);
 }
 
+/// Phi-2's config.json as the hub has it.
+json phi() {
+  return json::parse(R"({
+    "architectures": ["PhiForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 50256, "embd_pdrop": 0.0,
+    "eos_token_id": 50256, "hidden_act": "gelu_new", "hidden_size": 2560, "initializer_range": 0.02,
+    "intermediate_size": 10240, "layer_norm_eps": 1e-05, "max_position_embeddings": 2048, "model_type": "phi",
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32, "partial_rotary_factor": 0.4,
+    "qk_layernorm": false, "resid_pdrop": 0.1, "rope_scaling": null, "rope_theta": 10000.0, "tie_word_embeddings": false,
+    "torch_dtype": "float16", "transformers_version": "4.37.0", "use_cache": true, "vocab_size": 51200})");
+}
+
+TEST(PhiConfig, IsReadAsHuggingFaceWritesIt) {
+  const LoadedConfig loaded = parse(phi());
+  expect_read_back(phi());
+  EXPECT_TRUE(loaded.warnings.empty());
+  const ModelConfig& c = loaded.config;
+  EXPECT_EQ(elements_of(c), 2'779'683'840U);  // as Hugging Face counts them
+  EXPECT_TRUE(c.head_bias);
+  EXPECT_EQ(c.layer(31).norms, NormPlaces::shared);
+  EXPECT_EQ(c.rotary_dims(), 32U);
+  EXPECT_EQ(c.residual_dropout, 0.1);
+  EXPECT_EQ(c.replicated_parameters(), 32U * (2 * 2560 + 3 * 2560 + 10240 + 2 * 2560) + 2 * 2560 + 51200);
+  json object = phi();
+  for (const char* field : {"partial_rotary_factor", "num_key_value_heads", "resid_pdrop"}) object.erase(field);
+  EXPECT_EQ(parse(object).config.rotary_dims(), 40U);
+  EXPECT_EQ(parse(object).config.residual_dropout, 0);
+  object["qk_layernorm"] = true;
+  EXPECT_REFUSED(parse(object), "\"qk_layernorm\"");
+}
+
 }  // namespace
 }  // namespace tsprun::detail::layer_norm_config_test

@@ -18,7 +18,8 @@ std::span<const ModelType> model_types() {
                                  families::mistral(), families::smollm3(),    families::granite(),    families::gemma(),
                                  families::gemma2(),  families::gemma3(),     families::exaone4(),    families::stablelm(),
                                  families::phi3(),    families::ministral3(), families::starcoder2(), families::glm4(),
-                                 families::cohere(),  families::cohere2(),    families::olmo2(),      families::olmo3()};
+                                 families::cohere(),  families::cohere2(),    families::olmo2(),      families::olmo3(),
+                                 families::phi()};
   return all;
 }
 

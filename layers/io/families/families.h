@@ -26,6 +26,7 @@ ModelType cohere();
 ModelType cohere2();
 ModelType olmo2();
 ModelType olmo3();
+ModelType phi();
 
 /// Reads a flag with which linear layers add biases, `which`; `usual`: its value in a file without it. For
 /// ModelType::read_layers.
