@@ -1,5 +1,5 @@
-// Biases of a block's first linear layers, W_Q, W_K, W_V and W_1, and gains of the norms of q and k, in models that have them. The
-// last biases of the sublayers are added once, to their results: layers/model/block.h.
+// Biases of a block's first linear layers, W_Q, W_K, W_V and W_1, and gains of the norms of q and k, in models that have them.
+// The last biases of the sublayers are added once, to their results: layers/model/block.h.
 //
 // Every rank has all of these vectors, whichever part of the matrices it has; docs/algorithms.md counts them, like norm gains, as
 // `other`. A rank adds to the gradients of the heads and rows that it computes, for its own tokens; the model then sums the

@@ -56,8 +56,8 @@ std::size_t kv_heads_read(const ModelConfig& model, const BlockSlice& slice, int
 /// Returns the number of tokens in the rank's residual stream, of a micro-batch.
 std::uint64_t held_tokens(const MeshSetting& of, MeshPlace place);
 /// Returns the bytes that a layer saves for each local token, by recomputation mode: none β(2h + 2a + 2k + 2f) + β_l·n_h (f
-/// instead of 2f if the MLP has no gate; a + k more with norms of q and k), selective β(2h + a) + β_l·n_h, full 2βh; instead of 2h,
-/// LayerSpec::kept_residuals() times h. Symbols as in docs/algorithms.md.
+/// instead of 2f if the MLP has no gate; a + k more with norms of q and k), selective β(2h + a) + β_l·n_h, full 2βh; instead of
+/// 2h, LayerSpec::kept_residuals() times h. Symbols as in docs/algorithms.md.
 std::uint64_t saved_bytes_per_token(const Setting& setting, const LayerSpec& layer);
 /// Returns the bytes that a rank saves in a layer for the backward pass of a micro-batch.
 std::uint64_t saved_bytes(const MeshSetting& of, const LayerSpec& layer, MeshPlace place);

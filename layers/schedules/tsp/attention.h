@@ -6,9 +6,9 @@
 // while one unit is computed, Q, K and V of the next are projected and its bucket is gathered, and the weights of the turn after
 // that are broadcast.
 //
-// Where q and k are normed over all heads together (QueryKeyNorm::rows), all turns are projected before the first unit, and in the
-// backward pass what follows from the gradients of q, k and v comes after the last, for which the weights of all turns stay. So
-// no byte more moves.
+// Where q and k are normed over all heads together (QueryKeyNorm::rows), all turns are projected before the first unit, and in
+// the backward pass what follows from the gradients of q, k and v comes after the last, for which the weights of all turns stay.
+// So no byte more moves.
 #pragma once
 
 #include "layers/schedules/attention_heads.h"
