@@ -34,7 +34,8 @@ struct PlayedState {
   double resumes_at = 0;    // when the chores of the last tick are done
   double tick_seconds = 0;  // from tick to tick
   double began_at = 0;
-  double left = 0;  // seconds of its work, at the time of the last change
+  double until_started = 0;  // seconds in which the host starts the kernel, at the time of the last change
+  double left = 0;           // seconds of its work, likewise
   double changed_at = 0;
   double ends_at = 0;
   double host_at = 0;    // when the host has started all that came up so far

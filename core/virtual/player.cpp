@@ -206,8 +206,8 @@ class Player final : public sim::Handler {
 
   // --- work that takes time
 
-  /// Lets a rank work, at the speed that it has among those that work now.
-  void take_core(std::size_t rank, double seconds) {
+  /// Lets a rank work, at the speed that it has among those that work now, once `until_started` seconds have passed.
+  void take_core(std::size_t rank, double seconds, double until_started = 0) {
     State& state = states_[rank];
     const double before = crowding();
     ++working_;
@@ -215,6 +215,7 @@ class Player final : public sim::Handler {
     state.began_at = timeline_.now();
     state.in_ticks = state.resumes_at = 0;
     state.left = seconds;
+    state.until_started = until_started;
     run_work(rank);
     change_crowding(before, rank);
   }
@@ -238,7 +239,7 @@ class Player final : public sim::Handler {
   /// Sets when the rank's work ends, at its speed from now on.
   void run_work(std::size_t rank) {
     State& state = states_[rank];
-    const double seconds = state.left * slowness(state);
+    const double seconds = state.until_started + state.left * slowness(state);
     state.changed_at = timeline_.now();
     state.ends_at = timeline_.now() + seconds;
     timeline_.add(seconds, *this, rank * kKinds + kWork);
@@ -249,7 +250,10 @@ class Player final : public sim::Handler {
   /// Changes the speed of a rank's work, which was slowed by `before` so far, and adds seconds to it.
   void slow_down(std::size_t rank, double before, double more = 0) {
     State& state = states_[rank];
-    state.left = std::max(0.0, state.left - (timeline_.now() - state.changed_at) / before) + more;
+    const double passed = timeline_.now() - state.changed_at;
+    const double waited = std::min(passed, state.until_started);
+    state.until_started -= waited;
+    state.left = std::max(0.0, state.left - (passed - waited) / before) + more;
     run_work(rank);
   }
 
@@ -285,10 +289,10 @@ class Player final : public sim::Handler {
         case ItemKind::kernel: {
           state.chores = false;
           state.host_at += options_.host_seconds;
-          const double seconds =
-              options_.price(static_cast<int>(rank), program.costs[item.index]) + std::max(0.0, state.host_at - timeline_.now());
-          if (state.graph != nullptr) state.graph->kernel(seconds);
-          take_core(rank, seconds);
+          const double seconds = options_.price(static_cast<int>(rank), program.costs[item.index]);
+          const double until_started = std::max(0.0, state.host_at - timeline_.now());
+          if (state.graph != nullptr) state.graph->kernel(until_started + seconds);
+          take_core(rank, seconds, until_started);
           if (!options_.cores) return;
           state.tick_seconds = options_.cores->tick_seconds(program.costs[item.index]);
           if (state.news) await_tick(rank);
