@@ -40,6 +40,7 @@ struct SimulateCommandOptions : SweepOptions {
   std::string machine;
   Given<int> gpus{1};
   Given<int> steps{1};
+  std::string attention;
   Given<double> host_us{0};
   bool forward = false;
   bool blocking = false;
@@ -67,6 +68,7 @@ class SimulateCommand final : public Command {
   int run(const GlobalOptions& global, Report& report) override;
 
  private:
+  void choose_attention();
   void refuse_ignored(const GlobalOptions& global) const;
   void read_slow(const std::string& text);
   SimulatePoint point_at(const SweepPoint& at, const GlobalOptions& global) const;
@@ -98,6 +100,11 @@ void SimulateCommand::declare(OptionTable& table) {
             Whole{1, kMostSimulatedSteps});
   table.add("--forward", options_.forward, "a forward pass instead of a training step");
   table.add("--blocking", options_.blocking, "wait for every operation at once: shows what overlap saves");
+  table.add("--attention NAME", options_.attention,
+            "what computes attention: one of the machine's attention_kernels, such as flash2; unfused (all scores go through "
+            "memory), or unfused-again (backward passes make them again). Without it what the machine's attention_efficiency "
+            "stands for",
+            computed);
   table.add(
       "--host-us T", options_.host_us,
       "microseconds that a rank's host takes to start a kernel, one after another, as frameworks do that don't compile: a GPU "
@@ -121,6 +128,18 @@ void SimulateCommand::declare(OptionTable& table) {
       "goal:FILE: what every rank computes, sends and receives, for LogGOPSim; chakra:DIR: Chakra execution traces, a file for "
       "each rank; may be repeated",
       writes | after_colon);
+}
+
+/// Takes --attention's price of attention.
+void SimulateCommand::choose_attention() {
+  if (machine_->cores) {
+    refuse(fmt::format("--attention {}: {} describes cores, which compute attention as tsprun does", options_.attention,
+                       options_.machine));
+  }
+  if (machine_->choose_attention(options_.attention)) return;
+  std::vector<std::string_view> names{theory::kUnfused, theory::kUnfusedAgain};
+  for (const auto& [name, efficiency] : machine_->attention_kernels) names.push_back(name);
+  refuse(fmt::format("--attention {}: of {} these are known: {}", options_.attention, options_.machine, fmt::join(names, ", ")));
 }
 
 /// Reads a value of --slow.
@@ -154,6 +173,7 @@ void SimulateCommand::validate(const GlobalOptions& global) {
   if (!global.trace.empty()) check_writable("--trace", global.trace);
   exports_ = read_exports(options_.exports);
   machine_ = theory::find_machine(options_.machine);
+  if (!options_.attention.empty()) choose_attention();
   if (!options_.against.empty()) {
     take_measured(global);
   } else {
@@ -262,10 +282,6 @@ void SimulateCommand::check(const SimulatePoint& point) const {
   }
   if (options_.host_us != 0 && machine_->cores) {
     refuse(fmt::format("--host-us {}: {} describes cores, which compute themselves", options_.host_us.text, options_.machine));
-  }
-  if (options_.host_us != 0 && machine_->copies_slow_kernels != 1) {
-    refuse(fmt::format("--host-us {}: {} has copies_slow_kernels, which would slow the host, too; leave one of them out",
-                       options_.host_us.text, options_.machine));
   }
   if (options_.host_us != 0 && !options_.exports.empty()) {
     refuse(fmt::format("--export {}: it says how long kernels take, not when a host starts them; leave --host-us {} out",

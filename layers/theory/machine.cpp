@@ -11,7 +11,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 namespace tsprun::detail::theory {
@@ -24,17 +23,15 @@ constexpr std::uintmax_t kMaxFileBytes = std::uintmax_t{1} << 20;
 constexpr double kWorstCrossing = 1000;
 constexpr int kMostOfALeaf = 65536;
 constexpr double kSlowestKernels = 100;
-constexpr std::uint64_t kNewestVersion = 5;
+constexpr std::uint64_t kNewestVersion = 6;
 /// Pieces of GPUs whose file doesn't state them: parts of the memory, and the most that is taken.
 constexpr double kTilesOfMemory = 64;
 constexpr double kMostOfATile = 1 << 30;
 constexpr double kBucketsOfMemory = 256;
 constexpr double kMostOfABucket = 1 << 28;
-constexpr double kLeastEfficiency = 0.001;
 /// Largest memory of a GPU: an exabyte.
 constexpr double kMostMemory = 1e18;
 constexpr int kMostOfANode = 1024;
-constexpr std::size_t kMostEntries = 1000;
 
 void read_flops(JsonObject object, Machine& machine) {
   const auto rate = [&](std::string_view field, std::optional<double>& into) {
@@ -74,36 +71,6 @@ void read_across(JsonObject object, Machine& machine, bool may_have_spine) {
   object.done();
 }
 
-/// Returns whether entry i of an array is a number within these bounds.
-bool is_between(const json& array, std::size_t i, double low, double high) {
-  if (!array.is_array() || i >= array.size() || !array[i].is_number()) return false;
-  const auto value = array[i].get<double>();
-  return value >= low && value <= high;
-}
-
-/// Returns a fraction of a peak, or a table of them.
-Efficiency read_efficiency(JsonObject& object, std::string_view field, bool may_be_table) {
-  const json* value = object.find(field);
-  if (!may_be_table || value == nullptr || !value->is_array()) return object.number(field, kLeastEfficiency, 1);
-  if (value->empty() || value->size() > kMostEntries) {
-    object.refuse(
-        field, fmt::format("a number from {0} to 1, or 1 to {1} pairs [FLOPs, number from {0} to 1] of increasing FLOPs from 1",
-                           kLeastEfficiency, kMostEntries));
-  }
-  std::vector<Efficiency::Entry> entries;
-  for (const json& entry : *value) {
-    if (!is_between(entry, 0, 1, kLargest) || !is_between(entry, 1, kLeastEfficiency, 1) || entry.size() != 2) {
-      object.refuse_entry(field, entries.size(),
-                          fmt::format("a pair [FLOPs from 1 to {}, number from {} to 1]", kLargest, kLeastEfficiency));
-    }
-    if (const auto flops = entry[0].get<double>(); !entries.empty() && flops <= entries.back().flops) {
-      object.refuse_entry(field, entries.size(), fmt::format("more FLOPs than in the entry before, {}", entries.back().flops));
-    }
-    entries.push_back({entry[0].get<double>(), entry[1].get<double>()});
-  }
-  return Efficiency(std::move(entries));
-}
-
 /// Returns whether a document has the field, "a" or "a.b".
 bool has_field(const json& document, std::string_view field) {
   const std::size_t dot = field.find('.');
@@ -137,6 +104,17 @@ PieceSizes read_pieces(JsonObject& object, double memory_bytes, bool may_be_stat
           .kv_bucket = size("kv_bucket_bytes", least.kv_bucket, kBucketsOfMemory, kMostOfABucket)};
 }
 
+/// Returns what other implementations of attention reach, by name.
+std::map<std::string, AttentionEfficiency> read_attention_kernels(JsonObject& object) {
+  std::map<std::string, AttentionEfficiency> kernels;
+  constexpr std::string_view kField = "attention_kernels";
+  const json* value = object.find(kField);
+  if (value == nullptr) return kernels;
+  JsonObject inside = object.inside(kField);
+  for (const auto& [name, efficiency] : value->items()) kernels[name] = AttentionEfficiency::read(inside, name, kNewestVersion);
+  return kernels;
+}
+
 /// Reads the rest of a machine whose ranks have cores.
 Machine read_cores(JsonObject& object, Machine machine) {
   machine.memory_bytes = object.number("memory_bytes", 1, kMostMemory);
@@ -154,15 +132,6 @@ Machine read_cores(JsonObject& object, Machine machine) {
 
 }  // namespace
 
-double Efficiency::at(double flops) const {
-  const auto above = std::ranges::upper_bound(entries_, flops, {}, &Entry::flops);
-  if (above == entries_.begin()) return entries_.front().fraction;
-  if (above == entries_.end()) return entries_.back().fraction;
-  const Entry& low = *(above - 1);
-  const double part = std::log(flops / low.flops) / std::log(above->flops / low.flops);
-  return low.fraction + part * (above->fraction - low.fraction);
-}
-
 std::optional<double> Machine::flops(DType dtype) const {
   switch (dtype) {
     case DType::bf16: return flops_bf16;
@@ -172,6 +141,17 @@ std::optional<double> Machine::flops(DType dtype) const {
   }
 }
 
+bool Machine::choose_attention(const std::string& which) {
+  if (which == kUnfused || which == kUnfusedAgain) {
+    attention = which == kUnfused ? AttentionKind::unfused : AttentionKind::unfused_again;
+    return true;
+  }
+  const auto chosen = attention_kernels.find(which);
+  if (chosen == attention_kernels.end()) return false;
+  attention_efficiency = chosen->second;
+  return true;
+}
+
 double Machine::across_bytes_per_s() const {
   return nic_bytes_per_s * std::min(1.0, static_cast<double>(nics_per_node) / gpus_per_node);
 }
@@ -179,6 +159,7 @@ double Machine::across_bytes_per_s() const {
 std::vector<std::string> machine_names() {
   std::vector<std::string> names;
   for (const BuiltInMachine& each : kBuiltInMachines) names.emplace_back(each.name);
+  std::ranges::sort(names);
   return names;
 }
 
@@ -213,8 +194,9 @@ Machine parse_machine(std::string_view text, const std::string& where) {
   machine.memory_bytes = object.number("memory_bytes", 1, kMostMemory);
   machine.memory_bytes_per_s = object.number("memory_bytes_per_s", 1, kLargest);
   read_flops(object.inside("flops_per_s"), machine);
-  machine.gemm_efficiency = read_efficiency(object, "gemm_efficiency", is_new);
-  machine.attention_efficiency = read_efficiency(object, "attention_efficiency", is_new);
+  machine.gemm_efficiency = Efficiency::read(object, "gemm_efficiency", version, "depth", "results");
+  machine.attention_efficiency = AttentionEfficiency::read(object, "attention_efficiency", version);
+  if (version >= 6) machine.attention_kernels = read_attention_kernels(object);
   if (is_new) {
     machine.memory_efficiency = object.number("memory_efficiency", kLeastEfficiency, 1, 1);
     machine.launch_seconds = object.number("launch_s", 0, kLongestLatency, 0);

@@ -2,7 +2,7 @@
 // ones are found by name; their files are in machines/. docs/reference/machine-file.md documents the format for users.
 //
 //   {
-//     "version": 2,                             1 if it is missing; fields marked * need 2, ** 4, *** 5
+//     "version": 2,                             1 if it is missing; fields marked * need 2, ** 4, *** 5, **** 6
 //     "name": "8 MI300X a node, a Pollara 400 each",
 //     "memory_bytes": 206158430208,             of a GPU
 //     "memory_bytes_per_s": 5.3e12,
@@ -13,8 +13,13 @@
 //     "flops_per_s": {"bf16": 1.3074e15, …},    peak of dense GEMMs by dtype; a dtype that is missing can't be planned
 //     "gemm_efficiency": 0.5,                   fraction of the peak that large GEMMs reach, 0.001 to 1; or a table * of
 //                                               FLOPs and fractions, [[1e9, 0.1], [1e12, 0.5]], between whose entries it is
-//                                               interpolated over the logarithm of FLOPs
-//     "attention_efficiency": 0.35,             likewise, of flash attention
+//                                               interpolated over the logarithm of FLOPs; or a grid ****
+//                                               {"depth": [256, 4096], "results": [1e6, 1e8], "fraction": [[…], […]]} of the
+//                                               length of the sums and the elements of the result, a list for each depth
+//     "attention_efficiency": 0.35,             likewise, of flash attention; or **** {"forward": …, "backward": …} of such, in
+//                                               which grids have "head" (elements of a head) and "seen" (keys that a query
+//                                               sees on average: half of a causal sequence) for "depth" and "results"
+//     "attention_kernels": {"flash2": 0.3},     **** the same for other implementations of attention, which --attention names
 //     "logit_tile_bytes": 1073741824,           *** the pieces in which a rank makes logits and gathers K and V
 //     "kv_bucket_bytes": 268435456,             (core/rank/piece_sizes.h); without them a 64th of the memory, at most 1 GiB, and
 //     a
@@ -46,19 +51,20 @@
 //
 // Version 3 has a second kind of machine, cores of a host: core_machine.h.
 //
-// Every field is required, except those of versions 2, 4 and 5, and that flops_per_s may lack dtypes. No other field is allowed.
-// Errors name the file, the field and what was expected.
+// Every field is required, except those of versions 2, 4, 5 and 6, and that flops_per_s may lack dtypes. No other field is
+// allowed. Errors name the file, the field and what was expected.
 #pragma once
 
 #include "core/rank/piece_sizes.h"
 #include "layers/theory/core_machine.h"
+#include "layers/theory/efficiency.h"
 #include "tsprun/types.h"
 
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace tsprun::detail::theory {
@@ -75,26 +81,16 @@ struct Spine {
   double latency = 0;
 };
 
-/// Fraction of a peak that kernels reach, by their size.
-class Efficiency {
- public:
-  struct Entry {
-    double flops;
-    double fraction;
-  };
-
-  /// Makes one that is the same for kernels of all sizes.
-  Efficiency(double everywhere) : entries_{{1, everywhere}} {}
-  /// Makes one from entries of increasing FLOPs > 0; at least one.
-  explicit Efficiency(std::vector<Entry> entries) : entries_(std::move(entries)) {}
-  /// Returns the fraction for a kernel of so many FLOPs: interpolated over their logarithm, and constant outside of the entries.
-  double at(double flops) const;
-  /// Returns the fraction of the largest kernels.
-  double of_largest() const { return entries_.back().fraction; }
-
- private:
-  std::vector<Entry> entries_;
+/// How attention is computed.
+enum class AttentionKind {
+  fused,          ///< as flash attention does: scores don't go through memory
+  unfused,        ///< products and a softmax, all scores through memory
+  unfused_again,  ///< the same, and backward passes make the scores again
 };
+
+/// Names of the kinds that aren't fused, as --attention has them.
+inline constexpr std::string_view kUnfused = "unfused";
+inline constexpr std::string_view kUnfusedAgain = "unfused-again";
 
 /// Contents of a machine file; fields, units and ranges are described at the top of this file.
 struct Machine {
@@ -108,8 +104,11 @@ struct Machine {
   std::optional<double> flops_f32;
   std::optional<double> flops_f64;
   Efficiency gemm_efficiency = 1;
-  Efficiency attention_efficiency = 1;
-  PieceSizes pieces;  ///< that ranks work in; those of a real rank where ranks have cores
+  AttentionEfficiency attention_efficiency = 1;
+  std::map<std::string, AttentionEfficiency> attention_kernels;  ///< of other implementations, by name
+  AttentionKind attention = AttentionKind::fused;
+  bool attention_drops = false;  ///< probabilities: costs time if it isn't fused
+  PieceSizes pieces;             ///< that ranks work in; those of a real rank where ranks have cores
   int gpus_per_node = 1;
 
   std::optional<CoreMachine> cores;  ///< ranks have cores of this host; nothing: they are GPUs
@@ -128,6 +127,8 @@ struct Machine {
   std::optional<double> flops(DType dtype) const;
   /// Returns the bytes/s that kernels reach in a GPU's memory.
   double memory_rate() const { return memory_bytes_per_s * memory_efficiency; }
+  /// Takes attention as `which` says: kUnfused, kUnfusedAgain, or one of attention_kernels. Returns whether it is one of these.
+  bool choose_attention(const std::string& which);
   /// Returns whether collectives add across nodes by rails on it, as NCCL and RCCL do, where nobody asks for another order.
   bool adds_by_rails() const { return !cores && nics_per_node > 1; }
   /// Returns a GPU's share of its node's NIC bandwidth, in bytes/s; at most one NIC's.

@@ -239,21 +239,9 @@ int unit_of(const Layout& layout, const Machine& machine) {
   return layout.ranks() <= leaf ? layout.ranks() : unit_of(layout, static_cast<int>(leaf));
 }
 
-double kernel_seconds(const KernelCost& cost, const Machine& machine) {
-  if (machine.cores) return machine.launch_seconds + machine.cores->price(cost, machine.name).seconds;
-  const double bytes = static_cast<double>(cost.bytes_read) + static_cast<double>(cost.bytes_written);
-  const double memory = bytes / machine.memory_rate();
-  if (cost.flops == 0) return machine.launch_seconds + memory;
-  const std::optional<double> peak = machine.flops(cost.dtype);
-  if (!peak) {
-    throw Error(Cause::refused, fmt::format("{} doesn't state flops_per_s for {}, in which {} computes", machine.name,
-                                            tsprun::name(cost.dtype), cost.kernel));
-  }
-  const Efficiency& efficiency = cost.kernel == "gemm" ? machine.gemm_efficiency : machine.attention_efficiency;
-  return machine.launch_seconds + std::max(cost.flops / (*peak * efficiency.at(cost.flops)), memory);
-}
-
-Simulated simulate(const MeshSetting& of, const Machine& machine, const SimulateOptions& options) {
+Simulated simulate(const MeshSetting& of, const Machine& on, const SimulateOptions& options) {
+  Machine machine = on;
+  machine.attention_drops = options.training && of.setting.model.attention_dropout > 0;
   const int world = of.layout.ranks();
   if (const int fewest = most_named(options) + 1; fewest > 0 && (options.fold || fewest > world)) {
     throw Error(Cause::refused, options.fold ? std::string("slow ranks and ways need every rank to be played")

@@ -1,11 +1,9 @@
 // The time of a step on a cluster that isn't there: the schedules themselves run on phantom ranks, whose programs are recorded,
 // and the programs are played in virtual time (core/virtual/player.h) on the links of a machine (machine.h).
 //
-// Prices. A kernel takes the longer of its FLOPs over what the machine reaches (peak × gemm_efficiency; of flash attention, peak
-// × attention_efficiency) and its bytes over what the memory reaches. A product of an f32 gradient and a bf16 operand counts as
-// bf16: a GPU would round the gradient first. The time of a launch comes on top, and while messages of its rank are under way a
-// kernel takes longer by the machine's factor. Kernels of a GPU run one after another; copies and sums of collectives take no
-// time beside them. Links are those of transport/sim/fabric.h.
+// Prices are those of kernel_price.h. While messages of its rank are under way a kernel takes longer by the machine's factor.
+// Kernels of a GPU run one after another; copies and sums of collectives take no time beside them. Links are those of
+// transport/sim/fabric.h.
 //
 // On a machine of cores (core_machine.h) a kernel takes what was measured, and the rank's core does copies and sums.
 //
@@ -15,6 +13,7 @@
 
 #include "core/program/program.h"
 #include "core/virtual/player.h"
+#include "layers/theory/kernel_price.h"
 #include "layers/theory/layouts.h"
 #include "layers/theory/machine.h"
 #include "transport/sim/fabric.h"
@@ -90,10 +89,8 @@ inline constexpr int kMostPlayed = 1024;
 int unit_of(const Layout& layout, int gpus_per_node);
 /// Returns the same on a machine: if it has leaf switches, whole leaves of nodes, since nodes of a leaf share its links.
 int unit_of(const Layout& layout, const Machine& machine);
-/// Returns the seconds that a kernel takes. Throws Error(refused) if the machine doesn't state FLOP/s for its dtype.
-double kernel_seconds(const KernelCost& cost, const Machine& machine);
 /// Plays one step of the layout on the machine. Token ids are taken as equally frequent on every rank. Throws
 /// Error(refused) for an impossible layout, or a machine that doesn't state FLOP/s for the dtype.
-Simulated simulate(const MeshSetting& of, const Machine& machine, const SimulateOptions& options);
+Simulated simulate(const MeshSetting& of, const Machine& on, const SimulateOptions& options);
 
 }  // namespace tsprun::detail::theory

@@ -270,7 +270,7 @@ TEST(Plan, RefusesWhatItCannotMean) {
   refused({}, "no model: give --config");
   refused({"--config", "nano", "--search"}, "--search: among how many GPUs? try --gpus 8");
   refused({"--config", "nano", "--search", "--gpus", "8"},
-          "--search: on what machine? --machine a100-80, b200, h100, h200, mi300x, mi325x or a file work");
+          "--search: on what machine? --machine a100-80, b200, h100, h100-500w, h200, h200-4, mi300x, mi325x or a file work");
   refused({"--config", "nano", "--gpus", "8"}, "--gpus 8: it goes with --search");
   refused({"--config", "nano", "--simulate", "2"}, "--simulate 2: it goes with --search");
   refused({"--config", "nano", "--search", "--gpus", "0", "--machine", "h100"}, "--gpus 0");

@@ -49,6 +49,26 @@ Answer test_of_two_models() {
                                        "64", "--batch", "2"})};
 }
 
+TEST(SimulateCommand, PricesAttentionAsItIsAsked) {
+  const auto with = [](const std::string& machine, std::vector<std::string> words) {
+    std::vector<std::string> all = {"--machine", machine, "--gpus", "1", "--batch", "2", "--seq", "4096"};
+    all.insert(all.end(), words.begin(), words.end());
+    return simulate(all);
+  };
+  const auto seconds = [&](const std::vector<std::string>& words) {
+    const Answer answer = with("h100", words);
+    EXPECT_EQ(answer.code, 0) << answer.err;
+    return only_row(answer).at("seconds").get<double>();
+  };
+  EXPECT_GT(seconds({"--attention", "flash2"}), seconds({}));
+  EXPECT_LT(seconds({"--attention", "flash3"}), seconds({"--attention", "flash2"}));
+  EXPECT_GT(seconds({"--attention", "unfused"}), seconds({"--attention", "flash2"}));
+  EXPECT_GT(seconds({"--attention", "unfused-again"}), seconds({"--attention", "unfused"}));
+  const Answer unknown = with("mi300x", {"--attention", "flash2"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("--attention flash2: of mi300x these are known: unfused, unfused-again, aiter"));
+}
+
 TEST(SimulateCommand, PlaysMicroBatches) {
   const auto step = [](const std::string& layout, const std::string& micro_batches) {
     const Answer answer =

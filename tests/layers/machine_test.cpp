@@ -40,13 +40,15 @@ TEST(Machines, AreReadFieldByField) {
 }
 
 TEST(Machines, ThatComeWithTheProgramAreFoundByName) {
-  EXPECT_EQ(machine_names(), (std::vector<std::string>{"a100-80", "b200", "h100", "h200", "mi300x", "mi325x"}));
-  for (const std::string& name : machine_names()) EXPECT_EQ(find_machine(name).gpus_per_node, 8) << name;
+  EXPECT_EQ(machine_names(),
+            (std::vector<std::string>{"a100-80", "b200", "h100", "h100-500w", "h200", "h200-4", "mi300x", "mi325x"}));
+  for (const std::string& name : machine_names()) EXPECT_EQ(find_machine(name).gpus_per_node, name == "h200-4" ? 4 : 8) << name;
   EXPECT_EQ(find_machine("mi300x").memory_bytes, 192.0 * 1024 * 1024 * 1024);
   EXPECT_EQ(find_machine("mi300x").fabric, Fabric::links);
   EXPECT_EQ(find_machine("h100").fabric, Fabric::on_switch);
   EXPECT_EQ(refusal([] { find_machine("h1000"); }),
-            "--machine h1000: neither a machine that comes with tsprun (a100-80, b200, h100, h200, mi300x, mi325x) nor a file");
+            "--machine h1000: neither a machine that comes with tsprun (a100-80, b200, h100, h100-500w, h200, h200-4, mi300x, "
+            "mi325x) nor a file");
 }
 
 /// Returns the document of a machine that comes with the program.
@@ -87,10 +89,14 @@ struct Hardware {
 };
 
 TEST(Machines, ThatComeWithTheProgramAreWithinWhatTheHardwareCanDo) {
-  const std::vector<Hardware> all = {
-      {"a100-80", 108, 2048, 1.41e9, 5120, 3.186e9, 12 * 25e9, 25e9}, {"b200", 148, 8192, 1.8353e9, 8192, 7.5e9, 18 * 50e9, 50e9},
-      {"h100", 132, 4096, 1.83e9, 5120, 5.24e9, 18 * 25e9, 50e9},     {"h200", 132, 4096, 1.83e9, 6144, 6.25e9, 18 * 25e9, 50e9},
-      {"mi300x", 304, 2048, 2.1e9, 8192, 5.2e9, 64e9, 50e9},          {"mi325x", 304, 2048, 2.1e9, 8192, 6e9, 64e9, 50e9}};
+  const std::vector<Hardware> all = {{"a100-80", 108, 2048, 1.41e9, 5120, 3.186e9, 12 * 25e9, 25e9},
+                                     {"b200", 148, 8192, 1.8353e9, 8192, 7.5e9, 18 * 50e9, 50e9},
+                                     {"h100", 132, 4096, 1.83e9, 5120, 5.24e9, 18 * 25e9, 50e9},
+                                     {"h100-500w", 132, 4096, 1.83e9, 6144, 3.125e9, 18 * 25e9, 50e9},
+                                     {"h200", 132, 4096, 1.83e9, 6144, 6.25e9, 18 * 25e9, 50e9},
+                                     {"h200-4", 132, 4096, 1.83e9, 6144, 6.25e9, 6 * 25e9, 50e9},
+                                     {"mi300x", 304, 2048, 2.1e9, 8192, 5.2e9, 64e9, 50e9},
+                                     {"mi325x", 304, 2048, 2.1e9, 8192, 6e9, 64e9, 50e9}};
   ASSERT_EQ(all.size(), machine_names().size());
   for (const Hardware& hardware : all) {
     const Machine machine = find_machine(hardware.name);
@@ -101,9 +107,17 @@ TEST(Machines, ThatComeWithTheProgramAreWithinWhatTheHardwareCanDo) {
     EXPECT_LE(machine.within_bytes_per_s, hardware.within_bytes_per_s) << hardware.name;
     EXPECT_LE(machine.nic_bytes_per_s, hardware.nic_bytes_per_s) << hardware.name;
     EXPECT_LT(machine.memory_efficiency, 1) << hardware.name;
-    for (const double size : {1e9, 1e11, 1e13}) {
-      EXPECT_LT(machine.gemm_efficiency.at(size), 0.9) << hardware.name;
-      EXPECT_LT(machine.attention_efficiency.at(size), 0.75) << hardware.name;
+    std::vector<AttentionEfficiency> kernels{machine.attention_efficiency};
+    for (const auto& [name, kernel] : machine.attention_kernels) kernels.push_back(kernel);
+    for (const double size : {1e2, 1e3, 1e4, 1e5, 1e7, 1e9, 1e11, 1e13}) {
+      for (const double row : {64.0, 128.0, 300.0, 1000.0, 1e5}) {
+        EXPECT_LT(machine.gemm_efficiency.at({.flops = size, .row = row, .column = size}), 0.9) << hardware.name;
+        for (const AttentionEfficiency& kernel : kernels) {
+          EXPECT_LT(kernel.forward.at({.flops = size, .row = row, .column = size}), 0.75) << hardware.name;
+          // More is computed backward, and less of it products.
+          EXPECT_LT(kernel.backward.at({.flops = size, .row = row, .column = size}), 0.65) << hardware.name;
+        }
+      }
     }
   }
 }
@@ -170,6 +184,74 @@ TEST(Machines, HaveTablesOfEfficiency) {
   EXPECT_EQ(read.of_largest(), 0.8);
 }
 
+TEST(Machines, OfVersion6HaveGridsOfEfficiency) {
+  std::string text = with("\"gemm_efficiency\": 0.5",
+                          "\"gemm_efficiency\": {\"depth\": [10, 1000], \"results\": [1e2, 1e4, 1e8], "
+                          "\"fraction\": [[0.1, 0.2, 0.4], [0.3, 0.5, 0.9]]}");
+  text.insert(1, "\"version\": 6, ");
+  const Efficiency read = parse_machine(text, "m.json").gemm_efficiency;
+  const auto at = [&](double depth, double results) { return read.at({.flops = 7, .row = depth, .column = results}); };
+  EXPECT_EQ(at(10, 1e2), 0.1);
+  EXPECT_EQ(at(1000, 1e4), 0.5);
+  EXPECT_NEAR(at(10, 1e3), 0.15, 1e-12);
+  EXPECT_NEAR(at(1000, 1e6), 0.7, 1e-12);
+  EXPECT_NEAR(at(100, 1e4), 0.35, 1e-12);
+  EXPECT_NEAR(at(100, 1e6), (0.3 + 0.7) / 2, 1e-12);
+  EXPECT_EQ(at(1, 1), 0.1);
+  EXPECT_EQ(at(1e9, 1e9), 0.9);
+  EXPECT_EQ(at(1e9, 1), 0.3);
+  EXPECT_EQ(read.of_largest(), 0.9);
+}
+
+TEST(Machines, OfVersion6PriceAttentionByDirectionAndName) {
+  std::string text = with("\"attention_efficiency\": 0.25",
+                          "\"attention_efficiency\": {\"forward\": 0.5, \"backward\": [[1e3, 0.1], [1e5, 0.25]]}, "
+                          "\"attention_kernels\": {\"flash2\": 0.2, \"new\": {\"forward\": {\"head\": [64], \"seen\": [9], "
+                          "\"fraction\": [[0.6]]}, \"backward\": 0.4}}");
+  text.insert(1, "\"version\": 6, ");
+  Machine read = parse_machine(text, "m.json");
+  EXPECT_EQ(read.attention_efficiency.forward.at(1e4), 0.5);
+  EXPECT_NEAR(read.attention_efficiency.backward.at(1e4), 0.175, 1e-12);
+  // 1 FLOP forward and 2.5 backward take 2 and 10 times as long as at the peak.
+  EXPECT_NEAR(read.attention_efficiency.of_largest(), 3.5 / (1 / 0.5 + 2.5 / 0.25), 1e-12);
+  EXPECT_FALSE(read.choose_attention("flash3"));
+  EXPECT_TRUE(read.choose_attention("flash2"));
+  EXPECT_EQ(read.attention_efficiency.of_largest(), 0.2);
+  EXPECT_TRUE(read.choose_attention("new"));
+  EXPECT_EQ(read.attention_efficiency.forward.at(1), 0.6);
+  EXPECT_EQ(read.attention, AttentionKind::fused);
+  EXPECT_TRUE(read.choose_attention("unfused"));
+  EXPECT_EQ(read.attention, AttentionKind::unfused);
+}
+
+TEST(Machines, OfVersion6AreRefusedByField) {
+  const auto refused = [](const std::string& grid, const std::string& version = "6") {
+    std::string text = with("\"gemm_efficiency\": 0.5", "\"gemm_efficiency\": " + grid);
+    text.insert(1, "\"version\": " + version + ", ");
+    return refusal([&] { parse_machine(text, "m.json"); });
+  };
+  const std::string sizes = "{\"depth\": [1, 2], \"results\": [1, 2], \"fraction\": ";
+  EXPECT_NE(refused(sizes + "[[0.1, 0.1], [0.1, 0.1]]}", "5").find("\"gemm_efficiency\": expected a number from 0.001 to 1"),
+            std::string::npos);
+  EXPECT_EQ(
+      refused(sizes + "[[0.1, 0.1]]}"),
+      "m.json: field \"gemm_efficiency.fraction\": expected 2 lists of fractions, one for each of \"depth\", found an array");
+  const std::string list = ": expected 2 numbers from 0.001 to 1, one for each of \"results\", found ";
+  EXPECT_EQ(refused(sizes + "[[0.1, 0.1], [0.1]]}"), "m.json: field \"gemm_efficiency.fraction[1]\"" + list + "[0.1]");
+  EXPECT_EQ(refused(sizes + "[[0.1, 1.1], [0.1, 0.1]]}"), "m.json: field \"gemm_efficiency.fraction[0]\"" + list + "[0.1,1.1]");
+  EXPECT_EQ(refused(sizes + "[[0.1, 0.1], [0.1, 0.1, 0.1]]}"),
+            "m.json: field \"gemm_efficiency.fraction[1]\"" + list + "[0.1,0.1,0.1]");
+  EXPECT_EQ(refused(sizes + "[[0.1, 0.1], 7]}"), "m.json: field \"gemm_efficiency.fraction[1]\"" + list + "7");
+  EXPECT_EQ(refused("{\"depth\": [2, 2], \"results\": [1], \"fraction\": [[1], [1]]}"),
+            "m.json: field \"gemm_efficiency.depth[1]\": expected a number from 1, larger than the entry before, found 2");
+  EXPECT_EQ(refused("{\"depth\": [], \"results\": [1], \"fraction\": []}"),
+            "m.json: field \"gemm_efficiency.depth\": expected 1 to 1000 increasing numbers from 1, found an array");
+  EXPECT_NE(refused("{\"depth\": [1], \"seen\": [1], \"fraction\": [[1]]}").find("\"gemm_efficiency.results\" is missing"),
+            std::string::npos);
+  EXPECT_NE(refused(sizes + "[[0.1, 0.1], [0.1, 0.1]], \"head\": 1}").find("\"gemm_efficiency.head\" is not known"),
+            std::string::npos);
+}
+
 TEST(Machines, OfVersion5MaySayInWhatPiecesRanksWork) {
   const auto pieces = [](const std::string& fields) {
     return parse_machine(with("\"name\"", fields + "\"name\""), "m.json").pieces;
@@ -231,7 +313,7 @@ TEST(Machines, OfVersion2AreRefusedByField) {
     text.replace(at, what.size(), instead);
     return refusal([&] { parse_machine(text, "m.json"); });
   };
-  EXPECT_EQ(refused("\"version\": 2", "\"version\": 6"), "m.json: field \"version\": expected an integer from 1 to 5, found 6");
+  EXPECT_EQ(refused("\"version\": 2", "\"version\": 7"), "m.json: field \"version\": expected an integer from 1 to 6, found 7");
   EXPECT_NE(refused("\"version\": 2, ", "").find("field \"copies_slow_kernels\" is not known"), std::string::npos);
   EXPECT_EQ(refused("1.25", "0.5"), "m.json: field \"copies_slow_kernels\": expected a number from 1 to 100, found 0.5");
   EXPECT_EQ(refused("4e-6", "-1"), "m.json: field \"launch_s\": expected a number from 0 to 1, found -1");

@@ -266,7 +266,8 @@ TEST(Search, ChoosesTheFastestRecomputationThatFits) {
 TEST(Search, UtilizationCountsWhatTheModelNeeds) {
   Machine machine = ideal();
   machine.flops_f32 = 1e9;
-  machine.gemm_efficiency = machine.attention_efficiency = 0.5;
+  machine.gemm_efficiency = 0.5;
+  machine.attention_efficiency = 0.5;
   const auto used = [&](Recompute mode) {
     return judge(nano(2, 64), {}, machine, {.memory_bytes = 1ULL << 40, .dtype = DType::f32, .modes = {mode}}).utilization;
   };

@@ -1,0 +1,23 @@
+// What a kernel of a recorded program takes on a machine.
+//
+// A kernel of a GPU takes the longer of its FLOPs over what the machine reaches (peak × gemm_efficiency; of flash attention, peak
+// × attention_efficiency) and its bytes over what the memory reaches; the time of a launch comes on top. A product of an f32
+// gradient and a bf16 operand counts as bf16: a GPU would round the gradient first. What sizes a fraction is looked up by is said
+// in machine.h.
+//
+// Attention that isn't fused is the kernels of which it then consists, each with its launch. A pass makes all scores, those that
+// a mask hides too, and every kernel reads or writes them: forward q·kᵀ, softmax, p·v; backward pᵀ·do, do·vᵀ, the softmax's
+// backward pass, ds·k, dsᵀ·q; and in training with dropout of probabilities a kernel of each pass that also moves a byte of each
+// one's mask. Copies, and masks of their own, aren't counted.
+#pragma once
+
+#include "core/program/program.h"
+#include "layers/theory/machine.h"
+
+namespace tsprun::detail::theory {
+
+/// Returns the seconds that a kernel takes. Throws Error(refused) if the machine doesn't state FLOP/s for its dtype, or has no
+/// price for it.
+double kernel_seconds(const KernelCost& cost, const Machine& machine);
+
+}  // namespace tsprun::detail::theory

@@ -1,0 +1,91 @@
+// Prices of kernels against formulas written out by hand.
+#include "layers/theory/kernel_price.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace tsprun::detail::theory::kernel_price_test {
+namespace {
+
+/// 1e12 FLOP/s and 1e9 bytes/s, and nothing to start a kernel; every fraction is another one.
+Machine machine() {
+  Machine of;
+  of.flops_bf16 = 1e12;
+  of.memory_bytes_per_s = 1e9;
+  of.gemm_efficiency = Efficiency(Efficiency::Grid{{64, 256}, {1e4, 1e6}, {{0.1, 0.2}, {0.3, 0.8}}});
+  of.attention_efficiency.forward = Efficiency(Efficiency::Grid{{64, 128}, {1000, 4000}, {{0.1, 0.4}, {0.2, 0.5}}});
+  of.attention_efficiency.backward = Efficiency(Efficiency::Grid{{64, 128}, {1000, 4000}, {{0.05, 0.25}, {0.15, 0.35}}});
+  return of;
+}
+
+double product(std::uint64_t m, std::uint64_t n, std::uint64_t k) {
+  return kernel_seconds(
+      {.kernel = "gemm", .dtype = DType::bf16, .sizes = {m, n, k}, .flops = 2.0 * static_cast<double>(m * n * k)}, machine());
+}
+
+/// Attention of one sequence, of which `pairs` of its queries and keys see each other.
+KernelCost attention(bool forward, std::uint64_t tokens, double pairs, std::uint64_t heads, std::uint64_t elements) {
+  const double flops = (forward ? 4.0 : 10.0) * pairs * static_cast<double>(heads * elements);
+  return {.kernel = forward ? "flash forward" : "flash backward",
+          .dtype = DType::bf16,
+          .sizes = {1, tokens, tokens, heads, elements},
+          .flops = flops};
+}
+
+TEST(KernelPrices, OfProductsDependOnTheirDepthAndResults) {
+  EXPECT_DOUBLE_EQ(product(100, 100, 64), 2 * 100 * 100 * 64 / 0.1e12);
+  EXPECT_DOUBLE_EQ(product(1000, 1000, 64), 2e6 * 64 / 0.2e12);
+  EXPECT_DOUBLE_EQ(product(1000, 1000, 256), 2e6 * 256 / 0.8e12);
+  EXPECT_DOUBLE_EQ(product(10, 1000, 256), 2e4 * 256 / 0.3e12);
+  EXPECT_DOUBLE_EQ(product(250, 4000, 128), 2e6 * 128 / 0.5e12);
+}
+
+TEST(KernelPrices, OfAttentionDependOnDirectionHeadsAndWhatQueriesSee) {
+  // Causal: a query of 8000 sees 4000 keys on average.
+  const auto seconds = [](bool forward, std::uint64_t tokens, double seen, std::uint64_t elements) {
+    return kernel_seconds(attention(forward, tokens, seen * static_cast<double>(tokens), 3, elements), machine());
+  };
+  EXPECT_DOUBLE_EQ(seconds(true, 8000, 4000, 128), 4 * 8000.0 * 4000 * 3 * 128 / 0.5e12);
+  EXPECT_DOUBLE_EQ(seconds(true, 2000, 1000, 128), 4 * 2000.0 * 1000 * 3 * 128 / 0.2e12);
+  EXPECT_DOUBLE_EQ(seconds(true, 2000, 1000, 64), 4 * 2000.0 * 1000 * 3 * 64 / 0.1e12);
+  EXPECT_DOUBLE_EQ(seconds(false, 8000, 4000, 128), 10 * 8000.0 * 4000 * 3 * 128 / 0.35e12);
+  EXPECT_DOUBLE_EQ(seconds(false, 8000, 1000, 64), 10 * 8000.0 * 1000 * 3 * 64 / 0.05e12);
+}
+
+TEST(KernelPrices, OfUnfusedAttentionAreThoseOfItsKernels) {
+  Machine of = machine();
+  of.gemm_efficiency = 0.5;
+  of.launch_seconds = 3;
+  const auto seconds = [&](bool forward, AttentionKind kind) {
+    of.attention = kind;
+    return kernel_seconds(attention(forward, 1000, 1000.0 * 1001 / 2, 4, 64), of);
+  };
+  // All pairs of 1000 tokens in 4 heads, each 2 bytes: a pass over them takes longer than a product's FLOPs.
+  const double scores = 1000.0 * 1000 * 4;
+  const double pass = 2 * scores / 1e9;
+  ASSERT_GT(pass, 2 * scores * 64 / 0.5e12);
+  // q·kᵀ writes, the softmax reads and writes, p·v reads.
+  EXPECT_DOUBLE_EQ(seconds(true, AttentionKind::unfused), 3 * 3 + 4 * pass);
+  // pᵀ·do reads, do·vᵀ writes, the softmax reads two and writes one, ds·k and dsᵀ·q read.
+  EXPECT_DOUBLE_EQ(seconds(false, AttentionKind::unfused), 5 * 3 + 7 * pass);
+  EXPECT_DOUBLE_EQ(seconds(true, AttentionKind::unfused_again), seconds(true, AttentionKind::unfused));
+  EXPECT_DOUBLE_EQ(seconds(false, AttentionKind::unfused_again), 7 * 3 + 10 * pass);
+  // Dropout reads and writes, and a byte of each probability's mask is written or read; backward passes that make scores again,
+  // too.
+  of.attention_drops = true;
+  EXPECT_DOUBLE_EQ(seconds(true, AttentionKind::unfused), 4 * 3 + 6.5 * pass);
+  EXPECT_DOUBLE_EQ(seconds(false, AttentionKind::unfused), 6 * 3 + 9.5 * pass);
+  EXPECT_DOUBLE_EQ(seconds(false, AttentionKind::unfused_again), 9 * 3 + 15 * pass);
+  const double fused = seconds(true, AttentionKind::fused);
+  of.attention_drops = false;
+  EXPECT_EQ(seconds(true, AttentionKind::fused), fused);
+  // With a fast memory, products alone take time: of all pairs.
+  of.memory_bytes_per_s = 1e30;
+  EXPECT_NEAR(seconds(true, AttentionKind::unfused), 9 + 2 * (2 * scores * 64 / 0.5e12), 1e-9);
+  EXPECT_NEAR(seconds(false, AttentionKind::unfused), 15 + 4 * (2 * scores * 64 / 0.5e12), 1e-9);
+}
+
+}  // namespace
+}  // namespace tsprun::detail::theory::kernel_price_test
