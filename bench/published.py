@@ -18,7 +18,7 @@ published.json has `models` (contents of a config.json), `frameworks` (switches 
   layout                          degrees by axis. Besides tsprun's axes: `fsdp` (weights cut over replicas: --dp zero3), `pp` (pipeline)
   variants                        of axes, such as {"tp": "sequence"}
   seq, batch, micro_batches       tokens of a sequence; sequences of a step, in all; gradient accumulations
-  recompute                       in tsprun's words
+  recompute                       in tsprun's words, or "attention": scores alone, of a framework whose attention isn't fused
   seconds or tokens_per_s         what was measured: a step, or tokens a second of all GPUs together
   source                          repository and file
   issue                           true: one of the points that the bars are stated for
@@ -72,6 +72,8 @@ def what_is_wrong(table):
             bad(f"{point['batch']} sequences aren't the same for {replicas} replicas and {point['micro_batches']} micro-batches")
         if ("seconds" in point) == ("tokens_per_s" in point) or measured_seconds(point) <= 0:
             bad("neither seconds nor tokens_per_s, or both")
+        if point["recompute"] == "attention" and "unfused" not in table["frameworks"][point["framework"]]["switches"]:
+            bad("only unfused attention makes its scores again")
         if not re.match(r"[\w.-]+/[\w.-]+", point["source"]):
             bad("its source names no repository")
     return wrong
@@ -107,8 +109,11 @@ def play(tsprun, table, point, folder):
         variants["dp"] = "zero3"
     degrees = {axis: degree for axis, degree in degrees.items() if degree > 1}
     layout = ",".join(f"{axis}={degrees[axis]}" for axis in AXES if axis in degrees) or "tsp=1"
+    recompute, switches = point["recompute"], table["frameworks"][point["framework"]]["switches"]
+    if recompute == "attention":
+        recompute, switches = "none", [word.replace("unfused", "unfused-again") for word in switches]
     words = ["--machine", machine_of(point, folder), "--config", config, "--layout", layout, "--dtype", "bf16", "--seq", point["seq"],
-             "--batch", point["batch"], "--recompute", point["recompute"], *table["frameworks"][point["framework"]]["switches"]]
+             "--batch", point["batch"], "--recompute", recompute, *switches]
     for axis, variant in variants.items():
         words += [f"--{axis}", variant]
     if point["micro_batches"] > 1:
