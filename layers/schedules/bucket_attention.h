@@ -1,4 +1,5 @@
-// Attention to a gathered bucket of K and V (kv_bucket.h): each chunk of this rank's tokens attends to the keys up to its end.
+// Attention to a gathered bucket of K and V (kv_bucket.h): each chunk of this rank's tokens attends to the keys up to its
+// end, as far as the bucket has them.
 #pragma once
 
 #include "layers/schedules/kv_bucket.h"

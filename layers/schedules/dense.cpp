@@ -89,7 +89,7 @@ class Dense::Pass final : public StrategyPass {
   AttentionHeads heads(std::size_t layer, const AttentionSaved& saved) const {
     return {rank_, dtype_, dense_.saved_sizes(config_, tokens()), saved, config_.layer(layer)};
   }
-  void begin_attention(const AttentionSaved& saved);
+  void begin_attention(std::size_t layer, const AttentionSaved& saved);
   void project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer);
   Tensor gradients_of(std::size_t pack);
   void gradients_written(std::size_t pack);
@@ -114,14 +114,15 @@ class Dense::Pass final : public StrategyPass {
 
 std::unique_ptr<StrategyPass> Dense::begin(const PassInputs& of) const { return std::make_unique<Pass>(*this, of); }
 
-void Dense::Pass::begin_block_backward(std::size_t /*layer*/, const AttentionSaved& attention) {
+void Dense::Pass::begin_block_backward(std::size_t layer, const AttentionSaved& attention) {
   if (weights_->frees()) below_ = &attention;
-  else begin_attention(attention);
+  else begin_attention(layer, attention);
 }
 
 /// Begins to move K and V if they were kept.
-void Dense::Pass::begin_attention(const AttentionSaved& saved) {
-  if (saved.k.exists() && !attention_.exchanges()) attention_.begin(of_attention_, tokens(), saved.k, saved.v);
+void Dense::Pass::begin_attention(std::size_t layer, const AttentionSaved& saved) {
+  if (!saved.k.exists() || attention_.exchanges()) return;
+  attention_.begin(of_attention_, tokens(), config_.layer(layer).window, saved.k, saved.v);
 }
 
 /// Returns where the pack's gradients are to be written.
@@ -181,7 +182,7 @@ void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, con
   of_layer.key(slice_.kv).finish(k, k_product);
   compute().gemm(matrix_of(v), X, W.V.transposed(0, 1));
   of_layer.value(slice_.kv).finish(v, v);
-  if (!attention_.exchanges()) attention_.begin(of_attention_, tokens(), k, v);
+  if (!attention_.exchanges()) attention_.begin(of_attention_, tokens(), heads.window, k, v);
   compute().gemm(matrix_of(q_product), X, W.Q.transposed(0, 1));
   of_layer.query(slice_.queries).finish(q, q_product);
   rank_.look(Watched::queries, q);
@@ -287,7 +288,7 @@ void Dense::Pass::mlp_backward(std::size_t layer, const SublayerBackward& of, co
   of.tell_dx_complete();
   weights_->used(pack);
   // The MLP's weights have just been freed: in their memory the attention below can begin to gather its saved K and V.
-  if (below_ != nullptr) begin_attention(*std::exchange(below_, nullptr));
+  if (below_ != nullptr) begin_attention(layer, *std::exchange(below_, nullptr));
   columns.weight_gradients(MlpMatrices(gradients_of(pack), config_), bias, std::move(d), X, dY);
   gradients_written(pack);
 }

@@ -19,6 +19,7 @@ namespace tsprun::detail::theory {
 enum class Pattern : std::uint8_t {
   collective,  ///< broadcast, gather, scatter or reduction among all ranks of the axis
   ring,        ///< from neighbour to neighbour
+  neighbours,  ///< from few ranks, most of them neighbours on both sides: the keys that a window shows
   all_to_all   ///< a different part from every rank to every other
 };
 

@@ -1,7 +1,7 @@
 // Classes of ranks, and sums over the items of their programs.
 #include "layers/theory/step_counts.h"
 
-#include "layers/layout/zigzag.h"
+#include "layers/layout/seen_keys.h"
 #include "layers/theory/ways.h"
 
 #include <array>
@@ -13,7 +13,7 @@ namespace tsprun::detail::theory {
 namespace {
 
 /// Sizes on which depends what a rank does.
-using Sizes = std::array<std::uint64_t, 11>;
+using Sizes = std::array<std::uint64_t, 13>;
 
 Sizes sizes_of(const MeshSetting& of, const Zigzag& zigzag, MeshPlace place) {
   const ModelConfig& model = of.setting.model;
@@ -23,11 +23,16 @@ Sizes sizes_of(const MeshSetting& of, const Zigzag& zigzag, MeshPlace place) {
   // Unless heads divide evenly, copies of K/V heads, whose gradients are summed, lie differently for each rank.
   const auto tensor = static_cast<std::size_t>(layout.tensor());
   const bool even = model.kv_heads % tensor == 0 || tensor % model.kv_heads == 0;
+  const auto keys = [&](std::size_t (SeenKeys::*moved)(int) const) {
+    return model.specs.sum(0, model.layers, [&](const LayerSpec& layer) {
+      return std::uint64_t{(SeenKeys(zigzag, layer.window).*moved)(place.sequence)};
+    });
+  };
   return {
       parameters.attention, parameters.mlp, parameters.vocabulary, held_tokens(of, place), zigzag.tokens(place.sequence),
       slice.queries.count, slice.kv.count, slice.rows,
       layout.exchanges_heads() ? kv_heads_read(model, slice, place.sequence, layout.sequence()) : 0,
-      even ? 0 : static_cast<std::uint64_t>(place.tensor),
+      even ? 0 : static_cast<std::uint64_t>(place.tensor), keys(&SeenKeys::taken), keys(&SeenKeys::given),
       // Tokens whose log-sum-exps a tensor rank merges.
       layout.cuts_vocabulary_over_tensor() ? Chunks::balanced(layout.tensor(), held_tokens(of, place)).count(place.tensor) : 0};
 }

@@ -49,6 +49,7 @@ Work on_links(const Machine& machine, const Seats& seats, Pattern pattern, doubl
       within = bytes - across;
       break;
     case Pattern::ring:
+    case Pattern::neighbours:
       if (n > 1) across = bytes * (m > 1 ? machine.rail_crossing : 1);
       if (m <= 1) within = 0;
       break;
@@ -59,7 +60,8 @@ Work on_links(const Machine& machine, const Seats& seats, Pattern pattern, doubl
       break;
     }
   }
-  const double links = machine.fabric == Fabric::links && pattern != Pattern::ring ? std::max(1.0, m - 1) : 1;
+  double links = machine.fabric == Fabric::links && pattern != Pattern::ring ? std::max(1.0, m - 1) : 1;
+  if (pattern == Pattern::neighbours) links = std::min(links, 2.0);
   if (within > 0)
     work[at(Resource::within_node)] = within / (machine.within_bytes_per_s * links) + messages * machine.within_latency;
   if (across > 0) work[at(Resource::across_nodes)] = across / machine.across_bytes_per_s() + messages * machine.nic_latency;

@@ -61,6 +61,29 @@ TEST(FlashWindow, ThatHidesNothingChangesNoBit) {
   }
 }
 
+/// Ranks have no others. (Where bf16 is multiplied in pairs of keys, pairs begin with the first key of the view.)
+TEST(FlashWindow, OfTheKeysThatAreSeenAloneHasTheSameBits) {
+  constexpr std::size_t kHeadDim = 24;
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    for (const std::size_t size : {1U, 60U, 333U}) {
+      const Problem all({1, 250, 900, 2, 1, kHeadDim, window(size, 650), {.group = 2}}, dtype);
+      const std::size_t first = 651 - size;
+      Problem seen({1, 250, 900 - first, 2, 1, kHeadDim, window(size, 650, first), {.group = 2}}, dtype);
+      for (std::size_t i = 0; i < seen.k.count(); ++i) {
+        seen.k.set(i, all.k[first * kHeadDim + i]);
+        seen.v.set(i, all.v[first * kHeadDim + i]);
+      }
+      const Results expected = run(all);
+      const Results found = run(seen);
+      EXPECT_TRUE(found.o == expected.o && found.lse == expected.lse && found.dq == expected.dq) << name(dtype) << ", " << size;
+      for (std::size_t i = 0; i < found.dk.count(); ++i) {
+        ASSERT_EQ(found.dk[i], expected.dk[first * kHeadDim + i]) << name(dtype) << ", " << size;
+        ASSERT_EQ(found.dv[i], expected.dv[first * kHeadDim + i]) << name(dtype) << ", " << size;
+      }
+    }
+  }
+}
+
 TEST(FlashWindow, HasTheSameBitsForAnyNumberOfThreads) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     for (const std::size_t kv_heads : {1U, 6U}) {

@@ -11,6 +11,7 @@
 #include "layers/layout/setting.h"
 #include "tsprun/types.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -94,6 +95,7 @@ inline Count as_count(int degree) { return static_cast<Count>(degree); }
 /// Symbols of docs/algorithms.md for one micro-batch of one replica.
 struct Symbols {
   Count B, S;  // sequences, tokens of each
+  Count W;     // positions that a query of the first layer sees, its own included; 0: all up to its own
   Count h, L, n_h, n_kv, d, f, V;
   Count a, k, g;               // n_h·d, n_kv·d, query heads for a K/V head
   Count matrices;              // of an MLP: W1, W3, W2; without a gate two
@@ -104,6 +106,7 @@ struct Symbols {
   explicit Symbols(const Setting& of, int data = 1)
       : B(of.batch / (as_count(data) * of.micro_batches)),
         S(of.sequence),
+        W(of.model.layer(0).window),
         h(of.model.hidden),
         L(of.model.layers),
         n_h(of.model.query_heads),
@@ -145,6 +148,23 @@ inline int owner_of(Count S, int D, Count position) {
   return chunk < D ? chunk : 2 * D - 1 - chunk;
 }
 
+/// Returns M, the keys of a sequence that D ranks take from each other in a layer whose queries see W positions, 0: all. With
+/// each of its chunks a rank looks W − 1 positions back from the first token, as far as the sequence, or its other chunk, goes:
+/// M = Σ_p min(start(p), W − 1) + min(start(2D − 1 − p) − end(p), W − 1). Where W ≥ S, as without a window, every rank takes all
+/// keys: M = S·(D − 1).
+inline Count keys_taken(Count S, int D, Count W) {
+  if (W == 0 || W >= S) return S * as_count(D - 1);
+  const auto start = [&](int chunk) { return begin_of(S, 2 * D, chunk); };
+  const auto end = [&](int chunk) { return start(chunk) + part_of(S, 2 * D, chunk); };
+  Count keys = 0;
+  for (int p = 0; p < D; ++p) {
+    const int late = 2 * D - 1 - p;
+    if (end(p) > start(p)) keys += std::min(start(p), W - 1);
+    if (end(late) > start(late)) keys += std::min(start(late) - end(p), W - 1);
+  }
+  return keys;
+}
+
 /// Heads, counted from the first.
 struct Heads {
   Count first;
@@ -170,9 +190,22 @@ inline Count copied_elements(const Symbols& s, int T) { return 2 * s.h * s.d * (
 
 // --- the table "Exact traffic": one block ------------------------------------------------------------------------------------
 
+/// Returns the sum over all layers of what `block` says that one moves. It gets the setting with a layer alone.
+template <class Block>
+Traffic over_layers(const Setting& of, Block&& block) {
+  Traffic all;
+  for (std::size_t layer = 0; layer < of.model.layers; ++layer) {
+    Setting one = of;
+    one.model.layers = 1;
+    one.model.specs = of.model.layer(layer);
+    all += block(one);
+  }
+  return all;
+}
+
 /// K/V gathered forward and backward, and dK/dV scattered to their tokens' ranks, over D ranks in each of T slices.
 inline Traffic kv_gathered(const Symbols& s, int D, int T = 1) {
-  const Count kv = 2 * s.B * s.S * s.d * copies_read(s, T) * (as_count(D) - 1);
+  const Count kv = 2 * s.B * s.d * copies_read(s, T) * keys_taken(s.S, D, s.W);
   Traffic traffic;
   traffic.forward[Purpose::kv] = kv * s.beta;
   traffic.backward[Purpose::kv] = kv * (s.beta + s.beta_a);
@@ -226,10 +259,11 @@ inline Traffic slices_summed(const Symbols& s, int T, bool gathered_again, int g
   return traffic;
 }
 
-/// Ring attention's K/V; full recomputation needs all of K and V once more before backward's own round begins.
+/// Ring attention's K/V; full recomputation needs all of K and V once more before backward's own round begins. Where a window
+/// hides keys there are no rounds.
 inline Traffic kv_round_the_ring(const Symbols& s, int D, int T = 1) {
   Traffic traffic = kv_gathered(s, D, T);
-  if (s.recompute == Recompute::full) traffic.backward[Purpose::kv] += traffic.forward[Purpose::kv];
+  if (s.recompute == Recompute::full && (s.W == 0 || s.W >= s.S)) traffic.backward[Purpose::kv] += traffic.forward[Purpose::kv];
   return traffic;
 }
 
@@ -269,8 +303,8 @@ inline Traffic tsp_block(const Setting& of, int D) {
 /// ZeRO-3 with `--sp gather` over the same ranks: (P_L + KV)·β·ρ and (P_L + KV)(β + β_a)ρ.
 inline Traffic zero3_block(const Setting& of, int D) {
   const Symbols s(of);
-  const Count both = (s.P_L() + s.KV()) * (as_count(D) - 1);
-  const Count kv = s.KV() * (as_count(D) - 1);
+  const Count kv = 2 * s.B * s.n_kv * s.d * keys_taken(s.S, D, s.W);  // KV·ρ·D without a window
+  const Count both = s.P_L() * (as_count(D) - 1) + kv;
   Traffic traffic;
   traffic.forward[Purpose::kv] = kv * s.beta;
   traffic.forward[Purpose::weights] = (both - kv) * s.beta;

@@ -132,22 +132,18 @@ TEST(Forecasts, OfFlopsAreThoseOfTheFormulasByPart) {
   }
 }
 
-TEST(Forecasts, CountThePairsThatWindowsLeave) {
-  ModelConfig config = small_config(64, 3, 8, 4, 8, 96, 128);
-  std::vector<LayerSpec> layers(3);
-  layers[0].window = 7;
-  layers[2].window = 40;
-  config.specs = LayerSpecs(layers);
-  ModelConfig full = config;
-  full.specs = LayerSpec{};
+TEST(Forecasts, CountThePairsAndKeysThatWindowsLeave) {
+  const ModelConfig full = small_config(64, 3, 8, 4, 8, 96, 128);
+  const ModelConfig config = with_windows({7, 0, 40}, full);
   for (const int ranks : {1, 3, 4}) {
     for (const Layout& layout : theory::all_layouts(ranks)) {
       const ModelCase of{.config = config, .batch = 12, .sequence = 61, .dtype = DType::bf16, .recompute = Recompute::full};
       if (!why_impossible(of.setting(), layout).empty()) continue;
       const std::string where = describe(of.setting(), layout);
-      const theory::StepFlops counted = theory::step_counts({of.setting(), layout}).flops;
-      const double most = count_all(of.setting(), layout).most_flops;
+      const auto [traffic, counted] = theory::step_counts({of.setting(), layout});
+      const auto [all, most] = count_all(of.setting(), layout);
       EXPECT_NEAR(counted.total(), most, 1e-12 * most) << where;
+      expect_equal(traffic, all, {Purpose::embedding}, where);
       ModelCase without = of;
       without.config = full;
       const theory::StepFlops more = theory::step_counts({without.setting(), layout}).flops;
@@ -158,11 +154,26 @@ TEST(Forecasts, CountThePairsThatWindowsLeave) {
       even.sequence = 64;
       if (!why_impossible(even.setting(), layout).empty() || ranks == 3) continue;
       const theory::StepFlops formula = theory::most_flops(even.setting(), layout);
-      const theory::StepFlops again = theory::step_counts({even.setting(), layout}).flops;
+      const auto [moved, again] = theory::step_counts({even.setting(), layout});
+      const formulas::Traffic table = formulas::step(even.setting(), layout, formulas::even_remote_rows(even.setting(), layout));
+      expect_equal(table, moved, {Purpose::other}, where);
+      expect_equal(theory::sum(theory::step_flows(even.setting(), layout)), moved, {Purpose::other}, where);
       EXPECT_NEAR(again.forward.attention_core, formula.forward.attention_core, 1e-12 * formula.forward.attention_core) << where;
       EXPECT_NEAR(again.backward.attention_core, formula.backward.attention_core, 1e-12 * formula.backward.attention_core)
           << where;
     }
+  }
+}
+
+TEST(Forecasts, TellRanksApartByTheKeysThatTheyTakeAndGive) {
+  // Three ranks of as many tokens take 3, 5 and 3 keys from others, and give 3, 4 and 4.
+  const ModelConfig config = with_windows({4}, small_config(48, 1, 6, 6, 8, 96, 96));
+  const ModelCase of{.config = config, .batch = 1, .sequence = 12, .dtype = DType::f32};
+  for (const char* layout : {"sp=3", "tsp=3", "zero3=3"}) {
+    const Layout on = Layout::parse(layout);
+    const theory::Traffic counted = theory::step_counts({of.setting(), on}).traffic;
+    expect_equal(counted, count_all(of.setting(), on).traffic, {}, layout);
+    EXPECT_EQ(counted.forward[Purpose::kv], 2U * 11 * 48 * 4) << layout;
   }
 }
 

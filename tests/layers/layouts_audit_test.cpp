@@ -72,6 +72,11 @@ std::vector<ModelCase> cases() {
         {.config = as_family("phi3", small_config(16, 2, 8, 2, 4, 13, 17)), .batch = 2, .sequence = 7, .recompute = recompute});
     all.push_back({.config = small_gpt2_config(2, 8, 3, 21, 40), .batch = 2, .sequence = 29, .recompute = recompute});
     all.push_back({.config = small_unlike_config(2), .batch = 1, .sequence = 13, .recompute = recompute});
+    all.push_back({.config = with_windows({5, 0, 30}, small_config(16, 3, 8, 2, 4, 13, 17)),
+                   .batch = 2,
+                   .sequence = 43,
+                   .dtype = DType::bf16,
+                   .recompute = recompute});
     all.push_back({.config = small_norms_config(4), .batch = 2, .sequence = 13, .recompute = recompute});
     all.push_back({.config = small_norms_config(2, Norm::layer, true),
                    .batch = 1,
@@ -82,13 +87,14 @@ std::vector<ModelCase> cases() {
   return all;
 }
 
-formulas::Traffic blocks(const ModelCase& of, const formulas::Traffic& one) { return one * of.config.layers; }
+using formulas::over_layers;
 
 TEST(TensorParallelAudit, PlainReceivesWhatTheFormulasSay) {
   for (const ModelCase& of : cases()) {
     for (const int ranks : {1, 2, 8}) {
       const Layout layout{{{AxisKind::tp, ranks}}};
-      formulas::Traffic table = blocks(of, formulas::tp_block(of.setting(), ranks)) + formulas::rows_normed(of.setting(), ranks);
+      formulas::Traffic table = over_layers(of.setting(), [&](const Setting& one) { return formulas::tp_block(one, ranks); }) +
+                                formulas::rows_normed(of.setting(), ranks);
       table += formulas::tp_embedding(of.setting(), ranks);
       table += formulas::tp_head(of.setting(), ranks);
       expect_received(of, layout, table);
@@ -101,7 +107,8 @@ TEST(TensorParallelAudit, MegatronsSequenceParallelismReceivesWhatTheFormulasSay
     for (const int ranks : {2, 8}) {
       const Layout layout = Layout{{{AxisKind::tp, ranks}}}.with(TensorExchange::sequence);
       formulas::Traffic table =
-          blocks(of, formulas::tp_sequence_block(of.setting(), ranks, false)) + formulas::rows_normed(of.setting(), ranks);
+          over_layers(of.setting(), [&](const Setting& one) { return formulas::tp_sequence_block(one, ranks, false); }) +
+          formulas::rows_normed(of.setting(), ranks);
       table += formulas::embedding(of.setting(), remote_rows(of, layout));
       table += formulas::head(of.setting(), ranks);
       expect_received(of, layout, table);
@@ -115,14 +122,14 @@ TEST(SequenceParallelAudit, ReceivesWhatTheFormulasSay) {
       const Layout layout{{{AxisKind::sp, ranks}}};
       formulas::Traffic vocabulary = formulas::embedding(of.setting(), remote_rows(of, layout));
       vocabulary += formulas::head(of.setting(), ranks);
-      const auto expect = [&](SequenceExchange exchange, const formulas::Traffic& block) {
-        formulas::Traffic table = blocks(of, block);
+      const auto expect = [&](SequenceExchange exchange, formulas::Traffic (*block)(const Setting&, int)) {
+        formulas::Traffic table = over_layers(of.setting(), [&](const Setting& one) { return block(one, ranks); });
         table += vocabulary;
         expect_received(of, layout.with(exchange), table);
       };
-      expect(SequenceExchange::gather, formulas::sp_gather_block(of.setting(), ranks));
-      expect(SequenceExchange::ring, formulas::sp_ring_block(of.setting(), ranks));
-      expect(SequenceExchange::ulysses, formulas::sp_ulysses_block(of.setting(), ranks));
+      expect(SequenceExchange::gather, formulas::sp_gather_block);
+      expect(SequenceExchange::ring, formulas::sp_ring_block);
+      expect(SequenceExchange::ulysses, formulas::sp_ulysses_block);
     }
   }
 }
@@ -131,7 +138,7 @@ TEST(Zero3Audit, ReceivesWhatTheFormulasSay) {
   for (const ModelCase& of : cases()) {
     for (const int ranks : {2, 4}) {
       const Layout layout{{{AxisKind::zero3, ranks}}};
-      formulas::Traffic table = blocks(of, formulas::zero3_block(of.setting(), ranks));
+      formulas::Traffic table = over_layers(of.setting(), [&](const Setting& one) { return formulas::zero3_block(one, ranks); });
       table += formulas::embedding(of.setting(), remote_rows(of, layout));
       table += formulas::head(of.setting(), ranks);
       expect_received(of, layout, table);
@@ -154,7 +161,8 @@ TEST(TensorTimesSequenceAudit, ReceivesWhatTheFormulasSay) {
     for (const auto& [tensor, sequence] : {std::pair{2, 2}, std::pair{4, 2}, std::pair{2, 4}}) {
       const Layout layout{{{AxisKind::tp, tensor}, {AxisKind::sp, sequence}}};
       formulas::Traffic table =
-          blocks(of, formulas::tp_sp_block(of.setting(), tensor, sequence)) + formulas::rows_normed(of.setting(), tensor);
+          over_layers(of.setting(), [&](const Setting& one) { return formulas::tp_sp_block(one, tensor, sequence); }) +
+          formulas::rows_normed(of.setting(), tensor);
       table += formulas::tp_embedding(of.setting(), tensor);
       table += formulas::tp_head(of.setting(), tensor);
       table += copied_vocabulary(of, sequence);
@@ -168,7 +176,8 @@ TEST(TensorTimesTspAudit, ReceivesWhatTheFormulasSay) {
     for (const auto& [tensor, sequence] : {std::pair{2, 2}, std::pair{4, 2}, std::pair{2, 4}}) {
       const Layout layout{{{AxisKind::tp, tensor}, {AxisKind::tsp, sequence}}};
       formulas::Traffic table =
-          blocks(of, formulas::tp_tsp_block(of.setting(), tensor, sequence)) + formulas::rows_normed(of.setting(), tensor);
+          over_layers(of.setting(), [&](const Setting& one) { return formulas::tp_tsp_block(one, tensor, sequence); }) +
+          formulas::rows_normed(of.setting(), tensor);
       table += formulas::tp_embedding(of.setting(), tensor);
       table += formulas::tp_head(of.setting(), tensor);
       table += copied_vocabulary(of, sequence);

@@ -175,6 +175,27 @@ TEST(Gpt2AgainstReference, AttentionDropoutUnderEveryLayoutAndRecomputation) {
   }
 }
 
+/// Windows within a chunk, over several chunks, and longer than the sequence, with dropout of probabilities and without.
+TEST(WindowsAgainstReference, UnderEveryLayout) {
+  std::mt19937_64 random(17);
+  const auto between = [&](std::size_t low, std::size_t high) { return low + random() % (high - low + 1); };
+  for (const Layout& on :
+       each_axis(4, {dense(1, 2), dense(2, 2), dense(2, 2).with(SequenceExchange::ring), Layout::tsp(3), Layout::tsp(8),
+                     Layout::parse("sp=8").with(SequenceExchange::ring), Layout::parse("tp=2,tsp=2"), Layout::parse("zero3=3"),
+                     Layout::parse("dp=2,tsp=2"), Layout::parse("dp=2,zero3=2"), Layout::parse("pp=2,tsp=2")})) {
+    for (int i = 0; i < 4; ++i) {
+      ModelCase of = i % 2 == 0 ? random_case(random, on) : random_gpt2_case(random, on);
+      of.config.layers = 3;
+      std::vector<LayerSpec> layers(3, of.config.layer(0));
+      layers[0].window = between(1, 6);
+      layers[2].window = between(5, 70);
+      of.config.specs = LayerSpecs(layers);
+      of.sequence = between(30, 61);
+      expect_reference(of, on, 1e-12);
+    }
+  }
+}
+
 /// No type of model has these mixes; what is computed follows from the features one by one.
 TEST(FeaturesAgainstReference, EachIsDecidedByItself) {
   std::mt19937_64 random(13);

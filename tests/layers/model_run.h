@@ -90,6 +90,12 @@ inline ModelConfig small_unlike_config(std::size_t kv_heads, bool tied = false) 
   return config;
 }
 
+/// Returns a model with these windows, one for each layer.
+inline ModelConfig with_windows(const std::vector<std::size_t>& of, ModelConfig config) {
+  config.specs = windows(of);
+  return config;
+}
+
 /// Returns a small configuration of four layers whose norms stand in unlike places; with biases of norms the head has one, too.
 inline ModelConfig small_norms_config(std::size_t kv_heads, Norm norm = Norm::rms, bool tied = false) {
   ModelConfig config = small_config(16, 4, 8, kv_heads, 4, 13, 17, tied);

@@ -36,7 +36,12 @@ std::vector<ModelCase> cases() {
            .sequence = 150,
            .dtype = DType::f64,
            .recompute = Recompute::full,
-           .kv_bucket_heads = 1}};
+           .kv_bucket_heads = 1},
+          {.config = with_windows({9, 0, 100}, small_config(64, 3, 8, 4, 8, 40, 97)),
+           .batch = 4,
+           .sequence = 131,
+           .dtype = DType::bf16,
+           .recompute = Recompute::full}};
 }
 
 void expect_forecast(const CategoryBytes& measured, const CategoryBytes& forecast, const std::string& where) {

@@ -47,7 +47,12 @@ std::vector<ModelCase> cases() {
            .sequence = 40,
            .dtype = DType::f64,
            .recompute = Recompute::full,
-           .kv_bucket_heads = 1}};
+           .kv_bucket_heads = 1},
+          {.config = with_windows({5, 0, 30}, small_config(64, 3, 8, 2, 8, 40, 97)),
+           .batch = 2,
+           .sequence = 45,
+           .dtype = DType::f32,
+           .recompute = Recompute::full}};
 }
 
 ModelOptions model_options(const ModelCase& of, bool training) {

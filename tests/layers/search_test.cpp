@@ -94,6 +94,31 @@ TEST(StepTime, UnderTpIsItsActivationsOverTheLinks) {
   EXPECT_NEAR(step_time(s, one_axis(AxisKind::tp, T), machine, DType::f32).seconds, bytes / 1e6, 1e-9);
 }
 
+/// Of S·(D − 1) keys and values that ranks take from each other, 2·(D − 1)·(W − 1) are left.
+TEST(StepTime, LacksTheKeysThatAWindowHides) {
+  Machine machine = ideal();
+  machine.within_bytes_per_s = 1e6;
+  machine.fabric = Fabric::on_switch;
+  const Setting whole = nano(2, 4096);
+  Setting windowed = whole;
+  windowed.model.specs = LayerSpec{.window = 128};
+  const auto seconds = [&](const Setting& setting, const char* layout, SequenceExchange exchange) {
+    return step_time(setting, Layout::parse(layout).with(exchange), machine, DType::f32).seconds;
+  };
+  const auto layers = static_cast<double>(whole.model.layers);
+  const auto key =
+      static_cast<double>(2 * 2 * whole.model.kv_width()) * 3 * 4;  // of two sequences; moves twice, its gradient once
+  const double hidden = layers * key * (4096.0 - 2 * 127) * 3 / 4;
+  for (const auto& [layout, exchange] : {std::pair("sp=4", SequenceExchange::gather),
+                                         {"sp=4", SequenceExchange::ring},
+                                         {"tsp=4", SequenceExchange::gather},
+                                         {"zero3=4", SequenceExchange::gather}}) {
+    const double saved = seconds(whole, layout, exchange) - seconds(windowed, layout, exchange);
+    EXPECT_NEAR(saved, hidden / 1e6, 1e-6 * saved) << layout;
+  }
+  EXPECT_EQ(seconds(whole, "sp=4", SequenceExchange::ulysses), seconds(windowed, "sp=4", SequenceExchange::ulysses));
+}
+
 TEST(StepTime, AcrossNodesIsBoundByNicsAndRailsCost) {
   Machine machine = ideal();
   machine.gpus_per_node = machine.nics_per_node = 2;

@@ -40,6 +40,8 @@ struct AttentionCase {
   std::string algorithms = {};
   std::size_t threads = 1;
   double keys_of_queries = 0;  ///< not 0: k is q times this, where both have as many heads
+  std::size_t window = 0;
+  int only_of = -1;  ///< not negative: outputs of other ranks' tokens have no gradient
 
   std::size_t group() const { return query_heads / kv_heads; }
   HeadRange own_queries() const { return queries.count == 0 ? HeadRange{0, query_heads} : queries; }
@@ -53,9 +55,19 @@ struct AttentionCase {
            ", S " + std::to_string(sequence) + ", heads " + std::to_string(query_heads) + "/" + std::to_string(kv_heads) + " x " +
            std::to_string(head_dim) + ", from " + std::to_string(own_queries().first) + " " +
            std::to_string(own_queries().count) + ", recompute " + std::to_string(static_cast<int>(recompute)) + ", bucket " +
-           std::to_string(bucket_heads) + ", " + std::string(name(dtype)) + ", seed " + std::to_string(seed);
+           std::to_string(bucket_heads) + ", window " + std::to_string(window) + ", " + std::string(name(dtype)) + ", seed " +
+           std::to_string(seed);
   }
 };
+
+/// Returns the rank that has each position.
+inline std::vector<int> owners_of(const AttentionCase& of) {
+  const Zigzag cut(of.sequence, of.ranks);
+  std::vector<int> owners(of.sequence);
+  for (int rank = 0; rank < of.ranks; ++rank)
+    for (const std::int64_t position : cut.positions(rank)) owners[static_cast<std::size_t>(position)] = rank;
+  return owners;
+}
 
 /// Natural order: [B, S, heads, d].
 struct AttentionData {
@@ -80,6 +92,10 @@ struct AttentionData {
       const auto narrow = static_cast<float>(of.keys_of_queries * q[i]);
       k[i] = static_cast<double>(of.dtype == DType::bf16 ? static_cast<float>(bf16(narrow)) : narrow);
     }
+    if (of.only_of < 0) return;
+    const std::vector<int> owners = owners_of(of);
+    for (std::size_t i = 0; i < d_o.size(); ++i)
+      if (owners[i / (of.query_heads * of.head_dim) % of.sequence] != of.only_of) d_o[i] = 0;
   }
 };
 
@@ -167,6 +183,7 @@ inline AttentionRun run_attention(const AttentionCase& of) {
       visit.v = v;
       visit.o = o;
       visit.lse = lse;
+      visit.window = of.window;
       const auto exchange = [&] {
         visit.q = visit.q_memory = rank.tensor(Category::workspace, of.dtype, sizes.q, "test queries");
         visit.k = visit.k_memory = rank.tensor(Category::workspace, of.dtype, sizes.kv, "test keys");
@@ -180,7 +197,7 @@ inline AttentionRun run_attention(const AttentionCase& of) {
       theory::PurposeBytes backward;
       for (int layer = 0; layer < 2; ++layer) {
         start = context.traffic();
-        if (of.begins) attention->begin(pass, tokens, k, v);
+        if (of.begins) attention->begin(pass, tokens, of.window, k, v);
         if (attention->exchanges()) exchange();
         attention->forward(pass, tokens, visit);
         forward = received_between(start, context.traffic());
@@ -197,7 +214,7 @@ inline AttentionRun run_attention(const AttentionCase& of) {
       const OwnedTensor dv = room(kv, sums);
       for (int layer = 0; layer < 2; ++layer) {
         start = context.traffic();
-        if (of.begins) attention->begin(pass, tokens, k, v);
+        if (of.begins) attention->begin(pass, tokens, of.window, k, v);
         if (attention->exchanges() && of.recompute != Recompute::none) exchange();
         int told = 0;
         attention->backward(
@@ -231,7 +248,7 @@ inline AttentionRun run_attention(const AttentionCase& of) {
 /// Returns what the plain loops say. Heads that the axis hasn't get no gradient of their outputs.
 inline Tensors reference_attention(const AttentionCase& of) {
   AttentionData data(of);
-  const reference::AttentionSizes sizes{of.batch, of.sequence, of.query_heads, of.kv_heads, of.head_dim};
+  const reference::AttentionSizes sizes{of.batch, of.sequence, of.query_heads, of.kv_heads, of.head_dim, 0, of.window};
   reference::Attention<double> forward = reference::attention(data.q, data.k, data.v, sizes);
   const HeadRange queries = of.own_queries();
   for (std::size_t i = 0; i < data.d_o.size(); ++i) {

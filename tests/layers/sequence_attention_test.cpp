@@ -151,6 +151,7 @@ TEST(SequenceAttention, InSinglePrecisionAndWithBf16Storage) {
 // The table's rows, without the gradients of weights.
 formulas::Traffic table(const AttentionCase& of) {
   ModelConfig config = small_config(1, 1, of.query_heads, of.kv_heads, of.head_dim, 1, 1);
+  config.specs = LayerSpec{.window = of.window};
   const Setting setting{.model = config,
                         .batch = of.batch,
                         .sequence = of.sequence,
@@ -188,6 +189,70 @@ TEST(SequenceAttention, ReceivedBytesEqualTheTable) {
           EXPECT_EQ(run.forward.total(), expected.forward[Purpose::kv] + expected.forward[Purpose::activations]) << of.describe();
           EXPECT_EQ(run.backward.total(), expected.backward[Purpose::kv] + expected.backward[Purpose::activations] + delta)
               << of.describe();
+        }
+      }
+    }
+  }
+}
+
+/// Windows of one token, of a part of a chunk, of several chunks, of all but one token, and as long as the sequence or longer,
+/// where chunks are of unlike lengths, or empty. Under gather and ring ranks receive what their queries see and nothing else.
+TEST(SequenceAttention, RanksReceiveTheKeysThatAWindowShowsThem) {
+  std::mt19937_64 random(4096);
+  for (const SequenceExchange exchange : kExchanges) {
+    for (const int ranks : {1, 2, 3, 4, 8}) {
+      for (const std::size_t sequence : {5U, 41U, 53U, 67U}) {
+        for (const std::size_t window : {std::size_t{1}, std::size_t{2}, 2 + random() % 5, 7 + random() % 9, sequence / 2,
+                                         sequence - 1, sequence, sequence + 7}) {
+          AttentionCase of = random_case(random, exchange, ranks);
+          of.sequence = sequence;
+          of.window = window;
+          const AttentionRun run = run_attention(of);
+          expect_close(run.results, reference_attention(of), 1e-12, of.describe());
+          const formulas::Traffic expected = table(of);
+          EXPECT_EQ(run.forward[Purpose::kv], expected.forward[Purpose::kv]) << of.describe();
+          EXPECT_EQ(run.backward[Purpose::kv], expected.backward[Purpose::kv]) << of.describe();
+        }
+      }
+    }
+  }
+}
+
+/// A ring that would have nothing to carry is none.
+TEST(SequenceAttention, WithAWindowRingAndGatherHaveTheSameBits) {
+  for (const std::size_t window : {5U, 40U, 130U}) {
+    AttentionCase of{.ranks = 4, .batch = 2, .sequence = 131, .query_heads = 8, .kv_heads = 2, .head_dim = 16, .window = window};
+    const Tensors gathered = run_attention(of).results;
+    of.exchange = SequenceExchange::ring;
+    EXPECT_EQ(run_attention(of).results, gathered) << of.describe();
+    of.threads = 3;
+    of.begins = false;
+    EXPECT_EQ(run_attention(of).results, gathered) << of.describe();
+  }
+}
+
+/// The sum of what ranks p + 1, p + 2, … and p itself have of the gradients of rank p's keys, one after another.
+TEST(SequenceAttention, GradientsOfKeysAreAddedInCanonicalOrder) {
+  for (const SequenceExchange exchange : {SequenceExchange::gather, SequenceExchange::ring}) {
+    for (const std::size_t window : {0U, 5U, 40U, 100U}) {
+      AttentionCase of{.exchange = exchange,
+                       .ranks = 4,
+                       .batch = 2,
+                       .sequence = 131,
+                       .query_heads = 4,
+                       .kv_heads = 2,
+                       .head_dim = 6,
+                       .window = window};
+      const std::vector<int> owners = owners_of(of);
+      const Tensors whole = run_attention(of).results;
+      std::vector<Tensors> parts;
+      for (of.only_of = 0; of.only_of < of.ranks; ++of.only_of) parts.push_back(run_attention(of).results);
+      for (const char* gradient : {"dk", "dv"}) {
+        for (std::size_t i = 0; i < whole.at(gradient).size(); ++i) {
+          const int owner = owners[i / (of.kv_heads * of.head_dim) % of.sequence];
+          double sum = 0;
+          for (int t = 1; t <= of.ranks; ++t) sum += parts[static_cast<std::size_t>((owner + t) % of.ranks)].at(gradient)[i];
+          ASSERT_EQ(whole.at(gradient)[i], sum) << gradient << ", " << of.describe();
         }
       }
     }

@@ -35,8 +35,14 @@ theory::Machine machine(const std::string& name = "mi300x", int gpus_per_node = 
 }
 
 TEST(Simulate, MovesTheBytesThatTheFormulasSay) {
+  std::vector<theory::MeshSetting> all;
   for (const char* layout : {"tsp=4", "tp=4", "sp=4", "zero3=4", "tp=2,sp=2", "dp=2,tsp=4", "dp=4,tsp=2", "tp=2,tsp=2"}) {
-    const theory::MeshSetting of = setting(layout);
+    all.push_back(setting(layout));
+    all.push_back(setting(layout));
+    all.back().setting.model.specs = windows({40, 200});
+  }
+  for (const theory::MeshSetting& of : all) {
+    const std::string layout = of.layout.label();
     std::array<std::uint64_t, kPurposes> expected{};
     for (const theory::Flow& flow : theory::step_flows(of.setting, of.layout))
       expected[static_cast<std::size_t>(flow.purpose)] += flow.bytes;

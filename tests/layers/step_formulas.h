@@ -85,7 +85,7 @@ inline Traffic step(const Setting& of, const Layout& layout, Count remote_rows) 
   part.batch /= as_count(n.dp) * of.micro_batches;
   part.micro_batches = 1;
   const Symbols s(part);
-  Traffic each = block_of_micro_batch(s, n) * s.L;
+  Traffic each = over_layers(part, [&](const Setting& one) { return block_of_micro_batch(Symbols(one), n); });
   each += rows_normed(part, n.T);
   Traffic once;     // in each replica
   Traffic by_part;  // once in all replicas together, if they have parts of the weights: copies of a part are summed

@@ -33,6 +33,10 @@ std::vector<ModelCase> cases() {
                    .recompute = recompute});
     all.push_back({.config = small_config(16, 2, 8, 1, 4, 13, 17), .batch = 3, .sequence = 5, .recompute = recompute});
     all.push_back({.config = small_gpt2_config(2, 8, 3, 21, 40), .batch = 2, .sequence = 29, .recompute = recompute});
+    all.push_back({.config = with_windows({5, 0, 30}, small_config(16, 3, 8, 2, 4, 13, 17)),
+                   .batch = 2,
+                   .sequence = 43,
+                   .recompute = recompute});
   }
   return all;
 }

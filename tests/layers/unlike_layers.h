@@ -3,6 +3,7 @@
 
 #include "layers/io/model_type.h"
 
+#include <cstddef>
 #include <vector>
 
 namespace tsprun::detail::test {
@@ -14,6 +15,13 @@ inline LayerSpecs unlike_layers() {
   return LayerSpecs(std::vector<LayerSpec>{{.biases = {.key = true}, .query_key_norm = QueryKeyNorm::heads, .window = 6},
                                            {.rotary_positions = false, .biases = {.query = true, .value = true}},
                                            {.local_rotary = true, .window = 3, .score_cap = 1.5}});
+}
+
+/// Returns layers that are alike but for these windows, 0: none.
+inline LayerSpecs windows(const std::vector<std::size_t>& of) {
+  std::vector<LayerSpec> layers;
+  for (const std::size_t window : of) layers.push_back({.window = window});
+  return LayerSpecs(layers);
 }
 
 }  // namespace tsprun::detail::test

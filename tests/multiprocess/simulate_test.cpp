@@ -33,8 +33,19 @@ void run(std::vector<std::string> words, const std::vector<std::string>& model) 
 TEST(SimulateCommand, MovesWhatATrainingMoves) {
   const TemporaryDirectory folder;
   write_text(folder.path("text.txt"));
-  for (const char* layout : {"tsp=4", "tp=2,sp=2", "zero3=4", "dp=2,tsp=2"}) {
-    const std::vector<std::string> model = {"--layout", layout, "--config", "micro", "--batch", "2", "--seq", "64"};
+  std::ofstream(folder.path("windows.json"))
+      << R"({"model_type": "mistral", "architectures": ["MistralForCausalLM"], "hidden_size": 32, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 256,
+             "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+             "sliding_window": 11, "tie_word_embeddings": false})";
+  const std::string windows = folder.path("windows.json");
+  for (const auto& [layout, config] : {std::pair<std::string, std::string>{"tsp=4", "micro"},
+                                       {"tp=2,sp=2", "micro"},
+                                       {"zero3=4", "micro"},
+                                       {"dp=2,tsp=2", "micro"},
+                                       {"tsp=4", windows},
+                                       {"sp=4", windows}}) {
+    const std::vector<std::string> model = {"--layout", layout, "--config", config, "--batch", "2", "--seq", "64"};
     run({"train", "--data", folder.path("text.txt"), "--steps", "1", "--json", folder.path("t.json")}, model);
     run({"simulate", "--machine", "mi300x", "--json", folder.path("s.json")}, model);
     const json played = read_json(folder.path("s.json")).at("simulate").at(0).at("traffic_bytes");

@@ -1,5 +1,6 @@
 // SP gather: K and V are all-gathered, some K/V heads at a time, and every rank's queries attend to the keys of whole sequences.
-// While one bucket is computed, the next is gathered; in the backward pass its gradients leave while the next is computed.
+// While one bucket is computed, the next is gathered; in the backward pass its gradients leave while the next is computed. Of
+// layers with a window ranks gather the keys alone that their queries see.
 #include "layers/schedules/bucket_attention.h"
 #include "layers/schedules/look_ahead.h"
 #include "layers/schedules/sp/sequence_attention.h"
@@ -43,9 +44,10 @@ class GatherAttention final : public SequenceAttention {
  public:
   using SequenceAttention::SequenceAttention;
 
-  void begin(SequencePass& pass, const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v) override {
+  void begin(SequencePass& pass, const TokenLayout& tokens, std::size_t window, const ConstTensor& k,
+             const ConstTensor& v) override {
     if (pass.first_bucket.begun()) throw std::logic_error("gathered attention begins twice");
-    gather(pass.first_bucket, plan(tokens)[0], tokens, k, v);
+    gather(pass.first_bucket, plan(tokens)[0], tokens, window, k, v);
   }
   void forward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) override;
   void backward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients,
@@ -57,10 +59,11 @@ class GatherAttention final : public SequenceAttention {
                                                 tokens.head_dim(), size_of(axis_.dtype), heads_.kv));
   }
   /// Begins to gather the bucket, unless that was begun already.
-  void gather(KvBucket& bucket, const BucketHeads& heads, const TokenLayout& tokens, const ConstTensor& k,
+  void gather(KvBucket& bucket, const BucketHeads& heads, const TokenLayout& tokens, std::size_t window, const ConstTensor& k,
               const ConstTensor& v) const {
     if (bucket.begun()) return;
-    bucket.gather(axis_.rank, axis_.group, tokens, k.slice(2, heads.first_kv, heads.kv), v.slice(2, heads.first_kv, heads.kv));
+    bucket.gather(axis_.rank, axis_.group, tokens, window, k.slice(2, heads.first_kv, heads.kv),
+                  v.slice(2, heads.first_kv, heads.kv));
   }
   BucketReaders readers(const SequencePass& pass, const BucketHeads& heads, const AttentionHeads& of) const {
     return {.scale = heads_.scale,
@@ -80,7 +83,7 @@ void GatherAttention::forward(SequencePass& pass, const TokenLayout& tokens, con
   std::vector<KvBucket> gathered(buckets.size());
   gathered[0] = std::exchange(pass.first_bucket, {});
 
-  const auto bring = [&](std::size_t i) { gather(gathered[i], buckets[i], tokens, of.k, of.v); };
+  const auto bring = [&](std::size_t i) { gather(gathered[i], buckets[i], tokens, of.window, of.k, of.v); };
 
   const auto compute = [&](std::size_t i) {
     gathered[i].arrive(axis_.rank);
@@ -97,7 +100,7 @@ void GatherAttention::backward(SequencePass& pass, const TokenLayout& tokens, co
   std::vector<KvBucket> gathered(buckets.size());
   gathered[0] = std::exchange(pass.first_bucket, {});
 
-  const auto bring = [&](std::size_t i) { gather(gathered[i], buckets[i], tokens, of.k, of.v); };
+  const auto bring = [&](std::size_t i) { gather(gathered[i], buckets[i], tokens, of.window, of.k, of.v); };
 
   // dq of the heads that read the bucket, and this rank's part of its dK̂ and dV̂, which begin to leave.
   const auto compute = [&](std::size_t i) {
@@ -108,12 +111,12 @@ void GatherAttention::backward(SequencePass& pass, const TokenLayout& tokens, co
     axis_.compute().fill_zero(own(gradients.dq));
     gathered[i].make_gradients(axis_.rank);
     attend_bucket_backward(axis_.rank, tokens, gathered[i], heads, own(gradients.dq), own(gradients.d_o));
-    gathered[i].scatter(axis_.group, tokens);
+    gathered[i].scatter(axis_.rank, axis_.group, tokens);
   };
 
   const auto finish = [&](std::size_t i) {
     if (i + 1 == buckets.size()) queries_done();
-    gathered[i].finish(axis_.rank);
+    gathered[i].finish(axis_.rank, tokens);
     gathered[i].take_sum(axis_.rank, tokens, 0, gradients.dk.slice(2, buckets[i].first_kv, buckets[i].kv));
     gathered[i].take_sum(axis_.rank, tokens, 1, gradients.dv.slice(2, buckets[i].first_kv, buckets[i].kv));
     gathered[i] = {};

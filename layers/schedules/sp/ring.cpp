@@ -11,9 +11,12 @@
 //           2D − 1 − p  full           full                 → the queries' second chunk, all keys
 //   j = p   causal among the rank's own tokens, in their order
 //
-// In a layer with a window that is shorter than the sequence, the rank's chunks and those of rank j meet one by one, up to three
-// pairs at j = p and two at another step, each masked by the positions of both; pairs that the window keeps apart take no work.
-// K, V and their gradients travel as without a window. Where documents are packed into sequences, it is so in every layer.
+// Where documents are packed into sequences, the rank's chunks and those of rank j meet one by one, up to three pairs at j = p
+// and two at another step, each masked by the positions of both.
+//
+// In a layer with a window that is shorter than the sequence there is little to carry round: a chunk's keys are seen by the
+// chunks that follow it, one of which is the ring's last hop away. Such layers are computed as under gather, from messages
+// between the ranks that see each other's keys (layers/schedules/kv_bucket.h).
 //
 // In the backward pass K and V travel again. The sum of a rank's dK and dV starts at its right neighbour and arrives home after
 // D − 1 hops, where the rank's own part is added last (layers/schedules/ring.h). Each pass is a loop over the D steps, in which K
@@ -54,9 +57,11 @@ struct AttentionPair {
 
 class RingAttention final : public SequenceAttention {
  public:
-  using SequenceAttention::SequenceAttention;
+  RingAttention(const SequenceAxis& axis, const SequenceHeads& heads)
+      : SequenceAttention(axis, heads), gathered_(make_gather_attention(axis, heads)) {}
 
-  void begin(SequencePass& pass, const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v) override;
+  void begin(SequencePass& pass, const TokenLayout& tokens, std::size_t window, const ConstTensor& k,
+             const ConstTensor& v) override;
   void forward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) override;
   void backward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients,
                 Outputs outputs, const std::function<void()>& queries_done) override;
@@ -77,11 +82,15 @@ class RingAttention final : public SequenceAttention {
             .dropout = dropout(pass, 0, pair.query_positions, pair.key_positions),
             .cap = of.score_cap};
   }
+  static bool goes_round(const TokenLayout& tokens, std::size_t window) { return SeenKeys(tokens.cut(), window).all(); }
+
+  const std::unique_ptr<SequenceAttention> gathered_;  // for layers whose K and V don't go round
 };
 
 // --- forward -------------------------------------------------------------------------------------------------------------------
 
 void RingAttention::forward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) {
+  if (!goes_round(tokens, of.window)) return gathered_->forward(pass, tokens, of);
   ComputeStream& compute = axis_.compute();
   const std::size_t d = tokens.head_dim();
   TravellingKv kv = take_begun(pass, tokens, of);
@@ -134,6 +143,7 @@ void RingAttention::forward(SequencePass& pass, const TokenLayout& tokens, const
 
 void RingAttention::backward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients,
                              Outputs outputs, const std::function<void()>& queries_done) {
+  if (!goes_round(tokens, of.window)) return gathered_->backward(pass, tokens, of, gradients, outputs, queries_done);
   ComputeStream& compute = axis_.compute();
   const std::size_t d = tokens.head_dim();
   if (outputs == Outputs::made_again) forward(pass, tokens, of);  // all of K and V, before Δ is known
@@ -191,7 +201,8 @@ std::vector<LocalChunk> stretches(const std::array<LocalChunk, kHalves>& chunks)
   return found;
 }
 
-/// Returns what queries of this rank and keys of rank `other` have to do with each other in a layer with this window, 0: none.
+/// Returns what queries of this rank and keys of rank `other` have to do with each other in a layer with this window, which hides
+/// something only where this rank is alone; 0: none.
 std::vector<AttentionPair> RingAttention::meet(const SequencePass& pass, const TokenLayout& tokens, int other,
                                                std::size_t window) const {
   const auto mine = tokens.chunks();
@@ -211,7 +222,7 @@ std::vector<AttentionPair> RingAttention::meet(const SequencePass& pass, const T
       if (other == axis_.p()) add(queries, true);
       for (const LocalChunk& keys : stretches(theirs)) {
         const bool own = other == axis_.p() && keys.start == queries.start;
-        if (!own && keys.start < queries.end() && (far || queries.start < keys.end() - 1 + window)) add(keys, false);
+        if (!own && keys.start < queries.end()) add(keys, false);
       }
     }
     return pairs;
@@ -230,7 +241,9 @@ std::vector<AttentionPair> RingAttention::meet(const SequencePass& pass, const T
            of_theirs}};
 }
 
-void RingAttention::begin(SequencePass& pass, const TokenLayout& tokens, const ConstTensor& k, const ConstTensor& v) {
+void RingAttention::begin(SequencePass& pass, const TokenLayout& tokens, std::size_t window, const ConstTensor& k,
+                          const ConstTensor& v) {
+  if (!goes_round(tokens, window)) return gathered_->begin(pass, tokens, window, k, v);
   if (pass.travelling) throw std::logic_error("ring attention begins twice");
   OwnedTensor own;
   if (axis_.D() > 1) {
@@ -247,7 +260,7 @@ void RingAttention::begin(SequencePass& pass, const TokenLayout& tokens, const C
 
 /// Returns K and V on their way; begins to move them if begin() wasn't called.
 TravellingKv RingAttention::take_begun(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) {
-  if (!pass.travelling) begin(pass, tokens, of.k, of.v);
+  if (!pass.travelling) begin(pass, tokens, of.window, of.k, of.v);
   TravellingKv kv = std::move(*pass.travelling);
   pass.travelling.reset();
   return kv;

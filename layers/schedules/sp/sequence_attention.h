@@ -83,9 +83,10 @@ class SequenceAttention {
   virtual void exchange(const TokenLayout& tokens, const AttentionHeads& of, const ConstTensor& tokens_q,
                         const ConstTensor& tokens_k, const ConstTensor& tokens_v);
 
-  /// Begins to move k and v; calling it before forward() or backward() is optional. k and v must not change until that call
-  /// returns.
-  virtual void begin(SequencePass& /*pass*/, const TokenLayout& /*tokens*/, const ConstTensor& /*k*/, const ConstTensor& /*v*/) {}
+  /// Begins to move k and v of a layer with this window, 0: none; calling it before forward() or backward() is optional. k and v
+  /// must not change until that call returns.
+  virtual void begin(SequencePass& /*pass*/, const TokenLayout& /*tokens*/, std::size_t /*window*/, const ConstTensor& /*k*/,
+                     const ConstTensor& /*v*/) {}
   /// Computes o of this rank's tokens, and lse in the shape of sizes(), from q, k and v in the shapes of sizes().
   virtual void forward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) = 0;
 

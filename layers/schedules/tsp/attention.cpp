@@ -105,8 +105,8 @@ void TspAttention::begin_backward(std::size_t layer, const AttentionSaved& saved
   begin(layer, Direction::backward);
   if (!saved.k.exists() || axis_.D() == 1) return;
   const HeadRange& heads = plan_.buckets[plan_.units[0].bucket].heads;
-  first_bucket_.gather(axis_.rank, axis_.group, of_.tokens, saved.k->slice(2, heads.first, heads.count),
-                       saved.v->slice(2, heads.first, heads.count));
+  first_bucket_.gather(axis_.rank, axis_.group, of_.tokens, axis_.whole.layer(layer).window,
+                       saved.k->slice(2, heads.first, heads.count), saved.v->slice(2, heads.first, heads.count));
 }
 
 void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved,
@@ -212,7 +212,7 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     if (unit.first_of_bucket) bucket.make_gradients(axis_.rank);
     const auto& [first, count] = in_turn(unit);
     attend_bucket_backward(axis_.rank, tokens, bucket, heads, d.dq.slice(2, first, count), d.dO->slice(2, first, count));
-    if (unit.last_of_bucket) bucket.scatter(axis_.group, tokens);
+    if (unit.last_of_bucket) bucket.scatter(axis_.rank, axis_.group, tokens);
     if (unit.last_of_turn) d.dO.reset();
     if (unit.last_of_turn && !together) end_turn(r);
     if (u == 0) after_first_unit();
@@ -254,7 +254,7 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     KvBucket& bucket = gathered[plan_.units[u].bucket];
     const TspBucket& of_bucket = plan_.buckets[plan_.units[u].bucket];
     const auto& [r, heads] = of_bucket;
-    bucket.finish(axis_.rank);
+    bucket.finish(axis_.rank, tokens);
     if (!together) begin_bucket(r);
     for (std::size_t which = 0; which < 2; ++which) {
       if (together) {
@@ -424,7 +424,7 @@ void TspAttention::project_together(std::size_t layer, const ConstTensor& X, con
 
 void TspAttention::gather(KvBucket& gathered, const TspBucket& bucket, const AttentionHeads& turn) const {
   const std::size_t first = bucket.heads.first - axis_.heads.kv_heads_owned(bucket.owner).first;
-  gathered.gather(axis_.rank, axis_.group, of_.tokens, turn.k.slice(2, first, bucket.heads.count),
+  gathered.gather(axis_.rank, axis_.group, of_.tokens, turn.window, turn.k.slice(2, first, bucket.heads.count),
                   turn.v.slice(2, first, bucket.heads.count));
 }
 

@@ -1,7 +1,10 @@
 // Sequence parallelism: every rank has a copy of the weights, whose gradients are all-reduced. K and V, dK and dV are gathered
-// and scattered (as under TSP and ZeRO-3), or travel round the ring, or are exchanged for heads (Ulysses).
-#include "layers/layout/zigzag.h"
+// and scattered (as under TSP and ZeRO-3), or travel round the ring, or are exchanged for heads (Ulysses). Where a window hides
+// keys, those that ranks see come from few others, most of them neighbours, as messages.
+#include "layers/layout/seen_keys.h"
 #include "layers/theory/ways.h"
+
+#include <algorithm>
 
 namespace tsprun::detail::theory {
 
@@ -14,21 +17,52 @@ void add_sp(BlockFlows& of) {
 
 namespace {
 
+/// K and V of one micro-batch that ranks receive in one pass, in elements of all layers; and messages of one rank, one behind the
+/// other. `apart`: of layers whose windows hide keys. Of the others: `whole`.
+struct MovedKv {
+  struct Of {
+    std::uint64_t elements = 0;
+    std::uint64_t messages = 0;
+  };
+  Of whole, apart;
+
+  /// `messages`: of a layer whose K and V move as a whole.
+  MovedKv(const BlockFlows& of, std::uint64_t messages) {
+    const Zigzag zigzag(of.setting.sequence, of.layout.sequence());
+    const std::uint64_t key = 2 * of.setting.batch * of.model.head_dim * of.kv_read;
+    for (std::size_t layer = 0; layer < of.model.layers; ++layer) {
+      const std::size_t window = of.model.layer(layer).window;
+      const SeenKeys keys(zigzag, window);
+      Of& sum = keys.all() ? whole : apart;
+      sum.elements += key * keys.moved();
+      // From each of its two chunks a rank looks W − 1 positions back, into so many chunks of others.
+      const std::size_t chunk = std::max<std::size_t>(1, zigzag.chunk_size(0));
+      sum.messages += keys.all() ? messages : 2 * std::min<std::uint64_t>(of.D - 1, (window + chunk - 2) / chunk);
+    }
+  }
+};
+
 /// Adds K and V, which move in `rounds` rounds of the backward pass, and dK and dV, which move in one.
-void add_kv(BlockFlows& of, Pattern pattern, std::uint64_t messages, std::uint64_t rounds) {
-  const std::uint64_t kv = 2 * of.setting.tokens() * of.model.head_dim * of.kv_read * (of.D - 1) * of.L;
+void add_kv(BlockFlows& of, Pattern pattern, const MovedKv::Of& moved, std::uint64_t rounds) {
   const AxisKind axis = of.layout.token_axis();
-  of.add(axis, Purpose::kv, pattern, Phase::attention, false, true, kv * of.e, messages);
-  of.add(axis, Purpose::kv, pattern, Phase::attention, true, true, kv * (rounds * of.e + of.a), (rounds + 1) * messages);
+  of.add(axis, Purpose::kv, pattern, Phase::attention, false, true, moved.elements * of.e, moved.messages);
+  of.add(axis, Purpose::kv, pattern, Phase::attention, true, true, moved.elements * (rounds * of.e + of.a),
+         (rounds + 1) * moved.messages);
 }
 
 }  // namespace
 
-void add_gathered_kv(BlockFlows& of) { add_kv(of, Pattern::collective, of.L, 1); }
+void add_gathered_kv(BlockFlows& of) {
+  const MovedKv kv(of, 1);
+  add_kv(of, Pattern::collective, kv.whole, 1);
+  add_kv(of, Pattern::neighbours, kv.apart, 1);
+}
 
 void add_ring_kv(BlockFlows& of) {
+  const MovedKv kv(of, of.D - 1);
   // Computing O again takes a whole round before backward's own round begins.
-  add_kv(of, Pattern::ring, (of.D - 1) * of.L, of.setting.recompute == Recompute::full ? 2 : 1);
+  add_kv(of, Pattern::ring, kv.whole, of.setting.recompute == Recompute::full ? 2 : 1);
+  add_kv(of, Pattern::neighbours, kv.apart, 1);
 }
 
 void add_exchanged_heads(BlockFlows& of) {
