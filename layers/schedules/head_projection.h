@@ -8,10 +8,8 @@
 // of what its gradient has in its direction.
 #pragma once
 
-#include "core/kernels/check.h"
 #include "layers/layout/heads.h"
 #include "layers/layout/rotary_tables.h"
-#include "layers/schedules/all_reduce.h"
 #include "layers/schedules/biases.h"
 #include "layers/schedules/packs.h"
 #include "layers/schedules/strategy.h"
@@ -58,54 +56,8 @@ class HeadProjection {
   void add_gradients(const Tensor& d) const { bias_.add_gradient(compute_, matrix_of(d)); }
 
  private:
-  void norm(const Tensor& x, const Tensor& product) const {
-    const auto compute = [&](const Tensor& to, const Tensor& from, const kernels::WholeRows& whole) {
-      compute_.rms_norm(to, from, norm_.gain.values, norm_.epsilon, norm_.form, whole);
-    };
-    if (norm_.row_width == 0) return compute(x, product, {});
-    if (norm_.ranks == nullptr) return compute(matrix_of(x), matrix_of(product), {});
-    const OwnedTensor sums = sums_of_rows(product, 1);
-    const Tensor squares = sums->select(0, 0);
-    compute_.row_sums(squares, matrix_of(counted(product)));
-    sum_over_ranks(sums);
-    compute(matrix_of(x), matrix_of(product), {norm_.row_width, squares});
-  }
-  void norm_backward(const Tensor& d, const ConstTensor& product) const {
-    const auto compute = [&](const Tensor& of, const ConstTensor& by, const Bias& gain, const kernels::WholeRows& whole) {
-      compute_.rms_norm_backward(of, gain.gradient, of, by, gain.values, norm_.epsilon, kernels::Write::replace, norm_.form,
-                                 whole);
-    };
-    if (norm_.row_width == 0) return compute(d, product, norm_.gain, {});
-    if (norm_.ranks == nullptr) return compute(matrix_of(d), matrix_of(product), norm_.gain, {});
-    const OwnedTensor sums = sums_of_rows(product, 2);
-    const Tensor squares = sums->select(0, 0);
-    const Tensor products = sums->select(0, 1);
-    compute_.row_sums(squares, matrix_of(counted(product)));
-    compute_.row_sums(products, matrix_of(product), matrix_of(d), norm_.gain.values, norm_.form);
-    sum_over_ranks(sums);
-    // The gradient of a head with copies is the sum of theirs, and one of them has the term that whole rows add.
-    const auto part = [&](std::size_t first, std::size_t count, const ConstTensor& of_rows) {
-      const std::size_t width = product.size(3);
-      if (count > 0)
-        compute(matrix_of(d.slice(2, first, count)), matrix_of(product.slice(2, first, count)),
-                norm_.gain.slice(first * width, count * width), {norm_.row_width, squares, of_rows});
-    };
-    part(0, norm_.copies, {});
-    part(norm_.copies, product.size(2) - norm_.copies, products);
-  }
-
-  /// Returns the heads whose squares this rank counts.
-  template <class View>
-  View counted(const View& heads) const {
-    return heads.slice(2, norm_.copies, heads.size(2) - norm_.copies);
-  }
-  OwnedTensor sums_of_rows(const ConstTensor& product, std::size_t kinds) const {
-    return rank_.tensor(Category::communication, kernels::summed_in(product.dtype()), {kinds, product.size(0) * product.size(1)},
-                        "sums of rows of heads");
-  }
-  void sum_over_ranks(const Tensor& sums) const {
-    if (!sums.empty()) rank_.wait(post_sum(*norm_.ranks, sums, {.stream = Stream::control, .purpose = Purpose::activations}));
-  }
+  void norm(const Tensor& x, const Tensor& product) const;
+  void norm_backward(const Tensor& d, const ConstTensor& product) const;
 
   Rank& rank_;
   ComputeStream& compute_;

@@ -17,7 +17,7 @@ TEST(EachFamily, NamesTheWeightsOfAllThatItsLayersCompute) {
     config.become(type);
     const bool in_one = !type.weight(ParameterRole::query_key_value).empty();
     const bool mlp_in_one = !type.weight(ParameterRole::gate_up).empty();
-    for (auto role = ParameterRole::embedding; role <= ParameterRole::head;
+    for (auto role = ParameterRole::embedding; role <= ParameterRole::head_bias;
          role = static_cast<ParameterRole>(static_cast<int>(role) + 1)) {
       const bool apart = role >= ParameterRole::query && role <= ParameterRole::value_bias;
       const bool together = role == ParameterRole::query_key_value || role == ParameterRole::query_key_value_bias;
