@@ -2,14 +2,29 @@
 #include "layers/layout/seen_keys.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace tsprun::detail {
 
-std::size_t SeenKeys::before(int rank, std::size_t position) const {
-  if (all()) return position;
+SeenKeys::SeenKeys(const Zigzag& cut, std::size_t window)
+    : cut_(cut), window_(window >= cut.sequence() || cut.ranks() == 1 ? 0 : window), reach_(2 * cut.ranks()) {
+  const std::size_t shortest = cut_.chunk_size(reach_ - 1);
+  if (!all() && shortest > 0) reach_ = static_cast<int>(std::min(cut_.sequence(), (window_ + shortest - 2) / shortest));
+}
+
+std::size_t SeenKeys::count(int rank, std::size_t begin, std::size_t end) const {
+  if (all()) return end - begin;
   std::size_t rows = 0;
-  for (const auto& [begin, end] : stretches(rank)) rows += std::clamp(position, begin, end) - begin;
+  for (const auto& [first, last] : stretches(rank)) rows += std::clamp(end, first, last) - std::clamp(begin, first, last);
   return rows;
+}
+
+bool SeenKeys::may_share(int one, int other) const {
+  for (const int a : cut_.chunks_of(one)) {
+    for (const int b : cut_.chunks_of(other))
+      if (std::abs(a - b) <= reach_) return true;
+  }
+  return false;
 }
 
 std::size_t SeenKeys::given(int rank) const {

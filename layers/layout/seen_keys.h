@@ -22,22 +22,23 @@ namespace tsprun::detail {
 class SeenKeys {
  public:
   /// `window`: positions that a query sees, its own included; 0: all up to its own.
-  SeenKeys(const Zigzag& cut, std::size_t window)
-      : cut_(cut), window_(window >= cut.sequence() || cut.ranks() == 1 ? 0 : window) {}
+  SeenKeys(const Zigzag& cut, std::size_t window);
 
   /// Returns whether each rank takes all keys of the sequence.
   bool all() const { return window_ == 0; }
   /// Returns how many keys a rank takes, its own among them, that lie before `position`. They lie one behind the other in the
   /// rank's K and V, so this is also the row of the first one from `position` on.
-  std::size_t before(int rank, std::size_t position) const;
+  std::size_t before(int rank, std::size_t position) const { return count(rank, 0, position); }
   /// Returns how many of the keys at positions [begin, end) a rank takes, and how many in all.
-  std::size_t count(int rank, std::size_t begin, std::size_t end) const { return before(rank, end) - before(rank, begin); }
+  std::size_t count(int rank, std::size_t begin, std::size_t end) const;
   std::size_t count(int rank) const { return before(rank, cut_.sequence()); }
   /// Returns how many keys a rank takes from others, and how many others, all together, take from it.
   std::size_t taken(int rank) const { return count(rank) - cut_.tokens(rank); }
   std::size_t given(int rank) const;
   /// Returns how many keys all ranks take from others.
   std::size_t moved() const;
+  /// Returns false if chunks of two ranks are so far apart that neither takes keys of the other. It is quicker than counting.
+  bool may_share(int one, int other) const;
   /// Returns the position of the first key that queries of this chunk are shown, from which on to the chunk's end its rank has
   /// all keys: 0, or the first within the window.
   std::size_t first_of(int chunk) const;
@@ -52,6 +53,7 @@ class SeenKeys {
 
   Zigzag cut_;
   std::size_t window_;  // 0: all keys
+  int reach_;           // chunks that a window goes back at most
 };
 
 }  // namespace tsprun::detail

@@ -85,6 +85,7 @@ void KvBucket::gather(Rank& rank, Communicator& axis, const TokenLayout& tokens,
 void KvBucket::send_seen(Communicator& axis, const TokenLayout& tokens) {
   for (int distance = 1; distance < axis.size(); ++distance) {
     const auto [left, right] = Sides(axis, distance);
+    if (!keys_->may_share(left, tokens.part()) && !keys_->may_share(right, tokens.part())) continue;
     for (std::size_t half = 0; half < kHalves; ++half) {
       const LocalChunk mine = tokens.chunks()[half];
       const Tensor taken = last_rows(rows_of(kv_, tokens, mine), keys_->count(right, mine.start, mine.end()));
@@ -119,6 +120,7 @@ void KvBucket::scatter(Rank& rank, Communicator& axis, const TokenLayout& tokens
 void KvBucket::send_gradients(Rank& rank, Communicator& axis, const TokenLayout& tokens) {
   for (int distance = 1; distance < axis.size(); ++distance) {
     const auto [left, right] = Sides(axis, distance);
+    if (!keys_->may_share(left, tokens.part()) && !keys_->may_share(right, tokens.part())) continue;
     for (std::size_t half = 0; half < kHalves; ++half) {
       const LocalChunk mine = tokens.chunks()[half];
       const std::size_t rows = keys_->count(right, mine.start, mine.end());

@@ -52,7 +52,9 @@ TEST(SeenKeys, AreWhatQueriesSee) {
             if (takes) ++before;
             if (!takes || Looked::owns(rank, looked.chunk[key], D)) continue;
             ++moved;
-            ++given[static_cast<std::size_t>(std::min(looked.chunk[key], 2 * D - 1 - looked.chunk[key]))];
+            const int giver = std::min(looked.chunk[key], 2 * D - 1 - looked.chunk[key]);
+            ++given[static_cast<std::size_t>(giver)];
+            EXPECT_TRUE(keys.may_share(rank, giver) && keys.may_share(giver, rank));
           }
           EXPECT_EQ(keys.count(rank), before);
           EXPECT_EQ(keys.taken(rank), before - cut.tokens(rank));
@@ -75,6 +77,8 @@ TEST(SeenKeys, AreWhatQueriesSee) {
 /// Where windows are no longer than chunks, of the 2D − 1 borders between chunks one lies between a rank's own.
 TEST(SeenKeys, OfShortWindowsDontGrowWithTheSequence) {
   for (const int D : {2, 4, 8}) {
+    // Ranks that aren't neighbours share none.
+    EXPECT_EQ(SeenKeys(Zigzag(640, D), 4).may_share(0, D - 1), D == 2) << D;
     for (const std::size_t S : {64U, 640U, 65536U}) {
       for (const std::size_t window : {1U, 2U, 4U}) {
         EXPECT_EQ(SeenKeys(Zigzag(S, D), window).moved(), (2 * static_cast<std::size_t>(D) - 2) * (window - 1));
