@@ -207,6 +207,9 @@ TEST(Player, KernelsAreSlowerWhileTheirRankMovesBytes) {
   EXPECT_NEAR(run.ranks[0].compute, 100e-6 + moving / 2, 1e-9);  // at half speed for as long as the message takes
   EXPECT_NEAR(run.ranks[1].compute, 20e-6, 1e-9);                // at half speed all the time
   EXPECT_NEAR(run.ranks[1].exposed, moving - 20e-6, 1e-9);
+  // A message doesn't slow the host: a kernel that it starts while the message is on its way is slower from then on.
+  how.host_seconds = moving / 4;
+  EXPECT_NEAR(play(programs, how).ranks[0].compute, moving / 4 + 100e-6 + 0.75 * moving / 2, 1e-9);
 }
 
 TEST(Player, ATraceSaysForWhomAndForWhatARankWaits) {

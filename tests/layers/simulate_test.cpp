@@ -279,22 +279,6 @@ TEST(Simulate, AHostStartsKernelsOneAfterAnother) {
   EXPECT_DOUBLE_EQ(seconds(3).compute_seconds, seconds(3).seconds);
 }
 
-TEST(Simulate, MessagesSlowKernelsAndNotTheHost) {
-  // Each kernel waits two seconds for the host and takes one, twice as long while messages are under way: seconds, on such links.
-  theory::Machine on = machine();
-  on.flops_bf16 = on.memory_bytes_per_s = std::numeric_limits<double>::infinity();
-  on.launch_seconds = 1;
-  on.within_bytes_per_s = 1e5;
-  const auto seconds = [&](double factor, double host) {
-    on.copies_slow_kernels = factor;
-    return theory::simulate(setting("tsp=4"), on, {.fold = false, .host_seconds = host}).seconds;
-  };
-  EXPECT_GT(seconds(2, 0), seconds(1, 0));
-  // Where the host is slower than kernels at half their speed, it alone says when the next one begins.
-  EXPECT_NEAR(seconds(2, 1000), seconds(1, 1000), 0.01 * seconds(1, 1000));
-  EXPECT_GE(seconds(2, 1000), seconds(1, 1000));
-}
-
 TEST(Simulate, AnAllReduceOnEightMi300xTakesAboutWhatRcclsDoes) {
   // RCCL's measured all_reduce of N bytes on eight MI300X: 55 µs and 1.75 · N over 317 GB/s.
   const theory::Machine on = theory::find_machine("mi300x");
