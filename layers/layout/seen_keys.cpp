@@ -6,9 +6,10 @@
 
 namespace tsprun::detail {
 
-SeenKeys::SeenKeys(const Zigzag& cut, std::size_t window)
-    : cut_(cut), window_(window >= cut.sequence() || cut.ranks() == 1 ? 0 : window), reach_(2 * cut.ranks()) {
+SeenKeys::SeenKeys(const Zigzag& cut, std::size_t window) : cut_(cut), window_(window), reach_(2 * cut.ranks()) {
   const std::size_t shortest = cut_.chunk_size(reach_ - 1);
+  const bool hides = window_ > 0 && window_ < cut_.sequence() && cut_.ranks() > 1;
+  if (!hides || (cut_.ranks() > kFewRanks && window_ - 1 > kFewChunks * shortest)) window_ = 0;
   if (!all() && shortest > 0) reach_ = static_cast<int>(std::min(cut_.sequence(), (window_ + shortest - 2) / shortest));
 }
 

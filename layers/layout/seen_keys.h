@@ -8,7 +8,8 @@
 //                                  rank 1 ·█|███|···|···|···|·█|███|···     has chunks 1 and 6; takes half of 0 and half of 5
 //
 // Without a window, or with one that is as long as the sequence, each rank takes all keys, also those that lie behind its
-// queries: a collective brings them.
+// queries: a collective brings them. So it is, too, where a window goes back over more than two chunks and there are more than
+// eight ranks: messages to all who see a key would cross nodes more often than the collective, and be many.
 #pragma once
 
 #include "layers/layout/zigzag.h"
@@ -21,6 +22,9 @@ namespace tsprun::detail {
 /// The keys that each rank takes.
 class SeenKeys {
  public:
+  static constexpr int kFewRanks = 8;           ///< so many take from each other what any window shows
+  static constexpr std::size_t kFewChunks = 2;  ///< more ranks do if it goes back over so many chunks at most
+
   /// `window`: positions that a query sees, its own included; 0: all up to its own.
   SeenKeys(const Zigzag& cut, std::size_t window);
 

@@ -151,9 +151,10 @@ inline int owner_of(Count S, int D, Count position) {
 /// Returns M, the keys of a sequence that D ranks take from each other in a layer whose queries see W positions, 0: all. With
 /// each of its chunks a rank looks W − 1 positions back from the first token, as far as the sequence, or its other chunk, goes:
 /// M = Σ_p min(start(p), W − 1) + min(start(2D − 1 − p) − end(p), W − 1). Where W ≥ S, as without a window, every rank takes all
-/// keys: M = S·(D − 1).
+/// keys: M = S·(D − 1); so it does if D > 8 and W − 1 > 2·⌊S/2D⌋.
+inline bool all_taken(Count S, int D, Count W) { return W == 0 || W >= S || (D > 8 && W - 1 > 2 * (S / (2 * as_count(D)))); }
 inline Count keys_taken(Count S, int D, Count W) {
-  if (W == 0 || W >= S) return S * as_count(D - 1);
+  if (all_taken(S, D, W)) return S * as_count(D - 1);
   const auto start = [&](int chunk) { return begin_of(S, 2 * D, chunk); };
   const auto end = [&](int chunk) { return start(chunk) + part_of(S, 2 * D, chunk); };
   Count keys = 0;
@@ -263,7 +264,7 @@ inline Traffic slices_summed(const Symbols& s, int T, bool gathered_again, int g
 /// hides keys there are no rounds.
 inline Traffic kv_round_the_ring(const Symbols& s, int D, int T = 1) {
   Traffic traffic = kv_gathered(s, D, T);
-  if (s.recompute == Recompute::full && (s.W == 0 || s.W >= s.S)) traffic.backward[Purpose::kv] += traffic.forward[Purpose::kv];
+  if (s.recompute == Recompute::full && all_taken(s.S, D, s.W)) traffic.backward[Purpose::kv] += traffic.forward[Purpose::kv];
   return traffic;
 }
 

@@ -11,12 +11,13 @@
 //           2D − 1 − p  full           full                 → the queries' second chunk, all keys
 //   j = p   causal among the rank's own tokens, in their order
 //
-// Where documents are packed into sequences, the rank's chunks and those of rank j meet one by one, up to three pairs at j = p
-// and two at another step, each masked by the positions of both.
+// Where documents are packed into sequences, or a window hides keys, the rank's chunks and those of rank j meet one by one, up to
+// three pairs at j = p and two at another step, each masked by the positions of both; pairs that a window keeps apart take no
+// work.
 //
-// In a layer with a window that is shorter than the sequence there is little to carry round: a chunk's keys are seen by the
-// chunks that follow it, one of which is the ring's last hop away. Such layers are computed as under gather, from messages
-// between the ranks that see each other's keys (layers/schedules/kv_bucket.h).
+// In most layers with windows there is little to carry round: a chunk's keys are seen by the chunks that follow it, one of which
+// is the ring's last hop away. Those in which ranks take the keys alone that they see (layers/layout/seen_keys.h) are computed as
+// under gather.
 //
 // In the backward pass K and V travel again. The sum of a rank's dK and dV starts at its right neighbour and arrives home after
 // D − 1 hops, where the rank's own part is added last (layers/schedules/ring.h). Each pass is a loop over the D steps, in which K
@@ -201,8 +202,7 @@ std::vector<LocalChunk> stretches(const std::array<LocalChunk, kHalves>& chunks)
   return found;
 }
 
-/// Returns what queries of this rank and keys of rank `other` have to do with each other in a layer with this window, which hides
-/// something only where this rank is alone; 0: none.
+/// Returns what queries of this rank and keys of rank `other` have to do with each other in a layer with this window, 0: none.
 std::vector<AttentionPair> RingAttention::meet(const SequencePass& pass, const TokenLayout& tokens, int other,
                                                std::size_t window) const {
   const auto mine = tokens.chunks();
@@ -222,7 +222,7 @@ std::vector<AttentionPair> RingAttention::meet(const SequencePass& pass, const T
       if (other == axis_.p()) add(queries, true);
       for (const LocalChunk& keys : stretches(theirs)) {
         const bool own = other == axis_.p() && keys.start == queries.start;
-        if (!own && keys.start < queries.end()) add(keys, false);
+        if (!own && keys.start < queries.end() && (far || queries.start < keys.end() - 1 + window)) add(keys, false);
       }
     }
     return pairs;
