@@ -12,6 +12,7 @@
 #include "launcher/model/model_text.h"
 #include "launcher/model/session.h"
 #include "launcher/refuse.h"
+#include "layers/io/file.h"
 #include "layers/model/decode.h"
 #include "layers/model/sampling.h"
 #include "layers/parameters/not_finite.h"
@@ -300,8 +301,7 @@ class ChatCommand final : public Command {
   Inputs inputs() const override {
     Inputs inputs = model_inputs(model_);
     for (const char* name : {"tokenizer_config.json", "chat_template.jinja", "generation_config.json"}) {
-      std::error_code error;
-      if (std::filesystem::exists(model_.source / name, error)) inputs.files.push_back({"--model", model_.source / name, name});
+      if (file::exists(model_.source / name)) inputs.files.push_back({"--model", model_.source / name, name});
     }
     return inputs;
   }

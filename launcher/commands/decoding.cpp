@@ -45,7 +45,7 @@ void DrawingOptions::take_recommended(const std::filesystem::path& folder, std::
   if (heat != 0.0 || !(top_k.given() || top_p.given())) take("--temperature", temperature, heat);
   if (temperature != 0) {
     take("--top-k", top_k, model.top_k ? std::optional(std::min(*model.top_k, vocabulary)) : std::nullopt);
-    take("--top-p", top_p, model.top_p == 0 ? std::nullopt : model.top_p);
+    take("--top-p", top_p, model.top_p);
   }
   take("--repetition-penalty", repetition_penalty, model.repetition_penalty);
   if (!said.empty()) spdlog::info("as the model's generation_config.json recommends:{}", said);

@@ -13,6 +13,7 @@
 #include "launcher/model/model_text.h"
 #include "launcher/model/session.h"
 #include "launcher/refuse.h"
+#include "layers/io/file.h"
 #include "layers/model/decode.h"
 #include "layers/model/sampling.h"
 #include "layers/parameters/not_finite.h"
@@ -123,8 +124,9 @@ struct OwnTexts {
   std::span<const Token> whole(std::size_t text) const {
     return std::span(added[text]).first(lengths[text] == 0 ? added[text].size() : lengths[text]);
   }
-  /// Returns a text with its prompt.
-  std::vector<Token> so_far(std::size_t text) const {
+  /// Returns a text with its prompt, if the options look at what it has already.
+  std::vector<Token> so_far(std::size_t text, const SamplingOptions& sampling) const {
+    if (sampling.repetition_penalty == 1) return {};
     std::vector<Token> tokens = prompts[text];
     tokens.insert(tokens.end(), added[text].begin(), added[text].end());
     return tokens;
@@ -249,7 +251,7 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
   for (std::size_t number = 0;; ++number) {
     check_logits(session, model, decoder, logits, texts, options.texts);
     for (std::size_t text = 0; text < texts.count(); ++text)
-      texts.added[text].push_back(sample(logits.select(0, text), options.sampling, number, texts.so_far(text)));
+      texts.added[text].push_back(sample(logits.select(0, text), options.sampling, number, texts.so_far(text, options.sampling)));
     stream.add(texts.added.front().back());
     if (texts.all_ended(options) || number + 1 == options.tokens) break;
     logits = decoder.step(texts.at(number));
@@ -417,8 +419,7 @@ void GenerateCommand::validate(const GlobalOptions& global) {
 
 Inputs GenerateCommand::inputs() const {
   Inputs inputs = model_inputs(model_);
-  if (const auto generation = model_.source / "generation_config.json";
-      !options_.ends.empty() && std::filesystem::exists(generation))
+  if (const auto generation = model_.source / "generation_config.json"; !model_.model.empty() && file::exists(generation))
     inputs.files.push_back({"--model", generation, generation.filename().string()});
   if (!options_.prompts.empty()) inputs.files.push_back({"--prompts", options_.prompts});
   if (prompt_is_file(options_.prompt)) inputs.files.push_back({"--prompt", options_.prompt});

@@ -107,7 +107,10 @@ void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
     const auto is_bf16 = [&](const Parameter& parameter) {
       return !parameter.is_matrix() || weights.find(parameter.name)->type == stored_type_of(DType::bf16);
     };
-    if (use.as_stored && !options.dtype.given() && std::ranges::all_of(parameters, is_bf16)) options.dtype = DType::bf16;
+    if (use.as_stored && !options.dtype.given() && std::ranges::all_of(parameters, is_bf16)) {
+      options.dtype = DType::bf16;
+      spdlog::info("computed in bf16, as the model's matrices are stored; --dtype f32 keeps more digits");
+    }
   }
   for (const std::string& warning : loaded.warnings) spdlog::warn("{}", warning);
   options.shape = loaded.config;
@@ -280,7 +283,7 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
       refuse(fmt::format("{}: {}", ranks_as_typed(global), why));
   }
   if (global.gemm.given() && global.gemm == kernels::GemmLibrary::openblas && options.dtype == DType::bf16)
-    spdlog::warn("--gemm openblas: tsprun's own kernels multiply bf16 matrices, so it changes little with --dtype bf16");
+    spdlog::warn("--gemm openblas: tsprun's own kernels multiply bf16 matrices, so it changes little in bf16");
   if (!use.data) return;
   find_sequence(options, use);
   if (options.batch > kMostTokens / options.sequence) {

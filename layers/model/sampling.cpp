@@ -10,7 +10,6 @@
 #include <cmath>
 #include <cstddef>
 #include <numeric>
-#include <set>
 #include <vector>
 
 namespace tsprun::detail {
@@ -55,8 +54,12 @@ Token sample(const ConstTensor& logits, const SamplingOptions& options, std::uin
     for (const auto value : values) candidates.push_back({static_cast<double>(value), static_cast<Token>(candidates.size())});
   });
   if (options.repetition_penalty != 1) {
-    for (const Token id : std::set(before.begin(), before.end())) {
-      double& logit = candidates.at(static_cast<std::size_t>(id)).logit;
+    std::vector<bool> seen(candidates.size());
+    for (const Token token : before) {
+      const auto id = static_cast<std::size_t>(token);
+      if (seen.at(id)) continue;
+      seen[id] = true;
+      double& logit = candidates[id].logit;
       logit = logit < 0 ? logit * options.repetition_penalty : logit / options.repetition_penalty;
     }
   }

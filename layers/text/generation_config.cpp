@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <string_view>
 
@@ -19,8 +20,9 @@ constexpr std::size_t kMostEnds = 1000;
 constexpr double kHottest = 1e6;
 constexpr double kLeastPenalty = 1e-3;
 constexpr double kMostPenalty = 1e3;
-constexpr std::size_t kMostCandidates = std::size_t{1} << 31;
+constexpr double kMostCandidates = 1 << 30;
 
+constexpr const char* kTextModel = "text_config";
 constexpr const char* kFile = "generation_config.json";
 
 nlohmann::json tree_of(const std::filesystem::path& path) {
@@ -34,7 +36,10 @@ bool is_token(const nlohmann::json& value) {
 std::vector<Token> named_by(const std::filesystem::path& path) {
   constexpr const char* kField = "eos_token_id";
   const nlohmann::json tree = tree_of(path);
-  JsonObject object(tree, path.string());
+  JsonObject whole(tree, path.string());
+  // In a folder of a model that sees images the text model's object may have it.
+  const bool outside = whole.find(kField) != nullptr || whole.find(kTextModel) == nullptr;
+  JsonObject object = outside ? whole : whole.inside(kTextModel);
   const nlohmann::json* value = object.find(kField);
   if (value == nullptr) return {};
   if (is_token(*value)) return {value->get<Token>()};
@@ -63,33 +68,42 @@ RecommendedSampling recommended_sampling(const std::filesystem::path& folder) {
   if (!file::exists(path)) return found;
   const nlohmann::json tree = tree_of(path);
   JsonObject object(tree, path.string());
+  const auto ignore = [&](const char* field, const nlohmann::json& value) {
+    found.ignored.push_back(fmt::format("{} {}", field, shown_value(value)));
+  };
   const auto number = [&](const char* field, double low, double high) -> std::optional<double> {
-    if (object.find(field) == nullptr) return {};
-    return object.number(field, low, high);
+    const nlohmann::json* value = object.find(field);
+    if (value == nullptr) return {};
+    if (value->is_number() && value->get<double>() >= low && value->get<double>() <= high) return value->get<double>();
+    ignore(field, *value);
+    return {};
   };
   if (object.find("do_sample") != nullptr) found.draws = object.flag("do_sample");
   found.temperature = number("temperature", 0, kHottest);
   found.top_p = number("top_p", 0, 1);
   found.repetition_penalty = number("repetition_penalty", kLeastPenalty, kMostPenalty);
-  if (object.find("top_k") != nullptr) found.top_k = object.integer<std::size_t>("top_k", 0, kMostCandidates);
-  // Values at which each changes nothing, as in transformers' GenerationConfig.
+  if (const auto top_k = number("top_k", -1, kMostCandidates))  // -1: all, as vLLM has it
+    found.top_k = static_cast<std::size_t>(std::max(*top_k, 0.0));
+  if (found.top_p == 0) {  // the likeliest token alone
+    found.draws = false;
+    found.top_p.reset();
+  }
+  // Fields of transformers' GenerationConfig, and of vLLM's, with the values at which each changes nothing; null does, too.
   struct Unheeded {
     const char* field;
-    double without;
+    std::optional<double> without;
   };
-  for (const auto& [field, without] : {Unheeded{"min_p", 0},
-                                       {"typical_p", 1},
-                                       {"epsilon_cutoff", 0},
-                                       {"eta_cutoff", 0},
-                                       {"num_beams", 1},
-                                       {"no_repeat_ngram_size", 0},
-                                       {"penalty_alpha", 0},
-                                       {"encoder_repetition_penalty", 1},
-                                       {"min_new_tokens", 0},
-                                       {"min_length", 0}}) {
+  for (const auto& [field, without] :
+       {Unheeded{"min_p", 0},        {"typical_p", 1},         {"epsilon_cutoff", 0},
+        {"eta_cutoff", 0},           {"num_beams", 1},         {"no_repeat_ngram_size", 0},
+        {"penalty_alpha", 0},        {"guidance_scale", 1},    {"encoder_repetition_penalty", 1},
+        {"presence_penalty", 0},     {"frequency_penalty", 0}, {"min_new_tokens", 0},
+        {"min_length", 0},           {"suppress_tokens", {}},  {"begin_suppress_tokens", {}},
+        {"bad_words_ids", {}},       {"sequence_bias", {}},    {"forced_bos_token_id", {}},
+        {"forced_eos_token_id", {}}, {"stop_strings", {}},     {"exponential_decay_length_penalty", {}}}) {
     const nlohmann::json* value = object.find(field);
-    if (value != nullptr && value->is_number() && value->get<double>() != without)
-      found.ignored.push_back(fmt::format("{} {}", field, value->dump()));
+    if (value == nullptr || (value->is_structured() && value->empty())) continue;
+    if (!without || !value->is_number() || value->get<double>() != *without) ignore(field, *value);
   }
   return found;
 }

@@ -1,4 +1,5 @@
-// What a model's folder says of generating text: `generation_config.json`, as transformers reads it.
+// What a model's folder says of generating text: `generation_config.json`, as vLLM reads it. (transformers takes the likeliest
+// token where `do_sample` is missing, and draws from 50 where `top_k` is.)
 #pragma once
 
 #include "layers/io/data.h"
@@ -22,10 +23,11 @@ struct RecommendedSampling {
   std::optional<std::size_t> top_k;
   std::optional<double> top_p;
   std::optional<double> repetition_penalty;
-  std::vector<std::string> ignored;  ///< "min_p 0.05": fields that would change the text and that nothing heeds
+  std::vector<std::string> ignored;  ///< "min_p 0.05": fields that would change the text and aren't heeded
 };
 
-/// Reads the folder's generation_config.json; without one all is empty. Throws Error(refused) for values out of range.
+/// Reads the folder's generation_config.json; without one all is empty. Values out of range are ignored. Throws Error(refused) if
+/// it isn't an object.
 RecommendedSampling recommended_sampling(const std::filesystem::path& folder);
 
 }  // namespace tsprun::detail::text

@@ -57,17 +57,44 @@ TEST(RecommendedSampling, IsReadFieldByField) {
   EXPECT_EQ(found.ignored, (std::vector<std::string>{"min_p 0.05", "no_repeat_ngram_size 3"}));
 }
 
-TEST(RecommendedSampling, IsRefusedOutOfRange) {
+TEST(RecommendedSampling, IgnoresWhatIsOutOfRangeOrNotHeeded) {
   const test::TemporaryFolder folder;
+  const auto ignored = [&](const std::string& field, const std::string& value) {
+    folder.write("generation_config.json", "{\"" + field + "\": " + value + "}");
+    const text::RecommendedSampling found = text::recommended_sampling(folder.path());
+    EXPECT_FALSE(found.temperature || found.top_k || found.top_p || found.repetition_penalty) << field;
+    return found.ignored.size() == 1 && found.ignored[0].starts_with(field);
+  };
   for (const auto& [field, value] : {std::pair{"temperature", "-1"},
                                      {"temperature", "\"hot\""},
                                      {"top_p", "1.5"},
-                                     {"top_k", "-1"},
+                                     {"top_k", "-2"},
                                      {"repetition_penalty", "0"},
-                                     {"do_sample", "1"}}) {
-    folder.write("generation_config.json", std::string("{\"") + field + "\": " + value + "}");
-    EXPECT_REFUSED(text::recommended_sampling(folder.path()), "generation_config.json", field);
-  }
+                                     {"suppress_tokens", "[3]"},
+                                     {"stop_strings", "\"###\""},
+                                     {"forced_bos_token_id", "7"}})
+    EXPECT_TRUE(ignored(field, value)) << field << " " << value;
+  EXPECT_FALSE(ignored("suppress_tokens", "[]"));
+  EXPECT_FALSE(ignored("min_p", "0.0"));
+  EXPECT_FALSE(ignored("bad_words_ids", "null"));
+}
+
+TEST(RecommendedSampling, TakesWhatOtherProgramsMeanByTheirEnds) {
+  const test::TemporaryFolder folder;
+  folder.write("generation_config.json", R"({"top_k": -1})");
+  EXPECT_EQ(text::recommended_sampling(folder.path()).top_k, 0U);  // all
+  folder.write("generation_config.json", R"({"top_p": 0, "temperature": 0.7})");
+  const text::RecommendedSampling greedy = text::recommended_sampling(folder.path());
+  EXPECT_EQ(greedy.draws, false);
+  EXPECT_FALSE(greedy.top_p);
+}
+
+TEST(EndTokens, MayStandWithTheTextModelOfOneThatSeesImages) {
+  const test::TemporaryFolder folder;
+  folder.write("config.json", R"({"model_type": "mistral3", "text_config": {"eos_token_id": 2}})");
+  EXPECT_EQ(end_tokens(folder.path()), (std::vector<Token>{2}));
+  folder.write("config.json", R"({"eos_token_id": [1, 106], "text_config": {"eos_token_id": 2}})");
+  EXPECT_EQ(end_tokens(folder.path()), (std::vector<Token>{1, 106}));
 }
 
 }  // namespace

@@ -115,6 +115,17 @@ TEST_F(AlikeNodes, RefuseOtherData) {
   expect_both_refused(train("text"), train("other"), {"different files: --data (content ", ") on node 1, (content "});
 }
 
+TEST_F(AlikeNodes, RefuseToDrawByOtherRecommendations) {
+  for (const char* copy : {"drawn0", "drawn1"}) fs::copy(path("model0"), path(copy));
+  std::ofstream(path("drawn0/generation_config.json")) << R"({"temperature": 0.7})";
+  const auto generate = [&](const char* model) {
+    return std::vector<std::string>{"generate", "--model", path(model), "--prompt", "a", "--tokens", "2", "--ignore-eos"};
+  };
+  expect_both_refused(generate("drawn0"), generate("drawn1"), {"generation_config.json"});
+  std::ofstream(path("drawn1/generation_config.json")) << R"({"temperature": 0.8})";
+  expect_both_refused(generate("drawn0"), generate("drawn1"), {"generation_config.json"});
+}
+
 TEST_F(AlikeNodes, RefuseAnotherPromptFile) {
   std::ofstream(path("a.bin"), std::ios::binary) << std::string("\1\0", 2);
   std::ofstream(path("b.bin"), std::ios::binary) << std::string("\2\0", 2);
