@@ -271,6 +271,7 @@ struct ModelType {
   void (*write_layers)(const ModelConfig& config, nlohmann::json& object) = nullptr;
 
   WindowField window = WindowField::none;
+  bool names_rope_base = false;          ///< a file without a base of rotary positions is refused
   bool local_rotary_in_windows = false;  ///< layers that have a window are LayerSpec::local_rotary
   bool rotary_in_windows_alone = false;  ///< where some layers may have a window the others don't rotate
 

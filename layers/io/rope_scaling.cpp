@@ -313,6 +313,8 @@ void read_rope(ConfigFields& fields, ModelConfig& config) {
     if (inner.find("rope_theta") != nullptr) theta_said_by = field;
     config.rope_theta = theta;
   }
+  if (type.names_rope_base && theta_said_by.empty())
+    fields.refuse("rope_theta", "a number (a file without it means 10,000 to transformers 4 and 500,000 to transformers 5)");
   if (type.local_rotary_in_windows) read_local_base(fields, of_windows, config);
 }
 

@@ -93,6 +93,11 @@ TEST(Olmo3Config, HasWindowsThatAreNotScaled) {
   object = olmo3();
   object.erase("rope_theta");
   EXPECT_REFUSED(parse(object), "\"rope_theta\"", "500,000 to transformers 5");
+  object.erase("rope_scaling");
+  for (const json& unsaid : {json(), json{{"rope_type", "default"}}}) {
+    object["rope_parameters"] = unsaid;
+    EXPECT_REFUSED(parse(object), "\"rope_theta\"", "500,000 to transformers 5");
+  }
 }
 
 /// As transformers 5 writes it: for all layers, or by kinds of them.

@@ -31,12 +31,6 @@ constexpr WeightName kCohereWeights[] = {{ParameterRole::embedding, "model.embed
                                          {ParameterRole::final_norm, "model.norm.weight"},
                                          {ParameterRole::head, "lm_head.weight"}};
 
-void read_cohere(ConfigFields& fields, ModelConfig& config) {
-  read_attention_bias(fields, config);
-  if (!fields.has("rope_theta") && !fields.has("rope_parameters"))
-    fields.refuse("rope_theta", "a number (a file without it means 10,000 to transformers 4 and 500,000 to transformers 5)");
-}
-
 }  // namespace
 
 ModelType cohere() {
@@ -51,8 +45,9 @@ ModelType cohere() {
   type.fields.logits_multiplier = "logit_scale";
   type.honoured = kCohereHonoured;
   type.ignored = kCohereIgnored;
-  type.read_layers = read_cohere;
+  type.read_layers = read_attention_bias;
   type.write_layers = write_attention_bias;
+  type.names_rope_base = true;
   type.max_positions = 8192;
   type.norm_epsilon = 1e-5;
   type.tied_embeddings = true;

@@ -11,25 +11,15 @@
 
 namespace tsprun::detail::families {
 
-namespace {
-
-void read_olmo3(ConfigFields& fields, ModelConfig& config) {
-  read_attention_bias(fields, config);
-  if (!fields.has("rope_theta") && !fields.has("rope_parameters"))
-    fields.refuse("rope_theta", "a number (a file without it means 10,000 to transformers 4 and 500,000 to transformers 5)");
-}
-
-}  // namespace
-
 ModelType olmo3() {
   ModelType type = olmo2();
   type.name = "olmo3";
   type.architectures = {"Olmo3ForCausalLM", "Olmo3Model"};
-  type.read_layers = read_olmo3;
   type.window = WindowField::alternating;
   type.usual_window = 4096;
   type.usual_pattern = 4;
   type.local_rotary_in_windows = true;
+  type.names_rope_base = true;
   return type;
 }
 
