@@ -115,8 +115,8 @@ class ParameterStore {
 };
 
 /// Calls body(block within the whole parameter, contiguous [rows, columns] in natural order) for pieces of a part's tensor, one
-/// of its `value`, `gradient`, `m`, `v` or `master`, and ticks after each. Pieces are whole rows, of 4 MiB or, where they are
-/// transposed in scratch memory, of 1 MiB, but at least one. On a phantom the scratch is booked and body isn't called.
+/// of its `value`, `gradient`, `m`, `v` or `master`, and ticks after each. Pieces are whole rows, of 1 MiB, but at least
+/// one. On a phantom the scratch is booked and body isn't called.
 void for_natural_blocks(Rank& rank, const PartPlan& plan, const Tensor& tensor,
                         const std::function<void(const safetensors::Rectangle&, ConstBuffer)>& body);
 /// Fills a part's tensor from pieces in natural order, which body provides: the reverse of for_natural_blocks(), but all threads

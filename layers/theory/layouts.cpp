@@ -1,6 +1,7 @@
 // Counts what each rank of a mesh holds and saves, from the same cuts that the schedules use.
 #include "layers/theory/layouts.h"
 
+#include "layers/layout/seen_keys.h"
 #include "layers/layout/zigzag.h"
 #include "layers/parameters/place.h"
 #include "layers/theory/ways.h"
@@ -129,11 +130,34 @@ CategoryBytes certain(const MeshSetting& of, MeshPlace place, std::uint64_t id_b
   return bytes;
 }
 
+namespace {
+
+/// Returns the most keys, of a sequence, that a rank has of a layer and in terms of their gradients at a time. It tells ranks
+/// apart where windows hide keys from all of them in every layer.
+std::uint64_t keys_held(const MeshSetting& of, const Zigzag& cut, int place) {
+  if (of.layout.exchanges_heads()) return 0;
+  const ModelConfig& model = of.setting.model;
+  std::uint64_t most = 0;
+  for (std::size_t layer = 0; layer < model.layers; ++layer) {
+    const std::size_t window = model.layer(layer).window;
+    if (layer > 0 && window == model.layer(layer - 1).window) continue;
+    const SeenKeys keys(cut, window);
+    if (keys.all()) return 2 * cut.sequence();
+    most = std::max<std::uint64_t>(most, 2 * keys.count(place) + keys.given(place));
+  }
+  return most;
+}
+
+}  // namespace
+
 int fullest(const MeshSetting& of) {
   int most = 0;
   std::uint64_t largest = 0;
+  const Zigzag cut(of.setting.sequence, of.layout.sequence());
+  const std::uint64_t bytes_of_key = 2 * of.micro_batch().batch * of.setting.model.head_dim * of.setting.bytes.accumulated;
   for (int rank = 0; rank < of.layout.replica() * of.layout.stages(); ++rank) {
-    const std::uint64_t total = certain(of, place_of(of.layout, rank), 0).total;
+    const MeshPlace place = place_of(of.layout, rank);
+    const std::uint64_t total = certain(of, place, 0).total + keys_held(of, cut, place.sequence) * bytes_of_key;
     if (total <= largest) continue;
     largest = total;
     most = rank;

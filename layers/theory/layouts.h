@@ -68,7 +68,8 @@ std::uint64_t activation_bytes(const MeshSetting& of, MeshPlace place, std::uint
 /// Returns the bytes that a rank certainly holds in a training step, exactly: parameters, gradients, optimizer states and saved
 /// activations; `total` is their sum. `id_bytes` as for activation_bytes().
 CategoryBytes certain(const MeshSetting& of, MeshPlace place, std::uint64_t id_bytes);
-/// Returns the rank of the first replica that holds most, and so of all; the first if several do.
+/// Returns the rank of the first replica that holds most, and so of all; the first if several do. Of what comes and goes in a
+/// layer it looks at the keys that windows show.
 int fullest(const MeshSetting& of);
 
 }  // namespace tsprun::detail::theory

@@ -3,11 +3,14 @@
 
 #include "core/kernels/check.h"
 #include "layers/model/single_block.h"
+#include "layers/theory/layouts.h"
 #include "tests/layers/model_run.h"
 #include "tests/support/each_axis.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 namespace tsprun::detail::test::peaks_test {
@@ -205,6 +208,23 @@ TEST(Peaks, CountTheCopiesOfAOneShotAllReduceOfAnySize) {
       expect_forecast(run.peaks[static_cast<std::size_t>(rank)],
                       theory::peaks(mesh_setting(each, layout), rank, BatchData(each).ids, counted),
                       describe(each, layout, rank));
+    }
+  }
+}
+
+/// Search and forecasts ask the fullest rank alone, or a few beside it. Windows show ranks in the middle most keys.
+TEST(Peaks, AreLargestAtTheFullestRankWhereWindowsHideKeys) {
+  for (const std::size_t window : {130U, 500U, 900U}) {
+    for (const char* layout : {"sp=8", "tsp=8", "zero3=8", "tp=2,sp=4"}) {
+      const ModelCase of{.config = with_windows({window, window}, small_config(32, 2, 8, 4, 4, 16, 40)),
+                         .batch = 2,
+                         .sequence = 2048,
+                         .dtype = DType::f32};
+      const theory::MeshSetting mesh = mesh_setting(of, Layout::parse(layout));
+      std::uint64_t largest = 0;
+      for (int rank = 0; rank < mesh.layout.ranks(); ++rank)
+        largest = std::max(largest, theory::peaks(mesh, rank, {}, options(of, true)).total);
+      EXPECT_EQ(theory::peaks(mesh, theory::fullest(mesh), {}, options(of, true)).total, largest) << layout << ", W " << window;
     }
   }
 }
