@@ -14,7 +14,7 @@ with its source, and no constant of either was fitted to a point of the table.
 published.json has `models` (contents of a config.json), `frameworks` (switches of tsprun, and why), and `points`:
 
   id, framework, model, machine   names
-  gpus, gpus_per_node             GPUs in all, and of a node where it isn't the machine's number
+  gpus                            number of GPUs in all
   layout                          degrees by axis. Besides tsprun's axes: `fsdp` (weights cut over replicas: --dp zero3), `pp` (pipeline)
   variants                        of axes, such as {"tp": "sequence"}
   seq, batch, micro_batches       tokens of a sequence; sequences of a step, in all; gradient accumulations
@@ -56,6 +56,7 @@ def what_is_wrong(table):
         if point["id"] in seen:
             bad("there are two of this name")
         seen.add(point["id"])
+        switches = table["frameworks"].get(point["framework"], {}).get("switches", [])
         if point["framework"] not in table["frameworks"]:
             bad(f"framework {point['framework']} isn't described")
         if point["model"] not in table["models"]:
@@ -72,7 +73,7 @@ def what_is_wrong(table):
             bad(f"{point['batch']} sequences aren't the same for {replicas} replicas and {point['micro_batches']} micro-batches")
         if ("seconds" in point) == ("tokens_per_s" in point) or measured_seconds(point) <= 0:
             bad("neither seconds nor tokens_per_s, or both")
-        if point["recompute"] == "attention" and "unfused" not in table["frameworks"][point["framework"]]["switches"]:
+        if point["recompute"] == "attention" and "unfused" not in switches:
             bad("only unfused attention makes its scores again")
         if not re.match(r"[\w.-]+/[\w.-]+", point["source"]):
             bad("its source names no repository")
@@ -85,17 +86,6 @@ def why_not(point):
     if "pp" in point["layout"]:
         reasons.append("a pipeline (pp)")
     return " and ".join(reasons)
-
-
-def machine_of(point, folder):
-    """The machine's file, or one that differs from it in the number of GPUs of a node."""
-    if "gpus_per_node" not in point:
-        return MACHINES / f"{point['machine']}.json"
-    document = json.loads((MACHINES / f"{point['machine']}.json").read_text())
-    document["gpus_per_node"] = document["across_nodes"]["nics_per_node"] = point["gpus_per_node"]
-    file = folder / f"{point['machine']}-{point['gpus_per_node']}.json"
-    file.write_text(json.dumps(document))
-    return file
 
 
 def play(tsprun, table, point, folder):
@@ -112,8 +102,8 @@ def play(tsprun, table, point, folder):
     recompute, switches = point["recompute"], table["frameworks"][point["framework"]]["switches"]
     if recompute == "attention":
         recompute, switches = "none", [word.replace("unfused", "unfused-again") for word in switches]
-    words = ["--machine", machine_of(point, folder), "--config", config, "--layout", layout, "--dtype", "bf16", "--seq", point["seq"],
-             "--batch", point["batch"], "--recompute", recompute, *switches]
+    words = ["--machine", MACHINES / f"{point['machine']}.json", "--config", config, "--layout", layout, "--dtype", "bf16",
+             "--seq", point["seq"], "--batch", point["batch"], "--recompute", recompute, *switches]
     for axis, variant in variants.items():
         words += [f"--{axis}", variant]
     if point["micro_batches"] > 1:
