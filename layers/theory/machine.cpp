@@ -32,6 +32,7 @@ constexpr double kMostOfABucket = 1 << 28;
 /// Largest memory of a GPU: an exabyte.
 constexpr double kMostMemory = 1e18;
 constexpr int kMostOfANode = 1024;
+constexpr std::string_view kAttentionKernels = "attention_kernels";
 
 void read_flops(JsonObject object, Machine& machine) {
   const auto rate = [&](std::string_view field, std::optional<double>& into) {
@@ -107,11 +108,14 @@ PieceSizes read_pieces(JsonObject& object, double memory_bytes, bool may_be_stat
 /// Returns what other implementations of attention reach, by name.
 std::map<std::string, AttentionEfficiency> read_attention_kernels(JsonObject& object) {
   std::map<std::string, AttentionEfficiency> kernels;
-  constexpr std::string_view kField = "attention_kernels";
-  const json* value = object.find(kField);
+  const json* value = object.find(kAttentionKernels);
   if (value == nullptr) return kernels;
-  JsonObject inside = object.inside(kField);
-  for (const auto& [name, efficiency] : value->items()) kernels[name] = AttentionEfficiency::read(inside, name, kNewestVersion);
+  JsonObject inside = object.inside(kAttentionKernels);
+  for (const auto& [name, efficiency] : value->items()) {
+    if (name == kUnfused || name == kUnfusedAgain)
+      inside.refuse(name, fmt::format("another name (--attention {} prices kernels of its own)", name));
+    kernels[name] = AttentionEfficiency::read(inside, name, kNewestVersion);
+  }
   return kernels;
 }
 
@@ -197,6 +201,7 @@ Machine parse_machine(std::string_view text, const std::string& where) {
   machine.gemm_efficiency = Efficiency::read(object, "gemm_efficiency", version, "depth", "results");
   machine.attention_efficiency = AttentionEfficiency::read(object, "attention_efficiency", version);
   if (version >= 6) machine.attention_kernels = read_attention_kernels(object);
+  else if (has_field(document, kAttentionKernels)) object.refuse(kAttentionKernels, "none (it needs \"version\": 6)");
   if (is_new) {
     machine.memory_efficiency = object.number("memory_efficiency", kLeastEfficiency, 1, 1);
     machine.launch_seconds = object.number("launch_s", 0, kLongestLatency, 0);
