@@ -18,6 +18,10 @@ using nlohmann::json;
 constexpr std::size_t kMostEntries = 1000;
 /// FLOPs of a backward pass of attention, for each of the forward pass.
 constexpr double kBackwardOfForward = 2.5;
+/// What rounding to the six digits of a message may add to a fraction, relatively.
+constexpr double kRounding = 1e-5;
+/// From here on a file may have grids, and more work may not take less time.
+constexpr std::size_t kGridVersion = 6;
 
 /// A place between two entries, or beyond them.
 struct GridPlace {
@@ -32,7 +36,24 @@ GridPlace place_in(const std::vector<double>& sizes, double size) {
   return {above - 1, above, std::log(size / sizes[above - 1]) / std::log(sizes[above] / sizes[above - 1])};
 }
 
-double between(double low, double high, double part) { return low + part * (high - low); }
+/// Interpolates logarithms, so that more work takes longer between two entries if it does from the one to the other.
+double between(double low, double high, double part) { return low * std::pow(high / low, part); }
+
+/// A size and the fraction that is reached there.
+struct Reached {
+  double size;
+  double fraction;
+};
+
+/// Refuses entry i of a field if more work takes less time there than at a smaller size. `what` says which size it is.
+void refuse_less_time(const JsonObject& object, std::string_view field, std::size_t i, std::string_view what,
+                      const Reached& before, const Reached& here) {
+  const double most = before.fraction * here.size / before.size;
+  if (here.fraction <= most * (1 + kRounding)) return;
+  object.refuse_entry(field, i,
+                      fmt::format("at most {:.6g} at {} of {}, since {} is reached at {} (else more work would take less time)",
+                                  most, what, here.size, before.fraction, before.size));
+}
 
 /// Returns whether entry i of an array is a number within these bounds.
 bool is_between(const json& array, std::size_t i, double low, double high) {
@@ -42,7 +63,7 @@ bool is_between(const json& array, std::size_t i, double low, double high) {
 }
 
 /// Reads pairs of FLOPs and fractions.
-Efficiency read_by_flops(const JsonObject& object, std::string_view field, const json& value) {
+Efficiency read_by_flops(const JsonObject& object, std::string_view field, const json& value, std::size_t version) {
   if (value.empty() || value.size() > kMostEntries) {
     object.refuse(
         field, fmt::format("a number from {0} to 1, or 1 to {1} pairs [FLOPs, number from {0} to 1] of increasing FLOPs from 1",
@@ -58,6 +79,10 @@ Efficiency read_by_flops(const JsonObject& object, std::string_view field, const
       object.refuse_entry(field, entries.size(), fmt::format("more FLOPs than in the entry before, {}", entries.back().flops));
     }
     entries.push_back({entry[0].get<double>(), entry[1].get<double>()});
+    if (const std::size_t i = entries.size() - 1; version >= kGridVersion && i > 0) {
+      refuse_less_time(object, field, i, "FLOPs", {entries[i - 1].flops, entries[i - 1].fraction},
+                       {entries[i].flops, entries[i].fraction});
+    }
   }
   return Efficiency(entries);
 }
@@ -94,6 +119,13 @@ Efficiency read_grid(JsonObject object, std::string_view row, std::string_view c
           kField, i,
           fmt::format("{} numbers from {} to 1, one for each of \"{}\"", grid.columns.size(), kLeastEfficiency, column));
     }
+    for (std::size_t at = 0; at < fractions.size(); ++at) {
+      const auto check = [&](std::string_view size, const Reached& before, const Reached& here) {
+        refuse_less_time(object, kField, i, fmt::format("\"{}\"", size), before, here);
+      };
+      if (at > 0) check(column, {grid.columns[at - 1], fractions[at - 1]}, {grid.columns[at], fractions[at]});
+      if (i > 0) check(row, {grid.rows[i - 1], grid.fractions[i - 1][at]}, {grid.rows[i], fractions[at]});
+    }
     grid.fractions.push_back(std::move(fractions));
   }
   object.done();
@@ -122,8 +154,11 @@ double Efficiency::at(const Size& size) const {
 Efficiency Efficiency::read(JsonObject& object, std::string_view field, std::size_t version, std::string_view row,
                             std::string_view column) {
   const json* value = object.find(field);
-  if (value != nullptr && value->is_array() && version >= 2) return read_by_flops(object, field, *value);
-  if (value != nullptr && value->is_object() && version >= 6) return read_grid(object.inside(field), row, column);
+  if (value != nullptr && value->is_array() && version >= 2) return read_by_flops(object, field, *value, version);
+  if (value != nullptr && value->is_object()) {
+    if (version >= kGridVersion) return read_grid(object.inside(field), row, column);
+    object.refuse(field, fmt::format("a number from {} to 1 (an object needs \"version\": {})", kLeastEfficiency, kGridVersion));
+  }
   return object.number(field, kLeastEfficiency, 1);
 }
 
@@ -133,7 +168,8 @@ double AttentionEfficiency::of_largest() const {
 
 AttentionEfficiency AttentionEfficiency::read(JsonObject& object, std::string_view field, std::size_t version) {
   const json* value = object.find(field);
-  if (version < 6 || value == nullptr || !value->is_object()) return Efficiency::read(object, field, version, "head", "seen");
+  if (version < kGridVersion || value == nullptr || !value->is_object())
+    return Efficiency::read(object, field, version, "head", "seen");
   JsonObject passes = object.inside(field);
   AttentionEfficiency of;
   of.forward = Efficiency::read(passes, "forward", version, "head", "seen");

@@ -39,14 +39,15 @@ class Efficiency {
   explicit Efficiency(const std::vector<Entry>& entries);
   explicit Efficiency(Grid grid) : grid_(std::move(grid)), by_flops_(false) {}
 
-  /// Returns the fraction for a kernel: interpolated over the logarithms of sizes, and constant outside of the entries.
+  /// Returns the fraction for a kernel: its logarithm is interpolated over those of sizes, and constant outside of the entries.
   double at(const Size& size) const;
   double at(double flops) const { return at(Size{.flops = flops}); }
   /// Returns the fraction of the largest kernels.
   double of_largest() const { return grid_.fractions.back().back(); }
 
   /// Reads a fraction; from version 2 of a file on also [[FLOPs, fraction], …], and from version 6 on also
-  /// {`row`: […], `column`: […], "fraction": [[…], …]}. Throws Error(refused), naming the field and what was expected.
+  /// {`row`: […], `column`: […], "fraction": [[…], …]}, from where on more work may not take less time. Throws Error(refused),
+  /// naming the field and what was expected.
   static Efficiency read(JsonObject& object, std::string_view field, std::size_t version, std::string_view row,
                          std::string_view column);
 

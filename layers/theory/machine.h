@@ -13,7 +13,7 @@
 //     "flops_per_s": {"bf16": 1.3074e15, …},    peak of dense GEMMs by dtype; a dtype that is missing can't be planned
 //     "gemm_efficiency": 0.5,                   fraction of the peak that large GEMMs reach, 0.001 to 1; or a table * of
 //                                               FLOPs and fractions, [[1e9, 0.1], [1e12, 0.5]], between whose entries it is
-//                                               interpolated over the logarithm of FLOPs; or a grid ****
+//                                               interpolated, both in logarithms; or a grid ****
 //                                               {"depth": [256, 4096], "results": [1e6, 1e8], "fraction": [[…], […]]} of the
 //                                               length of the sums and the elements of the result, a list for each depth
 //     "attention_efficiency": 0.35,             likewise, of flash attention; or **** {"forward": …, "backward": …} of such, in

@@ -19,13 +19,7 @@ namespace tsprun::detail::theory::machine_test {
 namespace {
 
 using test::refusal;
-
-std::string with(const std::string& what, const std::string& instead) {
-  std::string text = test_machine::kText;
-  const std::size_t at = text.find(what);
-  EXPECT_NE(at, std::string::npos) << what;
-  return text.replace(at, what.size(), instead);
-}
+using test_machine::with;
 
 TEST(Machines, AreReadFieldByField) {
   const Machine machine = parse_machine(test_machine::kText, "m.json");
@@ -168,88 +162,6 @@ TEST(Machines, OfVersion2SayMore) {
   EXPECT_EQ(usual.launch_seconds, 0);
   EXPECT_EQ(usual.memory_rate(), 1e11);
   EXPECT_EQ(usual.copies_slow_kernels, 1);
-}
-
-TEST(Machines, HaveTablesOfEfficiency) {
-  std::string text = with("\"gemm_efficiency\": 0.5", "\"gemm_efficiency\": [[1e6, 0.1], [1e8, 0.3], [1e12, 0.8]]");
-  text.insert(1, "\"version\": 2, ");
-  const Efficiency read = parse_machine(text, "m.json").gemm_efficiency;
-  EXPECT_EQ(read.at(1), 0.1);
-  EXPECT_EQ(read.at(1e6), 0.1);
-  EXPECT_NEAR(read.at(1e7), 0.2, 1e-12);
-  EXPECT_NEAR(read.at(1e8), 0.3, 1e-12);
-  EXPECT_NEAR(read.at(1e11), 0.3 + 0.5 * 3 / 4, 1e-12);
-  EXPECT_EQ(read.at(1e12), 0.8);
-  EXPECT_EQ(read.at(1e20), 0.8);
-  EXPECT_EQ(read.of_largest(), 0.8);
-}
-
-TEST(Machines, OfVersion6HaveGridsOfEfficiency) {
-  std::string text = with("\"gemm_efficiency\": 0.5",
-                          "\"gemm_efficiency\": {\"depth\": [10, 1000], \"results\": [1e2, 1e4, 1e8], "
-                          "\"fraction\": [[0.1, 0.2, 0.4], [0.3, 0.5, 0.9]]}");
-  text.insert(1, "\"version\": 6, ");
-  const Efficiency read = parse_machine(text, "m.json").gemm_efficiency;
-  const auto at = [&](double depth, double results) { return read.at({.flops = 7, .row = depth, .column = results}); };
-  EXPECT_EQ(at(10, 1e2), 0.1);
-  EXPECT_EQ(at(1000, 1e4), 0.5);
-  EXPECT_NEAR(at(10, 1e3), 0.15, 1e-12);
-  EXPECT_NEAR(at(1000, 1e6), 0.7, 1e-12);
-  EXPECT_NEAR(at(100, 1e4), 0.35, 1e-12);
-  EXPECT_NEAR(at(100, 1e6), (0.3 + 0.7) / 2, 1e-12);
-  EXPECT_EQ(at(1, 1), 0.1);
-  EXPECT_EQ(at(1e9, 1e9), 0.9);
-  EXPECT_EQ(at(1e9, 1), 0.3);
-  EXPECT_EQ(read.of_largest(), 0.9);
-}
-
-TEST(Machines, OfVersion6PriceAttentionByDirectionAndName) {
-  std::string text = with("\"attention_efficiency\": 0.25",
-                          "\"attention_efficiency\": {\"forward\": 0.5, \"backward\": [[1e3, 0.1], [1e5, 0.25]]}, "
-                          "\"attention_kernels\": {\"flash2\": 0.2, \"new\": {\"forward\": {\"head\": [64], \"seen\": [9], "
-                          "\"fraction\": [[0.6]]}, \"backward\": 0.4}}");
-  text.insert(1, "\"version\": 6, ");
-  Machine read = parse_machine(text, "m.json");
-  EXPECT_EQ(read.attention_efficiency.forward.at(1e4), 0.5);
-  EXPECT_NEAR(read.attention_efficiency.backward.at(1e4), 0.175, 1e-12);
-  // 1 FLOP forward and 2.5 backward take 2 and 10 times as long as at the peak.
-  EXPECT_NEAR(read.attention_efficiency.of_largest(), 3.5 / (1 / 0.5 + 2.5 / 0.25), 1e-12);
-  EXPECT_FALSE(read.choose_attention("flash3"));
-  EXPECT_TRUE(read.choose_attention("flash2"));
-  EXPECT_EQ(read.attention_efficiency.of_largest(), 0.2);
-  EXPECT_TRUE(read.choose_attention("new"));
-  EXPECT_EQ(read.attention_efficiency.forward.at(1), 0.6);
-  EXPECT_EQ(read.attention, AttentionKind::fused);
-  EXPECT_TRUE(read.choose_attention("unfused"));
-  EXPECT_EQ(read.attention, AttentionKind::unfused);
-}
-
-TEST(Machines, OfVersion6AreRefusedByField) {
-  const auto refused = [](const std::string& grid, const std::string& version = "6") {
-    std::string text = with("\"gemm_efficiency\": 0.5", "\"gemm_efficiency\": " + grid);
-    text.insert(1, "\"version\": " + version + ", ");
-    return refusal([&] { parse_machine(text, "m.json"); });
-  };
-  const std::string sizes = "{\"depth\": [1, 2], \"results\": [1, 2], \"fraction\": ";
-  EXPECT_NE(refused(sizes + "[[0.1, 0.1], [0.1, 0.1]]}", "5").find("\"gemm_efficiency\": expected a number from 0.001 to 1"),
-            std::string::npos);
-  EXPECT_EQ(
-      refused(sizes + "[[0.1, 0.1]]}"),
-      "m.json: field \"gemm_efficiency.fraction\": expected 2 lists of fractions, one for each of \"depth\", found an array");
-  const std::string list = ": expected 2 numbers from 0.001 to 1, one for each of \"results\", found ";
-  EXPECT_EQ(refused(sizes + "[[0.1, 0.1], [0.1]]}"), "m.json: field \"gemm_efficiency.fraction[1]\"" + list + "[0.1]");
-  EXPECT_EQ(refused(sizes + "[[0.1, 1.1], [0.1, 0.1]]}"), "m.json: field \"gemm_efficiency.fraction[0]\"" + list + "[0.1,1.1]");
-  EXPECT_EQ(refused(sizes + "[[0.1, 0.1], [0.1, 0.1, 0.1]]}"),
-            "m.json: field \"gemm_efficiency.fraction[1]\"" + list + "[0.1,0.1,0.1]");
-  EXPECT_EQ(refused(sizes + "[[0.1, 0.1], 7]}"), "m.json: field \"gemm_efficiency.fraction[1]\"" + list + "7");
-  EXPECT_EQ(refused("{\"depth\": [2, 2], \"results\": [1], \"fraction\": [[1], [1]]}"),
-            "m.json: field \"gemm_efficiency.depth[1]\": expected a number from 1, larger than the entry before, found 2");
-  EXPECT_EQ(refused("{\"depth\": [], \"results\": [1], \"fraction\": []}"),
-            "m.json: field \"gemm_efficiency.depth\": expected 1 to 1000 increasing numbers from 1, found an array");
-  EXPECT_NE(refused("{\"depth\": [1], \"seen\": [1], \"fraction\": [[1]]}").find("\"gemm_efficiency.results\" is missing"),
-            std::string::npos);
-  EXPECT_NE(refused(sizes + "[[0.1, 0.1], [0.1, 0.1]], \"head\": 1}").find("\"gemm_efficiency.head\" is not known"),
-            std::string::npos);
 }
 
 TEST(Machines, OfVersion5MaySayInWhatPiecesRanksWork) {
