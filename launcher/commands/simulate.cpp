@@ -100,11 +100,12 @@ void SimulateCommand::declare(OptionTable& table) {
             Whole{1, kMostSimulatedSteps});
   table.add("--forward", options_.forward, "a forward pass instead of a training step");
   table.add("--blocking", options_.blocking, "wait for every operation at once: shows what overlap saves");
-  table.add("--attention NAME", options_.attention,
-            "what computes attention: one of the machine's attention_kernels, such as flash2; unfused (all scores go through "
-            "memory), or unfused-again (backward passes make them again). Without it what the machine's attention_efficiency "
-            "stands for",
-            computed);
+  table.add(
+      "--attention NAME", options_.attention,
+      "what computes attention: one of the machine's attention_kernels, such as flash2; unfused (all scores go through "
+      "memory), or unfused-again (backward passes make them again); these two change times alone: memory is counted without "
+      "the scores. Without it what the machine's attention_efficiency stands for",
+      computed);
   table.add(
       "--host-us T", options_.host_us,
       "microseconds that a rank's host takes to start a kernel, one after another, as frameworks do that don't compile: a GPU "
