@@ -49,10 +49,17 @@ std::vector<Layout> layouts() {
 /// An uneven vocabulary, with K/V heads that tp copies; dropout, biases, learned positions and a tied embedding; norms of heads,
 /// and a head that gathers activations; layers that are all unlike.
 std::vector<ModelCase> models() {
+  const auto norms = [](Norm norm) {  // of whole rows of q and k, too; with LayerNorms the head has a bias
+    ModelConfig config = small_norms_config(2, norm);
+    config.query_heads = 12;
+    return config;
+  };
   return {{.config = small_config(24, 2, 12, 2, 4, 21, 41), .batch = 12, .sequence = 13},
           {.config = small_gpt2_config(2, 12, 3, 21, 40), .batch = 12, .sequence = 11},
           {.config = as_family("qwen3", small_config(16, 2, 12, 1, 4, 13, 600, true)), .batch = 12, .sequence = 5},
-          {.config = as_family("llama", small_config(16, 3, 12, 4, 4, 13, 600)), .batch = 12, .sequence = 7}};
+          {.config = as_family("llama", small_config(16, 3, 12, 4, 4, 13, 600)), .batch = 12, .sequence = 7},
+          {.config = norms(Norm::rms), .batch = 12, .sequence = 6},
+          {.config = norms(Norm::layer), .batch = 12, .sequence = 6}};
 }
 
 /// Chunks are those of plain dp's all_reduce, so sums over replicas have its bits. Where a replica's ranks have copies, which sum
