@@ -40,7 +40,7 @@ std::vector<std::string> ConfigFields::unknown(std::span<const std::string_view>
   std::vector<std::string> warnings;
   for (const auto& [key, value] : object().items()) {
     if (!key.empty() && (was_asked(key) || std::ranges::find(ignored, key) != ignored.end())) continue;
-    warnings.push_back(fmt::format("{}: field \"{}\" is not known and ignored", where(), shown(key)));
+    warnings.push_back(fmt::format("{}: field \"{}{}\" is not known and ignored", where(), path(), shown(key)));
   }
   return warnings;
 }

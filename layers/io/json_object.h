@@ -24,6 +24,8 @@ class JsonObject {
   JsonObject(const nlohmann::json& object, std::string where, std::string path = {});
 
   const std::string& where() const { return where_; }
+  /// Returns the objects around this one, with a dot at its end: what stands before a field's name in messages.
+  const std::string& path() const { return path_; }
   /// Returns a field's value; null if it is missing.
   const nlohmann::json* find(std::string_view field);
   /// Throws Error(refused) with the field, what was expected, and what was found.

@@ -190,7 +190,7 @@ std::vector<RopeObject> rope_objects(ConfigFields& fields, const ModelType& type
       continue;
     }
     for (const auto& [kind, of_kind] : object->items()) {
-      ConfigFields inner(*object, fields.where(), fmt::format("{}.", field));
+      ConfigFields inner(*object, fields.where(), fmt::format("{}{}.", fields.path(), field));
       if (kind != kFullKind && kind != kWindowKind)
         inner.refuse(kind, fmt::format("no such kind of layers (\"{}\" and \"{}\" are supported)", kFullKind, kWindowKind));
       if (of_kind.is_null()) continue;
@@ -212,7 +212,7 @@ void read_local_base(ConfigFields& fields, const RopeObject& of_windows, ModelCo
   };
   config.local_rope_theta = field.empty() ? config.rope_theta : read(fields, field, config.type->model.local_rope_theta);
   if (of_windows.object == nullptr) return;
-  ConfigFields inner(*of_windows.object, fields.where(), of_windows.name + ".");
+  ConfigFields inner(*of_windows.object, fields.where(), fields.path() + of_windows.name + ".");
   if (read_scaling(inner, *of_windows.object, config, std::nullopt) != RopeScaling())
     inner.refuse("rope_type", "\"default\" (no rope scaling is supported in layers with a window)");
   const double theta = read(inner, "rope_theta", config.local_rope_theta);
@@ -290,14 +290,14 @@ void read_rope(ConfigFields& fields, ModelConfig& config) {
   RopeObject of_windows{};
   const std::vector<RopeObject> objects = rope_objects(fields, type, of_windows);
   for (const auto& [field, object] : objects) {
-    ConfigFields inner(*object, fields.where(), field + ".");
+    ConfigFields inner(*object, fields.where(), fields.path() + field + ".");
     read_fraction(inner, kFraction, field);
   }
   std::optional<std::size_t> original;
   if (type.original_positions > 0) original = fields.size(kOriginal, type.original_positions);
   std::string_view scaling_said_by;
   for (const auto& [field, object] : objects) {
-    ConfigFields inner(*object, fields.where(), field + ".");
+    ConfigFields inner(*object, fields.where(), fields.path() + field + ".");
     if (!original && fields.find(kOriginal) != nullptr) original = fields.size(kOriginal);
     RopeScaling scaling = read_scaling(inner, *object, config, original);
     // Which of two objects counts depends on transformers' version.

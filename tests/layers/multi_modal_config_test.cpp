@@ -102,6 +102,12 @@ TEST(MultiModalConfig, RefusesWhatIsNotComputedByName) {
   json object = gemma3();
   object["text_config"]["mlp_bias"] = true;
   EXPECT_REFUSED(parse(object), "field \"text_config.mlp_bias\"");
+  object = gemma3();
+  object["text_config"]["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 2.0}};
+  EXPECT_REFUSED(parse(object), "\"text_config.rope_scaling.rope_type\"");
+  object = gemma3();
+  object["text_config"]["new_field"] = 1;
+  EXPECT_NE(parse(object).warnings.back().find("\"text_config.new_field\" is not known"), std::string::npos);
   object["text_config"] = nullptr;
   EXPECT_REFUSED(parse(object), "\"text_config\": expected an object");
   object = gemma3();
