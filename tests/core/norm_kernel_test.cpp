@@ -158,7 +158,9 @@ TEST(Norm, OfPartsOfRowsEqualsThatOfWholeRows) {
       }
       for (const auto& [first, count] : parts) {
         const kernels::WholeRows whole{kWidth, squares.view(), products.view()};
-        const auto part = [&](auto& of) { return of.view().slice(of.view().dims() - 1, first, count); };
+        const auto part = [&, first = first, count = count](auto& of) {
+          return of.view().slice(of.view().dims() - 1, first, count);
+        };
         kernels::rms_norm(bench.on(), part(part_y), part(x), part(gain), kEpsilon, form, whole);
         kernels::rms_norm_backward(bench.on(), part(part_dx), part(part_dgain), part(dy), part(x), part(gain), kEpsilon,
                                    kernels::Write::replace, form, whole);

@@ -161,7 +161,8 @@ TEST(TensorTimesSequenceAudit, ReceivesWhatTheFormulasSay) {
     for (const auto& [tensor, sequence] : {std::pair{2, 2}, std::pair{4, 2}, std::pair{2, 4}}) {
       const Layout layout{{{AxisKind::tp, tensor}, {AxisKind::sp, sequence}}};
       formulas::Traffic table =
-          over_layers(of.setting(), [&](const Setting& one) { return formulas::tp_sp_block(one, tensor, sequence); }) +
+          over_layers(of.setting(), [&, tensor = tensor, sequence = sequence](
+                                        const Setting& one) { return formulas::tp_sp_block(one, tensor, sequence); }) +
           formulas::rows_normed(of.setting(), tensor);
       table += formulas::tp_embedding(of.setting(), tensor);
       table += formulas::tp_head(of.setting(), tensor);
@@ -176,7 +177,8 @@ TEST(TensorTimesTspAudit, ReceivesWhatTheFormulasSay) {
     for (const auto& [tensor, sequence] : {std::pair{2, 2}, std::pair{4, 2}, std::pair{2, 4}}) {
       const Layout layout{{{AxisKind::tp, tensor}, {AxisKind::tsp, sequence}}};
       formulas::Traffic table =
-          over_layers(of.setting(), [&](const Setting& one) { return formulas::tp_tsp_block(one, tensor, sequence); }) +
+          over_layers(of.setting(), [&, tensor = tensor, sequence = sequence](
+                                        const Setting& one) { return formulas::tp_tsp_block(one, tensor, sequence); }) +
           formulas::rows_normed(of.setting(), tensor);
       table += formulas::tp_embedding(of.setting(), tensor);
       table += formulas::tp_head(of.setting(), tensor);
