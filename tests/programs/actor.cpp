@@ -18,6 +18,12 @@
 #include <thread>
 #include <unistd.h>
 
+#if defined(TSP_SANITIZE_ADDRESS)
+/// Tells LeakSanitizer not to report the few hundred bytes that libpmix never frees.
+extern "C" const char* __lsan_default_suppressions();
+extern "C" const char* __lsan_default_suppressions() { return "leak:libpmix.so"; }
+#endif
+
 namespace tsprun::detail::test {
 
 namespace {
