@@ -204,8 +204,7 @@ std::string life_now(const FlightBoard& board, int rank) {
 namespace {
 
 std::string mebibytes(std::uint64_t bytes) {
-  constexpr double kMebibyte = 1 << 20;
-  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kMebibyte);
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 /// Returns the words with which a world of one refuses the value.
 std::string refusal_of(const char* variable, const char* value) {
   ::setenv(variable, value, 1);
-  const std::string text = refused_text([] { const Context alone = Context::from_environment(); });
+  std::string text = refused_text([] { const Context alone = Context::from_environment(); });
   ::unsetenv(variable);
   return text;
 }
