@@ -203,9 +203,7 @@ std::string life_now(const FlightBoard& board, int rank) {
 
 namespace {
 
-std::string mebibytes(std::uint64_t bytes) {
-  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
-}
+std::string mebibytes(std::uint64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
 
 }  // namespace
 

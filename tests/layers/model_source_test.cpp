@@ -30,7 +30,7 @@ json foreign_config() {
 void write_source(const test::TemporaryFolder& folder) {
   folder.write("config.json", foreign_config().dump());
   folder.write("tokenizer.json", "{\"model\": 1}");
-  folder.write("generation_config.json", std::string("\0\xff bytes, not text", 19));
+  folder.write("generation_config.json", std::string("\0\xff bytes, not text", 18));
   folder.write("empty.txt", "");
 }
 
@@ -63,7 +63,7 @@ TEST(ModelSource, IsWhatLiesBesideTheWeightsInTheFolderItself) {
   std::map<std::string, std::string> files;
   for (const CarriedFile& file : source.files) files[file.name] = file.bytes;
   EXPECT_EQ(files, (std::map<std::string, std::string>{{"tokenizer.json", "{\"model\": 1}"},
-                                                       {"generation_config.json", std::string("\0\xff bytes, not text", 19)},
+                                                       {"generation_config.json", std::string("\0\xff bytes, not text", 18)},
                                                        {"empty.txt", ""},
                                                        {"blob", "linked"},
                                                        {"tokenizer.model", "linked"}}));

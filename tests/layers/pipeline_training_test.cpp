@@ -87,7 +87,7 @@ TEST(PipelineTraining, GivesTheBitsOfTheSameLayoutWithoutStages) {
 
 /// The whole batch at once on one rank.
 TEST(PipelineTraining, GivesTheGradientsOfOneRank) {
-  for (ModelCase of : {cases()[0], cases()[1]}) {
+  for (const ModelCase& of : {cases()[0], cases()[1]}) {
     const Layout layout = Layout::parse("pp=2,tsp=2");
     const ModelRun piped = run_model(of, layout);
     ModelCase whole = of;

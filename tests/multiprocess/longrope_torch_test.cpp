@@ -58,8 +58,8 @@ TEST(Longrope, GenerateChoosesByPromptAndTokens) {
       text += std::to_string(ids.back()) + " ";
     }
     write_ids(file, ids);
-    const json expected =
-        run_python({TSP_ORACLE_DIR "/families/families.py", model.folder, "--ids", text, "--greedy", std::to_string(tokens)});
+    const json expected = run_python(
+        {std::string(TSP_ORACLE_DIR) + "/families/families.py", model.folder, "--ids", text, "--greedy", std::to_string(tokens)});
     for (const char* layout : {"tsp=1", "tp=2", "tsp=2"}) {
       const json found = model.report_of({"generate", "--layout", layout, "--prompt", file, "--tokens", std::to_string(tokens),
                                           "--temperature", "0", "--ignore-eos"});

@@ -53,7 +53,7 @@ class ModelWithATokenizer : public ::testing::Test {
   }
   /// Makes ids of a text as `tokenize` does, with the special ones.
   std::string ids_of(const std::string& text) {
-    const std::string ids = path("made.u32");
+    std::string ids = path("made.u32");
     report({"tokenize", "--model", model(), "--special", write("made.txt", text), "--output", ids});
     return ids;
   }
