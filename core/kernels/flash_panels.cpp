@@ -27,9 +27,10 @@ namespace tsprun::detail::kernels::flash {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
+using kernels::HWY_NAMESPACE::kSquare;
 using kernels::HWY_NAMESPACE::load;
-using kernels::HWY_NAMESPACE::load_full;
 using kernels::HWY_NAMESPACE::store;
+using kernels::HWY_NAMESPACE::transpose_square;
 
 /// Vectors of C that are held in registers: 12 of 16 registers, or 24 of 32. The others hold a row of B and an element of A.
 constexpr std::size_t kSums = HWY_MAX_BYTES == 64 || HWY_ARCH_ARM_A64 ? 24 : 12;
@@ -127,42 +128,6 @@ HWY_INLINE void pack(T* to, std::size_t width, const From* from, std::size_t row
   }
 }
 
-/// Side of the squares that turn() copies: as many elements as 16 bytes hold.
-#if HWY_TARGET == HWY_SCALAR
-template <class T>
-constexpr std::size_t kSide = 1;
-#else
-template <class T>
-constexpr std::size_t kSide = 16 / sizeof(T);
-#endif
-
-/// Copies the transpose of a square: to[c·to_step + r] = from[r·step + c].
-template <class T, class From>
-HWY_INLINE void turn(T* to, std::size_t to_step, const From* from, std::size_t step) {
-#if HWY_TARGET == HWY_SCALAR
-  static_cast<void>(to_step);
-  static_cast<void>(step);
-  *to = widened(*from);
-#else
-  const hn::FixedTag<T, kSide<T>> d;
-  const auto row = [&](std::size_t r) HWY_ATTR { return load_full(d, from + r * step); };
-  const auto put = [&](std::size_t c, auto column) HWY_ATTR { hn::StoreU(column, d, to + c * to_step); };
-  if constexpr (sizeof(T) == 8) {
-    put(0, hn::InterleaveLower(d, row(0), row(1)));
-    put(1, hn::InterleaveUpper(d, row(0), row(1)));
-  } else {
-    const auto low01 = hn::InterleaveLower(d, row(0), row(1));
-    const auto low23 = hn::InterleaveLower(d, row(2), row(3));
-    const auto high01 = hn::InterleaveUpper(d, row(0), row(1));
-    const auto high23 = hn::InterleaveUpper(d, row(2), row(3));
-    put(0, hn::ConcatLowerLower(d, low23, low01));
-    put(1, hn::ConcatUpperUpper(d, low23, low01));
-    put(2, hn::ConcatLowerLower(d, high23, high01));
-    put(3, hn::ConcatUpperUpper(d, high23, high01));
-  }
-#endif
-}
-
 /// Packs the transpose of a view, in bands of rows that fill cache lines of the panel: so each line is written once, and the
 /// bands are read row by row.
 template <class T, class From>
@@ -175,10 +140,11 @@ HWY_INLINE void pack_turned(T* to, std::size_t width, const From* from, std::siz
       const std::size_t end = std::min(count, band + kBand);
       const From* at = from + (first + band) * step;
       for (std::size_t row = band; row < end; ++row) look_ahead(at + (row - band) * step, first + row, rows, columns, step);
-      const std::size_t squares = (end - band) / kSide<T> * kSide<T>;
+      const std::size_t squares = (end - band) / kSquare<T> * kSquare<T>;
       std::size_t c = 0;
-      for (; c + kSide<T> <= columns; c += kSide<T>) {
-        for (std::size_t r = 0; r < squares; r += kSide<T>) turn(to + c * width + band + r, width, at + r * step + c, step);
+      for (; c + kSquare<T> <= columns; c += kSquare<T>) {
+        for (std::size_t r = 0; r < squares; r += kSquare<T>)
+          transpose_square(to + c * width + band + r, width, at + r * step + c, step);
       }
       for (std::size_t r = 0; r < end - band; ++r) {
         for (std::size_t left = r < squares ? c : 0; left < columns; ++left) {

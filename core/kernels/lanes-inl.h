@@ -114,6 +114,29 @@ HWY_INLINE void for_lanes(D d, std::size_t total, Body&& body) {
   if (i < total) body(i, total - i);
 }
 
+/// Side of the squares that transpose_square() copies: as many elements as 16 bytes hold.
+template <class T>
+constexpr std::size_t kSquare = HWY_TARGET == HWY_SCALAR ? 1 : 16 / sizeof(T);
+
+/// Copies to[c·to_step + r] = from[r·step + c] of a square; bf16 becomes float if T is. Interleaving rows i and i + side/2 moves
+/// the highest bit of each element's row to the lowest bit of its column; as many times as such an index has bits exchange both.
+template <class T, class From>
+HWY_INLINE void transpose_square(T* to, std::size_t to_step, const From* from, std::size_t step) {
+  constexpr std::size_t kRows = kSquare<T>;
+  const hn::FixedTag<T, kRows> d;
+  hn::Vec<decltype(d)> rows[kRows];
+  for (std::size_t i = 0; i < kRows; ++i) rows[i] = load_full(d, from + i * step);
+  for (std::size_t done = 1; done < kRows; done *= 2) {
+    hn::Vec<decltype(d)> next[kRows];
+    for (std::size_t i = 0; i < kRows / 2; ++i) {
+      next[2 * i] = hn::InterleaveLower(d, rows[i], rows[i + kRows / 2]);
+      next[2 * i + 1] = hn::InterleaveUpper(d, rows[i], rows[i + kRows / 2]);
+    }
+    for (std::size_t i = 0; i < kRows; ++i) rows[i] = next[i];
+  }
+  for (std::size_t i = 0; i < kRows; ++i) hn::StoreU(rows[i], d, to + i * to_step);
+}
+
 template <class D>
 HWY_INLINE hn::TFromD<D> sum_of_lanes(D d, hn::Vec<D> value) {
   return hn::GetLane(hn::SumOfLanes(d, value));

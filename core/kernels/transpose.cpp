@@ -19,40 +19,6 @@ HWY_BEFORE_NAMESPACE();
 namespace tsprun::detail::kernels {
 namespace HWY_NAMESPACE {
 
-/// Side of the squares that transpose_square() copies.
-#if HWY_TARGET == HWY_SCALAR
-template <class T>
-constexpr std::size_t kSquare = 1;
-#else
-template <class T>
-constexpr std::size_t kSquare = 16 / sizeof(T);
-#endif
-
-/// Copies to[c·to_step + r] = from[r·step + c] of a square. Interleaving rows i and i + side/2 moves the highest bit of each
-/// element's row to the lowest bit of its column; as many times as such an index has bits exchange both.
-template <class T>
-HWY_INLINE void transpose_square(T* to, std::size_t to_step, const T* from, std::size_t step) {
-#if HWY_TARGET == HWY_SCALAR
-  static_cast<void>(to_step);
-  static_cast<void>(step);
-  *to = *from;
-#else
-  constexpr std::size_t kRows = kSquare<T>;
-  const hn::FixedTag<T, kRows> d;
-  hn::Vec<decltype(d)> rows[kRows];
-  for (std::size_t i = 0; i < kRows; ++i) rows[i] = hn::LoadU(d, from + i * step);
-  for (std::size_t done = 1; done < kRows; done *= 2) {
-    hn::Vec<decltype(d)> next[kRows];
-    for (std::size_t i = 0; i < kRows / 2; ++i) {
-      next[2 * i] = hn::InterleaveLower(d, rows[i], rows[i + kRows / 2]);
-      next[2 * i + 1] = hn::InterleaveUpper(d, rows[i], rows[i + kRows / 2]);
-    }
-    std::copy_n(next, kRows, rows);
-  }
-  for (std::size_t i = 0; i < kRows; ++i) hn::StoreU(rows[i], d, to + i * to_step);
-#endif
-}
-
 template <class T>
 void transpose_typed(T* to, std::size_t to_step, const T* from, std::size_t step, std::size_t rows, std::size_t columns) {
   constexpr std::size_t kBand = 64 / sizeof(T);  // rows that fill a cache line of the result
