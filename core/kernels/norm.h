@@ -21,7 +21,7 @@ struct NormForm {
   bool operator==(const NormForm&) const = default;
 };
 
-/// What an RMSNorm needs of whole rows if x, y, gain and so on have a part of each.
+/// Sums over whole rows for an RMSNorm whose x, y, gain and so on have a part of each.
 struct WholeRows {
   std::size_t width = 0;      ///< elements of a whole row; 0: x has whole rows, and nothing else counts
   ConstTensor squares = {};   ///< [rows], the sum of a row's x², in the type of sums

@@ -18,7 +18,7 @@ using nlohmann::json;
 constexpr std::size_t kMostEntries = 1000;
 /// FLOPs of a backward pass of attention, for each of the forward pass.
 constexpr double kBackwardOfForward = 2.5;
-/// What rounding to the six digits of a message may add to a fraction, relatively.
+/// Relative error of a fraction that was rounded to the six digits of a message.
 constexpr double kRounding = 1e-5;
 /// From here on a file may have grids, and more work may not take less time.
 constexpr std::size_t kGridVersion = 6;

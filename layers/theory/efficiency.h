@@ -26,7 +26,7 @@ class Efficiency {
     std::vector<double> columns;
     std::vector<std::vector<double>> fractions;
   };
-  /// What a kernel is looked up by.
+  /// Sizes by which a kernel is looked up.
   struct Size {
     double flops;
     double row = 1;
