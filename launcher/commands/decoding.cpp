@@ -19,10 +19,8 @@ namespace tsprun::detail::launcher {
 
 void DrawingOptions::declare(OptionTable& table) {
   using enum Trait;
-  constexpr double kHottest = 1e6;
-  constexpr double kMostPenalty = 1e3;
   table.add("--temperature T", temperature, "of the logits; 0: always the likeliest token; default: the model's, or 1",
-            Number{{.lowest = 0, .highest = kHottest}}, computed);
+            Number{{.lowest = 0, .highest = text::kHottest}}, computed);
   table.add("--top-k K", top_k, "only the K likeliest; 0: all; default: the model's, or 0", computed);
   table.add("--top-p P", top_p,
             "only the likeliest that together have this probability; default: the model's, or 1 (the model's are those of its "
@@ -30,7 +28,7 @@ void DrawingOptions::declare(OptionTable& table) {
             Number{{.lowest = 0, .highest = 1, .open = true}}, computed);
   table.add("--repetition-penalty R", repetition_penalty,
             "divide the logits of tokens that the text has already by R, or multiply those below 0; default: the model's, or 1",
-            Number{{.lowest = 0, .highest = kMostPenalty, .open = true}}, computed);
+            Number{{.lowest = 0, .highest = text::kMostPenalty, .open = true}}, computed);
 }
 
 void DrawingOptions::take_recommended(const std::filesystem::path& folder, std::size_t vocabulary) {

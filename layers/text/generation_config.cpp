@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string_view>
 
@@ -17,9 +18,6 @@ namespace {
 
 constexpr std::uint64_t kLargestFile = std::uint64_t{16} << 20;
 constexpr std::size_t kMostEnds = 1000;
-constexpr double kHottest = 1e6;
-constexpr double kLeastPenalty = 1e-3;
-constexpr double kMostPenalty = 1e3;
 constexpr double kMostCandidates = 1 << 30;
 
 constexpr const char* kTextModel = "text_config";
@@ -71,18 +69,22 @@ RecommendedSampling recommended_sampling(const std::filesystem::path& folder) {
   const auto ignore = [&](const char* field, const nlohmann::json& value) {
     found.ignored.push_back(fmt::format("{} {}", field, shown_value(value)));
   };
-  const auto number = [&](const char* field, double low, double high) -> std::optional<double> {
+  const auto number = [&](const char* field, const auto& fits) -> std::optional<double> {
     const nlohmann::json* value = object.find(field);
     if (value == nullptr) return {};
-    if (value->is_number() && value->get<double>() >= low && value->get<double>() <= high) return value->get<double>();
+    if (value->is_number() && fits(value->get<double>())) return value->get<double>();
     ignore(field, *value);
     return {};
   };
-  if (object.find("do_sample") != nullptr) found.draws = object.flag("do_sample");
-  found.temperature = number("temperature", 0, kHottest);
-  found.top_p = number("top_p", 0, 1);
-  found.repetition_penalty = number("repetition_penalty", kLeastPenalty, kMostPenalty);
-  if (const auto top_k = number("top_k", -1, kMostCandidates))  // -1: all, as vLLM has it
+  if (const nlohmann::json* draws = object.find("do_sample")) {
+    if (draws->is_boolean()) found.draws = draws->get<bool>();
+    else ignore("do_sample", *draws);
+  }
+  found.temperature = number("temperature", [](double value) { return value >= 0 && value <= kHottest; });
+  found.top_p = number("top_p", [](double value) { return value >= 0 && value <= 1; });
+  found.repetition_penalty = number("repetition_penalty", [](double value) { return value > 0 && value <= kMostPenalty; });
+  const auto count = [](double value) { return value >= -1 && value <= kMostCandidates && value == std::floor(value); };
+  if (const auto top_k = number("top_k", count))  // -1: all, as vLLM has it
     found.top_k = static_cast<std::size_t>(std::max(*top_k, 0.0));
   if (found.top_p == 0) {  // the likeliest token alone
     found.draws = false;

@@ -16,6 +16,10 @@ namespace tsprun::detail::text {
 /// config.json. Empty: no file names one. Throws Error(refused) for other values, with file, field and value.
 std::vector<Token> end_tokens(const std::filesystem::path& folder);
 
+/// Largest temperature and repetition penalty that are taken.
+inline constexpr double kHottest = 1e6;
+inline constexpr double kMostPenalty = 1e3;
+
 /// How a model's authors want tokens to be drawn. What the file doesn't have is empty.
 struct RecommendedSampling {
   std::optional<bool> draws;  ///< do_sample; false: always the likeliest token
@@ -26,8 +30,8 @@ struct RecommendedSampling {
   std::vector<std::string> ignored;  ///< "min_p 0.05": fields that would change the text and aren't heeded
 };
 
-/// Reads the folder's generation_config.json; without one all is empty. Values out of range are ignored. Throws Error(refused) if
-/// it isn't an object.
+/// Reads the folder's generation_config.json; without one all is empty. Values of another type, or out of range, are
+/// ignored. Throws Error(refused) if it isn't an object.
 RecommendedSampling recommended_sampling(const std::filesystem::path& folder);
 
 }  // namespace tsprun::detail::text

@@ -69,6 +69,8 @@ TEST(RecommendedSampling, IgnoresWhatIsOutOfRangeOrNotHeeded) {
                                      {"temperature", "\"hot\""},
                                      {"top_p", "1.5"},
                                      {"top_k", "-2"},
+                                     {"top_k", "2.5"},
+                                     {"do_sample", "1"},
                                      {"repetition_penalty", "0"},
                                      {"suppress_tokens", "[3]"},
                                      {"stop_strings", "\"###\""},
