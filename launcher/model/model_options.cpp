@@ -103,7 +103,7 @@ void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
     loaded = read_config(std::filesystem::path(options.model) / "config.json");
     const ModelFolder weights(options.model);
     const std::vector<Parameter> parameters = model_parameters(loaded.config);
-    if (const std::string unused = weights.check(parameters); !unused.empty()) spdlog::warn("{}", unused);
+    if (const std::string unused = weights.check(parameters, loaded.sees_images); !unused.empty()) spdlog::warn("{}", unused);
     const auto is_bf16 = [&](const Parameter& parameter) {
       return !parameter.is_matrix() || weights.find(parameter.name)->type == stored_type_of(DType::bf16);
     };

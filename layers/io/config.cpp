@@ -153,8 +153,8 @@ LoadedConfig parse_config(std::string_view text, const std::string& where) {
   check_config(config, where);
   std::vector<std::string_view> ignored(std::begin(kIgnored), std::end(kIgnored));
   ignored.insert(ignored.end(), type.ignored.begin(), type.ignored.end());
-  LoadedConfig loaded{config, fields.unknown(ignored)};
-  if (!of.warning.empty()) loaded.warnings.insert(loaded.warnings.begin(), of.warning);
+  LoadedConfig loaded{.config = config, .warnings = fields.unknown(ignored), .sees_images = !of.warning.empty()};
+  if (loaded.sees_images) loaded.warnings.insert(loaded.warnings.begin(), of.warning);
   return loaded;
 }
 

@@ -98,6 +98,7 @@ struct ModelConfig : ModelSpec {
 struct LoadedConfig {
   ModelConfig config;
   std::vector<std::string> warnings;  ///< a line for each unknown field; the caller prints them once
+  bool sees_images = false;           ///< it is the text model of one that sees images, whose folder has tensors for that, too
 };
 
 /// Returns the built-in configurations, each with its name.

@@ -194,7 +194,7 @@ void ModelFolder::check_tied(std::span<const Parameter> parameters) const {
   }
 }
 
-std::string ModelFolder::check(std::span<const Parameter> parameters) const {
+std::string ModelFolder::check(std::span<const Parameter> parameters, bool sees_images) const {
   std::set<std::string_view> wanted;
   for (const Parameter& parameter : parameters) {
     wanted.insert(parameter.name);
@@ -214,7 +214,9 @@ std::string ModelFolder::check(std::span<const Parameter> parameters) const {
   std::size_t unused = 0;
   std::string named;
   for (const auto& [name, place] : where_) {
-    if (wanted.contains(name) || is_harmless(name) || is_of_images(name) || (tied && head_names().contains(name))) continue;
+    if (wanted.contains(name) || is_harmless(name) || (sees_images && is_of_images(name)) ||
+        (tied && head_names().contains(name)))
+      continue;
     if (name.ends_with(".bias")) {
       throw Error(Cause::refused,
                   fmt::format("{}: tensor \"{}\": biases aren't supported", file_of(place).path().string(), shown(place.stored)));

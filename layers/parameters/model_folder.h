@@ -26,8 +26,8 @@ class ModelFolder {
   /// Checks that every parameter is present, in its shape and with a readable element type, and that no other tensor would change
   /// the computation (biases; a head that isn't the embedding that a tied model has instead: both are read). Throws
   /// Error(refused). Returns a line that names tensors that are ignored, the first of them if they are many; empty: there are
-  /// none. The caller prints it once.
-  std::string check(std::span<const Parameter> parameters) const;
+  /// none. `sees_images`: tensors by which multi-modal models see images may be there. The caller prints it once.
+  std::string check(std::span<const Parameter> parameters, bool sees_images = false) const;
 
   /// Reads a block of a tensor into contiguous memory, converted to into.dtype. Throws Error(refused).
   void read(std::string_view name, const safetensors::Rectangle& block, Buffer into) const;

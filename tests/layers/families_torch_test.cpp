@@ -29,6 +29,7 @@ struct Case {
   std::vector<Token> ids;
   std::vector<std::int64_t> labels;
   std::optional<Token> document_end;
+  bool sees_images = false;
   std::vector<double> losses;  // before each step and after the last
   std::vector<Token> prompt, greedy;
   std::vector<double> logits;
@@ -36,7 +37,8 @@ struct Case {
 
   explicit Case(const std::filesystem::path& at) : folder(at) {
     const LoadedConfig loaded = read_config(at / "config.json");
-    const bool sees_images = at.filename().string().ends_with("-images");
+    sees_images = loaded.sees_images;
+    EXPECT_EQ(sees_images, at.filename().string().ends_with("-images"));
     EXPECT_EQ(loaded.warnings.size(), sees_images ? 1 : 0);
     config = loaded.config;
     const nlohmann::json c = read_json((at / "case.json").string());
@@ -77,7 +79,7 @@ Found run(const Case& of, const Layout& layout, Recompute recompute, const std::
     Mesh mesh(context.world(), layout);
     Model model(rank, mesh, {.config = of.config, .dtype = DType::f64, .recompute = recompute, .training = true});
     const ModelFolder weights(of.folder);
-    EXPECT_EQ(weights.check(model_parameters(of.config)), "");
+    EXPECT_EQ(weights.check(model_parameters(of.config), of.sees_images), "");
     model.parameters().load(weights);
     if (!save_to.empty()) {
       CheckpointState state;

@@ -84,6 +84,19 @@ TEST(ModelFolder, NameWhatTheIndexLeavesOut) {
   EXPECT_REFUSED(ModelFolder(folder.path()).check(parameters), "two.safetensors", "q_proj.bias", "biases aren't supported");
 }
 
+TEST(ModelFolder, NameTensorsOfImagesUnlessTheModelSeesThem) {
+  const test::TemporaryFolder folder;
+  std::vector<Parameter> parameters = model_parameters(tiny());
+  const std::size_t own = parameters.size();
+  parameters.push_back(parameters.back());
+  parameters.back().name = "vision_tower.embeddings.weight";
+  write_shard(folder / "model.safetensors", parameters, 0, parameters.size());
+  parameters.resize(own);
+  const ModelFolder weights(folder.path());
+  EXPECT_NE(weights.check(parameters).find("vision_tower.embeddings.weight"), std::string::npos);
+  EXPECT_EQ(weights.check(parameters, true), "");
+}
+
 TEST(ModelFolder, RefuseAnIndexThatLies) {
   const test::TemporaryFolder folder;
   const std::vector<Parameter> parameters = model_parameters(tiny());
