@@ -51,7 +51,13 @@ compare() {
 }
 compare lengths --steps "$steps" --config "$config" --layouts "$layouts" --seqs "$seqs"                    # Figs. 1, 5, 7, 9
 compare lengths_forward --steps "$steps" --config "$config" --layouts "$layouts" --seqs "$seqs" --forward  # Figs. 10, 11
-compare batches --steps "$steps" --config "$config" --layouts "$layouts" --batches "$batches" --seq "${seqs%%,*}"  # Fig. 12
+training=("$folder/lengths.json")
+# Fig. 12; its points of one sequence are among those above.
+more_batches=$(tr , '\n' <<<"$batches" | grep -vx 1 | paste -sd, || true)
+if [ -n "$more_batches" ]; then
+  training+=("$folder/batches.json")
+  compare batches --steps "$steps" --config "$config" --layouts "$layouts" --batches "$more_batches" --seq "${seqs%%,*}"
+fi
 compare sizes --steps "$steps" --configs nano,micro --layouts "$layouts" --seq "${seqs%%,*}"               # Fig. 6
 rm -f "$folder/break_even.json"
 # Figs. 5, 7 on both sides of BS = 8h, which the larger model doesn't reach.
@@ -77,7 +83,7 @@ done
 
 say "drawing"
 python3="/usr/bin/python3"
-"$python3" "$root/tools/plot/plot.py" --out "$folder/training" "$folder/lengths.json" "$folder/batches.json" "$folder/sizes.json" "${plans[@]}"
+"$python3" "$root/tools/plot/plot.py" --out "$folder/training" "${training[@]}" "$folder/sizes.json" "${plans[@]}"
 "$python3" "$root/tools/plot/plot.py" --out "$folder/forward" "$folder/lengths_forward.json"
 forward=("$folder/lengths_forward.json")
 if [ -e "$folder/break_even.json" ]; then
@@ -87,7 +93,7 @@ fi
 "$python3" "$root/tools/plot/plot.py" --out "$folder/paper" "$folder/paper.json"
 
 say "the paper's statements on this machine ($ranks ranks, $(basename "$config" .json), training)"
-"$python3" "$root/tools/plot/statements.py" "$folder/lengths.json" "$folder/batches.json" | tee "$folder/statements.txt"
+"$python3" "$root/tools/plot/statements.py" "${training[@]}" | tee "$folder/statements.txt"
 say "and in forward passes alone"
 "$python3" "$root/tools/plot/statements.py" "${forward[@]}" | tee -a "$folder/statements.txt"
 if [ "$quick" = 0 ]; then

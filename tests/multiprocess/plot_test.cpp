@@ -77,6 +77,49 @@ TEST(Plot, DrawsThePapersFiguresAndThoseOfPlannedAndMeasuredPoints) {
   EXPECT_NE(drawn.out.find("throughput_over_batch: left out"), std::string::npos);
 }
 
+TEST(Plot, DrawsRunsAndASearch) {
+  const TemporaryDirectory folder;
+  const auto report = [&](std::vector<std::string> arguments, const std::string& name) {
+    arguments.insert(arguments.end(), {"--json", folder.path(name)});
+    const Finished run = run_tsprun(arguments);
+    ASSERT_EQ(run.end.code, 0) << run.describe();
+  };
+  std::ofstream(folder.path("text.txt")) << std::string(4000, 'x');
+  report({"train", "--config", "nano", "-n", "2", "--seq", "32", "--steps", "4", "--data", folder.path("text.txt"), "--eval-data",
+          folder.path("text.txt"), "--eval-every", "2"},
+         "train.json");
+  report({"bench", "all_reduce,barrier", "-n", "2", "--sizes", "1K,8K", "--min-time", "0"}, "bench.json");
+  report({"simulate", "--machine", "h100", "--config", "nano", "--layouts", "tsp=2;tp=2", "--seq", "64"}, "simulate.json");
+  report({"plan", "--search", "--gpus", "4", "--machine", "h100", "--config", "nano", "--seq", "64"}, "search.json");
+  const Finished drawn = plot(folder, {"train.json", "bench.json", "simulate.json", "search.json"});
+  ASSERT_EQ(drawn.end.code, 0) << drawn.describe();
+  for (const char* name : {"loss_over_steps", "bench_over_size", "step_times", "memory_by_category"}) expect_picture(folder, name);
+  const std::string loss = content(folder.path("pictures/loss_over_steps.svg"));
+  EXPECT_NE(loss.find("train, evaluated"), std::string::npos);
+}
+
+// Two reports that measured the same point make one of it, at the median of their speeds.
+TEST(Plot, APointOfTwoReportsIsOne) {
+  const std::string script = R"(
+import sys
+sys.path.insert(0, sys.argv[1])
+import points
+
+def report(speed, total):
+    row = {"label": "tsp=2", "config": "nano", "seq": 32, "batch": 1, "ranks": 2, "parameters": 9, "tokens_per_s": speed,
+           "memory_peak_bytes": {"total": total}}
+    return {"compare": [row, {**row, "batch": 2}]}
+
+rows = points.one_each(points.points_of(report(10, 5)) + points.points_of(report(30, 7)) + points.points_of(report(11, 6)))
+assert [(row.batch, row.tokens_per_s, row.memory["total"]) for row in rows] == [(1, 11, 7), (2, 11, 7)], rows
+print("one each")
+)";
+  ProcessOptions options;
+  options.environment = {{"PYTHONDONTWRITEBYTECODE", "1"}};
+  const Finished run = run_program({"/usr/bin/python3", "-c", script, TSP_TOOLS_DIR "/plot"}, options, 120);
+  EXPECT_EQ(run.out, "one each\n") << run.describe();
+}
+
 // --check finds each fault that a picture could have: good ones have none, and of these each has the one that is named.
 TEST(Plot, ItsCheckFindsWhatIsWrong) {
   const std::string script = R"(
@@ -105,11 +148,13 @@ def covered(figure, panels): panels[0].legend()
 def alike(figure, panels): panels[0].plot([1, 2], [50, 60], label="sp", **looks.look("tp", ["tsp", "tp"]))
 def rescaled(figure, panels): panels[1].set_ylim(1, 1000)
 def numberless(figure, panels): panels[0].yaxis.set_major_formatter(matplotlib.ticker.NullFormatter())
+def doubled(figure, panels): panels[0].plot([1, 1, 2], [50, 60, 70], label="sp", color="black")
 def reddish(figure, panels): looks.COLORS[:] = ["#d62728", "#8c564b"]
 
 assert picture(nothing) == [], picture(nothing)
 for spoil, words in ((unnamed, "a line without a label"), (covered, "a legend lies on it"), (alike, "sp looks like tp"),
-                     (rescaled, "its scale differs"), (numberless, "a log axis with 0 numbers"), (reddish, "alike without green")):
+                     (rescaled, "its scale differs"), (numberless, "a log axis with 0 numbers"),
+                     (doubled, "sp has two heights at one place"), (reddish, "alike without green")):
     found = picture(spoil)
     assert any(words in each for each in found), (words, found)
 print("all found")

@@ -1,15 +1,16 @@
 """Pictures of the arrays `plan` and `compare`: each function gives a matplotlib figure, or None where its data isn't there."""
 
 import math
+from dataclasses import replace
 
 import matplotlib.pyplot as pyplot
 
-from drawing import MIB, ratio_map, stacked, tokens, unique
-from looks import legend_below, log_scale, look, powers_of_two, same_scale
-from points import CATEGORIES
+from drawing import MIB, ratio_bar, ratio_map, ratio_scale, stacked, tokens
+from looks import legend_below, log_scale, look, plot_lines, powers_of_two, same_scale, style_entry, unique
+from points import CATEGORIES, one_each
 
 COLUMNS = 3  # of panels, at most
-PLANNED = {"linestyle": "--", "markerfacecolor": "none"}
+PLANNED = {"linestyle": "--", "markerfacecolor": "none", "markersize": 8}
 MEASURED = {"linestyle": "-"}
 
 
@@ -37,17 +38,27 @@ def scales_by(panels, keys, bottom=None):
         same_scale([axes for axes, of in zip(panels, keys) if of == key], bottom)
 
 
-def draw_line(axes, line, x, y, labels):
-    """A layout's points, planned or measured, in their order along x."""
-    measured = line[0].measured
-    axes.plot(
-        x,
-        y,
-        label=line[0].label if measured else f"{line[0].label} (plan)",
-        markersize=5,
-        **look(line[0].label, labels),
-        **(MEASURED if measured else PLANNED),
-    )
+def draw_layouts(axes, points, labels, x, y, log=False):
+    """A line for each layout, planned ones below measured ones. The legend has an entry for a layout, another for how it was found."""
+    measured = {point.label for point in points if point.measured}
+    lines = []
+    for line in sorted(groups(points, "label", "measured").values(), key=lambda line: line[0].measured):
+        line = sorted(line, key=x)
+        first = line[0]
+        entry = first.label if first.measured or first.label not in measured else None
+        style = {**look(first.label, labels), **(MEASURED if first.measured else PLANNED), "label": entry}
+        lines.append(([x(point) for point in line], [y(point) for point in line], style))
+    plot_lines(axes, lines, log)
+
+
+def how_found(points):
+    """Legend entries for planned and measured lines, where there are both."""
+    if len({point.measured for point in points}) < 2:
+        return []
+    return [
+        style_entry("measured", marker="o", markersize=5, **MEASURED),
+        style_entry("planned", marker="o", **PLANNED),
+    ]
 
 
 def memory_bars(points):
@@ -78,15 +89,13 @@ def over(points, along, others, value, label, title):
     figure, panels = panels_for(len(panels_of), 5.2, 4)
     labels = unique(point.label for here in panels_of.values() for point in here)
     for axes, (key, here) in zip(panels, panels_of.items()):
-        for line in groups(here, "label", "measured").values():
-            line = sorted(line, key=lambda point: getattr(point, along))
-            draw_line(axes, line, [getattr(point, along) for point in line], [value(point) for point in line], labels)
+        draw_layouts(axes, here, labels, lambda point: getattr(point, along), value)
         powers_of_two(axes, sorted({getattr(point, along) for point in here}), tokens)
         axes.set_xlabel({"seq": "sequence length", "batch": "batch"}.get(along, along))
         axes.set_ylabel(label)
         axes.set_title(", ".join(f"{name} {value}" for name, value in zip(others, key)), fontsize=9)
     scales_by(panels, [(key[others.index("config")], key[others.index("ranks")]) for key in panels_of], bottom=0)
-    legend_below(figure)
+    legend_below(figure, *how_found([point for here in panels_of.values() for point in here]))
     figure.suptitle(title)
     return figure
 
@@ -94,6 +103,7 @@ def over(points, along, others, value, label, title):
 def over_models(points):
     """As Fig. 6: bytes and memory over the number of parameters; a row of panels for each batch, length and number of ranks."""
     known = [point for point in points if point.parameters and point.forward is not None and point.memory]
+    known = one_each(replace(point, config="") for point in known)  # a model is its size here
     settings = {
         key: here
         for key, here in groups(known, "batch", "seq", "ranks").items()
@@ -109,10 +119,7 @@ def over_models(points):
             (lambda point: point.memory["total"] / MIB, "MiB a rank (log scale)"),
         )
         for axes, (value, label) in zip(panels, wanted):
-            for line in groups(here, "label", "measured").values():
-                line = sorted((point for point in line if value(point) > 0), key=lambda point: point.parameters)
-                if line:
-                    draw_line(axes, line, [point.parameters / 1e6 for point in line], [value(point) for point in line], labels)
+            draw_layouts(axes, [point for point in here if value(point) > 0], labels, lambda point: point.parameters / 1e6, value, log=True)
             log_scale(axes.xaxis)
             log_scale(axes.yaxis)
             axes.set_xlabel("parameters, 10⁶ (log scale)")
@@ -120,7 +127,7 @@ def over_models(points):
             axes.set_title(f"batch {batch}, seq {tokens(seq)}, ranks {ranks}", fontsize=9)
     for column in (0, 1):
         same_scale([panels[column] for panels in rows])
-    legend_below(figure)
+    legend_below(figure, *how_found([point for here in settings.values() for point in here]))
     figure.suptitle("Traffic and memory over model size (as Fig. 6)")
     return figure
 
@@ -143,8 +150,9 @@ def tsp_over_tp(points):
             return bytes_of[f"tsp={ranks}", batch, seq] / bytes_of[f"tp={ranks}", batch, seq]
 
         figure, axes = pyplot.subplots(figsize=(6.5, 4), layout="constrained")
-        image = ratio_map(axes, sorted({b for b, _ in both}), sorted({s for _, s in both}), ratio)
-        figure.colorbar(image, ax=axes, extend="both", label="below 1 TSP moves less")
+        scale = ratio_scale([ratio(*cell) for cell in both])
+        image = ratio_map(axes, sorted({b for b, _ in both}), sorted({s for _, s in both}), ratio, scale)
+        ratio_bar(figure, image, axes)
         figure.suptitle(
             f"Forward bytes of tsp={ranks} over tp={ranks}, {config}, {'measured' if measured else 'planned'} (as Fig. 7)", fontsize=10
         )

@@ -2,6 +2,8 @@
 them, log axes with numbers, equal scales for panels that are to be compared; and complaints(), which checks a picture for all that."""
 
 import itertools
+import math
+import re
 
 from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
@@ -15,10 +17,57 @@ RATIO_MAP = "PuOr_r"
 PRINTED = {"linestyle": "--", "linewidth": 1, "marker": "none"}
 
 
+# A scheme has one colour in all pictures.
+COLOR_OF = {"tsp": COLORS[0], "tp": COLORS[1], "sp": COLORS[2], "zero3": COLORS[3], "tp+sp": COLORS[4], "tp+tsp": COLORS[5]}
+REST = COLORS[6]
+
+
+def scheme_of(label):
+    """"tp+sp" of "dp=2,tp=4,sp=2 (ring)" and of "TP4+SP2": the axes beside dp, which replicates."""
+    axes = re.findall(r"zero3|tsp|tp|sp|pp|ep", label.split(" ")[0].lower())
+    return "+".join(unique(axes))
+
+
+def unique(values):
+    return list(dict.fromkeys(values))
+
+
 def look(label, labels):
-    """Colour and marker of a line: no two of up to 56 are alike in both."""
+    """Colour and marker of a layout's line: its scheme's colour, and a marker that no other of eight labels has."""
+    return {"color": COLOR_OF.get(scheme_of(label), REST), "marker": MARKERS[labels.index(label) % len(MARKERS)]}
+
+
+def numbered(label, labels):
+    """Colour and marker of lines that aren't schemes: no two of up to 56 are alike in both."""
     number = labels.index(label)
     return {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)]}
+
+
+def together(one, other, height):
+    """Whether two lines ([x], [y]) lie on each other where both have points, in a panel whose y axis has that height."""
+    mine, theirs = dict(zip(*one)), dict(zip(*other))
+    both = mine.keys() & theirs.keys()
+    return bool(both) and all(abs(mine[x] - theirs[x]) <= 0.015 * height for x in both)
+
+
+def plot_lines(axes, lines, log=False):
+    """Draws lines (x, y, keywords of plot(); a label of None: another line of the same look has it). Of those of one line style that lie
+    on each other the earlier are drawn wider, with larger markers, so that each is seen; a lone point is no line. `log`: of the y axis."""
+    heights = [[math.log(value) if log else value for value in y] for _, y, _ in lines]
+    every = [value for of in heights for value in of]
+    height = max(every, default=0) - (min(every, default=0) if log else 0)
+    for number, (x, y, more) in enumerate(lines):
+        style_of = more.get("linestyle")
+        over = sum(
+            lines[later][2].get("linestyle") == style_of and together((x, heights[number]), (lines[later][0], heights[later]), height)
+            for later in range(number + 1, len(lines))
+        )
+        style = {"linewidth": 1.6 + 1.6 * over, **more, "markersize": more.get("markersize", 5) + 2.5 * over}
+        if len(x) == 1:
+            style["linestyle"] = "none"
+        for line in axes.plot(x, y, **style):
+            if style["label"] is None:
+                line.tsp_explained = True
 
 
 def style_entry(label, **look_of_it):
@@ -34,7 +83,8 @@ def legend_below(figure, *more):
             found.setdefault(label, handle)
     entries = [*found.values(), *more]
     width = max((len(entry.get_label()) for entry in entries), default=1)
-    columns = max(1, min(len(entries), int(figure.get_size_inches()[0] * 11 / (width + 7))))
+    # A letter is some 0.063 inches wide, and what is drawn beside it 0.55.
+    columns = max(1, min(len(entries), int(figure.get_size_inches()[0] / (0.063 * width + 0.55))))
     figure.legend(entries, [entry.get_label() for entry in entries], loc="upper center", bbox_to_anchor=(0.5, 0), ncol=columns, fontsize=8)
 
 
@@ -102,8 +152,9 @@ def like_colors(colors, least=0.2):
 
 
 def complaints(figure):
-    """What is wrong with a picture, in words: a line that no legend names, a legend on a panel, a log axis without numbers, panels that
-    should have one scale and don't, text that lies on other text or outside the picture, lines that look alike."""
+    """What is wrong with a picture, in words: a line that no legend names, a line through two heights at one place, a legend on a panel, a
+    log axis without numbers, panels that should have one scale and don't, text that lies on other text or outside the picture, lines that
+    look alike."""
     figure.canvas.draw()
     renderer = figure.canvas.get_renderer()
     legends = figure.legends + [axes.get_legend() for axes in figure.axes if axes.get_legend()]
@@ -119,6 +170,11 @@ def complaints(figure):
                 alike = looks.setdefault((handle.get_color(), handle.get_marker(), handle.get_linestyle()), label)
                 if alike != label:
                     found.append(f"{title}: {label} looks like {alike}")
+        found += [
+            f"{title}: {line.get_label()} has two heights at one place"
+            for line in axes.lines
+            if line.get_linestyle() != "None" and len(set(line.get_xdata())) < len(line.get_xdata())
+        ]
         found += [
             f"{title}: a line without a label" for line in axes.lines if line.get_label().startswith("_") and not hasattr(line, "tsp_explained")
         ]

@@ -2,8 +2,8 @@
 
 import matplotlib.pyplot as pyplot
 
-from drawing import GB, GIB, ratio_map, stacked, tokens, unique
-from looks import COLORS, PRINTED, legend_below, log_scale, look, powers_of_two, same_scale, style_entry
+from drawing import GB, GIB, ratio_bar, ratio_map, ratio_scale, stacked, tokens
+from looks import PRINTED, legend_below, log_scale, look, plot_lines, powers_of_two, same_scale, style_entry, unique
 from points import CATEGORIES
 
 DEVICE_GIB = 192  # of an MI300X: the paper's dotted line
@@ -83,10 +83,11 @@ def figure7(figures):
     lengths = unique(row["seq"] for row in rows)
     table = {(row["batch"], row["seq"]): row for row in rows}
     figure, panels = pyplot.subplots(1, 2, figsize=(11, 3.5), layout="constrained")
+    scale = ratio_scale([row[kind] for row in rows for kind in ("printed", "counted")])
     for axes, kind in zip(panels, ("printed", "counted")):
-        image = ratio_map(axes, batches, lengths, lambda batch, length, kind=kind: table[batch, length][kind])
+        image = ratio_map(axes, batches, lengths, lambda batch, length, kind=kind: table[batch, length][kind], scale)
         axes.set_title(f"as {kind}")
-    figure.colorbar(image, ax=list(panels), extend="both", label="below 1 TSP moves less")
+    ratio_bar(figure, image, list(panels))
     figure.suptitle("Fig. 7: forward bytes of TSP over those of TP, h = 4096, D = 8")
     return figure
 
@@ -95,18 +96,26 @@ def figure9(figures):
     rows = figures["fig9"]
     schemes = unique(row["scheme"] for row in rows)
     figure, axes = pyplot.subplots(figsize=(6.5, 4), layout="constrained")
-    for number, scheme in enumerate(schemes):
-        here = [row for row in rows if row["scheme"] == scheme]
-        lengths = [row["seq"] for row in here]
-        color = COLORS[number]
-        axes.plot(lengths, [row["measured"] / GB for row in here], "s-", color=color, label=f"{scheme}, measured by the paper")
-        axes.plot(lengths, [row["counted"] / GB for row in here], "o--", color=color, label=f"{scheme}, counted here")
+    lines = []
+    for key, style in (("measured", {"linestyle": "-"}), ("counted", {"linestyle": "--", "markerfacecolor": "none"})):
+        for scheme in schemes:
+            here = [row for row in rows if row["scheme"] == scheme]
+            label = scheme if key == "measured" else None
+            lines.append(([row["seq"] for row in here], [row[key] / GB for row in here], {**style, **look(scheme, schemes), "label": label}))
+    plot_lines(axes, lines)
     powers_of_two(axes, unique(row["seq"] for row in rows), tokens)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("sequence length")
     axes.set_ylabel("GB a GPU")
-    legend_below(figure)
-    figure.suptitle("Fig. 9: peak memory a GPU on one node (here: recompute full)")
+    legend_below(
+        figure,
+        style_entry("measured by the paper", linestyle="-", marker="o", markersize=5),
+        style_entry("counted here", linestyle="--", marker="o", markersize=5, markerfacecolor="none"),
+    )
+    figure.suptitle(
+        "Fig. 9: peak memory a GPU on one node. Counted: what tsprun's schedules\nallocate, layers recomputed; not PyTorch's allocator and buffers",
+        fontsize=9,
+    )
     return figure
 
 

@@ -1,9 +1,16 @@
 #!/usr/bin/python3
-"""Pictures from tsprun's reports, as PNG and SVG, in the manner of the paper's figures 1, 5, 6, 7 and 9 to 12.
+"""Pictures from tsprun's reports, as PNG and SVG.
+
+    tsprun train … --json train.json
+    tools/plot/plot.py --out pictures train.json bench.json simulate.json search.json …
 
     tsprun plan --paper --json paper.json
     tsprun plan --config small -n 8 --seq 1024 --json plan.json
     tools/plot/plot.py --out pictures paper.json plan.json …
+
+From `train`: loss and tokens/s over steps, a line for each report. From `bench`: bus bandwidth and time over the size. From `simulate` and
+`plan --search`: where the time of a step goes, for each layout (of a search those that it puts first).
+In the manner of the paper's figures 1, 5, 6, 7 and 9 to 12:
 
 From `plan --paper`: figures 1, 5, 6, 7 and 9 by the printed formulas and as counted. From the arrays `plan` and `compare` of any
 number of reports: memory by category (as Fig. 1), memory and received bytes over sequence lengths and over parameters (5, 6, 9), the
@@ -17,6 +24,7 @@ Needs Debian's python3-matplotlib (tools/packages.txt, label plot). Exit code 0,
 import argparse
 import json
 import os
+import pathlib
 import sys
 
 import points
@@ -39,7 +47,7 @@ def refuse(message):
     sys.exit(2)
 
 
-def draw(paper, rows, folder, check):
+def draw(paper, rows, runs, folder, check):
     """Draws what there is data for; how many pictures, and what is wrong with them. Only here is matplotlib needed, which takes a second
     to load."""
     try:
@@ -52,11 +60,12 @@ def draw(paper, rows, folder, check):
     import figures
     import looks
     import paper as paper_pictures
+    import runs as run_pictures
 
     os.makedirs(folder, exist_ok=True)
     drawn = 0
     wrong = []
-    for name, figure in paper_pictures.of_paper(paper) + figures.of_points(rows):
+    for name, figure in paper_pictures.of_paper(paper) + figures.of_points(rows) + run_pictures.of_runs(runs):
         if figure is None:
             print(f"{name}: left out, there is no data for it")
             continue
@@ -72,24 +81,31 @@ def draw(paper, rows, folder, check):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("reports", nargs="+", metavar="REPORT", help="JSON of tsprun plan, plan --paper or compare")
+    parser.add_argument("reports", nargs="+", metavar="REPORT", help="JSON of tsprun train, bench, simulate, plan or compare")
     parser.add_argument("--out", default=".", metavar="FOLDER", help="where the pictures go; made if missing")
     parser.add_argument("--check", action="store_true", help="hold every picture against the rules of looks.py")
     arguments = parser.parse_args()
 
     paper = None
     rows = []
+    runs = {}
     for path in arguments.reports:
         report = read_report(path)
+        name = pathlib.PurePath(path).stem
+        runs[name if name not in runs else path] = report
         paper = report.get("paper", {}).get("figures", paper) if isinstance(report.get("paper", {}), dict) else paper
         try:
             rows += points.points_of(report)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             refuse(f"{path}: not a report that this version knows: {error!r}")
-    if paper is None and not rows:
-        refuse(f"{', '.join(arguments.reports)}: neither `paper` nor points in `plan` or `compare`")
+    rows = points.one_each(rows)
+    if paper is None and not rows and not any(report.get(key) for report in runs.values() for key in ("steps", "bench", "simulate")):
+        refuse(f"{', '.join(arguments.reports)}: none has rows in `plan`, `compare`, `steps`, `bench` or `simulate`, or `paper`")
 
-    drawn, wrong = draw(paper, rows, arguments.out, arguments.check)
+    try:
+        drawn, wrong = draw(paper, rows, runs, arguments.out, arguments.check)
+    except (KeyError, TypeError, AttributeError) as error:
+        refuse(f"{', '.join(arguments.reports)}: not reports that this version knows: {error!r}")
     if drawn == 0:
         refuse("there was nothing to draw: no point that can be, or fits")
     for line in wrong:

@@ -1,8 +1,10 @@
 """Points out of the arrays `plan` and `compare` of tsprun's reports: what a layout needs, moves and yields at one setting."""
 
 import pathlib
-from dataclasses import dataclass, field
+import statistics
+from dataclasses import dataclass, field, replace
 
+MOST_FOUND = 12  # layouts of a search that pictures show
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "communication", "workspace")
 
 
@@ -43,10 +45,33 @@ def exposed_of(row):
     return row["exposed_share_least"], row["exposed_share"]
 
 
+def rows_of(report, key):
+    """The rows of an array; of `plan --search` those alone that it puts first."""
+    rows = report.get(key) or []
+    if key != "plan" or not any("step_seconds" in row for row in rows):
+        return rows
+    return sorted((row for row in rows if row.get("fits") and row.get("step_seconds")), key=lambda row: row["step_seconds"])[:MOST_FOUND]
+
+
+def one_each(points):
+    """Points of which each layout at a setting has one, where several reports have it: the median of speeds, the largest peaks."""
+    found = {}
+    for point in points:
+        key = (point.measured, point.label, point.config, point.seq, point.batch, point.ranks, point.parameters)
+        found.setdefault(key, []).append(point)
+
+    def joined(same):
+        speeds = [point.tokens_per_s for point in same if point.tokens_per_s is not None]
+        fullest = max(same, key=lambda point: point.memory.get("total", 0))
+        return replace(fullest, tokens_per_s=statistics.median(speeds) if speeds else None)
+
+    return [joined(same) for same in found.values()]
+
+
 def points_of(report):
     points = []
     for key, measured in (("plan", False), ("compare", True)):
-        for row in report.get(key) or []:
+        for row in rows_of(report, key):
             ranks = row["ranks"]
             points.append(
                 Point(

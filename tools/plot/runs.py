@@ -1,0 +1,123 @@
+"""Pictures of single runs: what `train`, `bench`, `simulate` and `plan --search` report. Each function gives a matplotlib figure, or None
+where its data isn't there. `runs`: reports by the names of their files."""
+
+import matplotlib.pyplot as pyplot
+
+from drawing import stacked, tokens
+from looks import legend_below, log_scale, numbered, plot_lines, powers_of_two, unique
+from points import rows_of
+
+MS = 1e-3
+
+
+def loss_curves(runs):
+    """Loss of training and of evaluations over steps, and tokens/s."""
+    trained = {name: report for name, report in runs.items() if report.get("steps")}
+    if not trained:
+        return None
+    names = list(trained)
+    figure, (losses, speeds) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    of_loss = []
+    of_speed = []
+    for name, report in trained.items():
+        steps = [row["step"] for row in report["steps"]]
+        color = numbered(name, names)["color"]
+        of_loss.append((steps, [row["loss"] for row in report["steps"]], {"color": color, "label": name}))
+        of_speed.append((steps, [row["tokens_per_s"] for row in report["steps"]], {"color": color, "label": name}))
+        held_out = report.get("evaluations") or []
+        if held_out:
+            x = [row["step"] for row in held_out]
+            style = {"color": color, "marker": "o", "linestyle": "--", "label": f"{name}, evaluated"}
+            of_loss.append((x, [row["loss"] for row in held_out], style))
+    for axes, lines, label in ((losses, of_loss, "loss, nats a token"), (speeds, of_speed, "tokens/s")):
+        plot_lines(axes, [(x, y, {"marker": "o" if len(x) == 1 else "", **style}) for x, y, style in lines])
+        axes.set_xlabel("step")
+        axes.set_ylabel(label)
+    speeds.set_ylim(bottom=0)
+    legend_below(figure)
+    return figure
+
+
+def size(count):
+    """1048576 as 1M."""
+    for unit, name in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+        if count >= unit and count % unit == 0:
+            return f"{count // unit}{name}"
+    return str(count)
+
+
+def bench_curves(runs):
+    """Bus bandwidth and median time over the size, a line for each operation and report."""
+    rows = [(name, row) for name, report in runs.items() for row in report.get("bench") or []]
+    if not rows:
+        return None
+    several = len({name for name, _ in rows}) > 1
+    lines = {}
+    for name, row in rows:
+        label = f"{row['op']} on {row['ranks']}" + (f", {name}" if several else "")
+        lines.setdefault(label, []).append(row)
+    figure, panels = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    wanted = (
+        (lambda row: row.get("busbw_gbps"), "bus bandwidth, GB/s (log scale)"),
+        (lambda row: row["seconds_p50"] * 1e6, "median time, µs (log scale)"),
+    )
+    for axes, (value, label) in zip(panels, wanted):
+        drawn = []
+        for name, of in lines.items():
+            known = sorted((row for row in of if value(row) and row["bytes"]), key=lambda row: row["bytes"])
+            if known:
+                drawn.append(([row["bytes"] for row in known], [value(row) for row in known], {**numbered(name, list(lines)), "label": name}))
+        if not drawn:
+            axes.remove()
+            continue
+        plot_lines(axes, drawn, log=True)
+        powers_of_two(axes, sorted({bytes_of for x, _, _ in drawn for bytes_of in x}), size)
+        log_scale(axes.yaxis)
+        axes.set_xlabel("size, bytes (log scale)")
+        axes.set_ylabel(label)
+    legend_below(figure)
+    return figure
+
+
+def step_times(runs):
+    """Where the time of a step goes, as played (`simulate`) and as planned (`plan --search`): computing, and communication that it
+    waits for. A panel for each report."""
+    found = {}
+    for name, report in runs.items():
+        played = [row for row in report.get("simulate") or [] if row.get("seconds")]
+        rows = [(row["layout"], row, row["seconds"]) for row in played]
+        rows += [(row["label"], row, row["step_seconds"]) for row in rows_of(report, "plan") if row.get("step_seconds")]
+        if rows:
+            found[name] = rows
+    if not found:
+        return None
+    width = max(len(rows) for rows in found.values())
+    figure, panels = pyplot.subplots(
+        len(found), 1, figsize=(max(6, 2 + 0.75 * width), 4.6 * len(found)), squeeze=False, layout="constrained"
+    )
+    for axes, (name, rows) in zip(panels[:, 0], found.items()):
+        fields = (("config", "", str), ("batch", "B=", str), ("seq", "S=", tokens))
+        alike = [field for field in fields if len({row[field[0]] for _, row, _ in rows}) == 1]
+
+        def words(row, of):
+            return ", ".join(prefix + text(row[key]) for key, prefix, text in of)
+
+        labels = []
+        for layout, row, _ in rows:
+            if row.get("recompute", "none") != "none":
+                layout += f", recompute {row['recompute']}"
+            labels.append("\n".join(filter(None, (layout, words(row, [field for field in fields if field not in alike])))))
+        if len(unique(labels)) < len(labels):
+            labels = [f"{number}: {text}" for number, text in enumerate(labels, 1)]
+        waits = [row["exposed_seconds"] for _, row, _ in rows]
+        computes = [seconds - wait for (_, _, seconds), wait in zip(rows, waits)]
+        stacked(axes, labels, {"computing": computes, "waiting for communication": waits}, MS)
+        axes.set_title(": ".join(filter(None, (name, words(rows[0][1], alike)))), fontsize=9)
+        axes.set_ylabel("ms a step")
+    legend_below(figure)
+    return figure
+
+
+def of_runs(runs):
+    pictures = [("loss_over_steps", loss_curves(runs)), ("bench_over_size", bench_curves(runs)), ("step_times", step_times(runs))]
+    return [(name, figure) for name, figure in pictures if figure is not None]
