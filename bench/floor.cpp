@@ -89,7 +89,8 @@ class FloorSubject final : public Subject {
         break;
       case Kind::broadcast: copy_shares(which, 1); break;
       case Kind::all_gather: gather_shares(which, false); break;
-      case Kind::all_to_all: gather_shares(which, true); break;
+      case Kind::all_to_all:
+      case Kind::all_to_all_v: gather_shares(which, true); break;  // of even parts
       case Kind::reduce_scatter:
       case Kind::reduce: sum_shares(which); break;
       case Kind::all_reduce:

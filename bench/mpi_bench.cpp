@@ -59,6 +59,16 @@ class MpiSubject final : public Subject {
       case Kind::reduce_scatter: MPI_Reduce_scatter_block(in, out, count, type, MPI_SUM, world); break;
       case Kind::all_reduce: MPI_Allreduce(in, out, count, type, MPI_SUM, world); break;
       case Kind::all_to_all: MPI_Alltoall(in, count, type, out, count, type, world); break;
+      case Kind::all_to_all_v: {
+        std::vector<int> counts;
+        std::vector<int> offsets;
+        for (const std::size_t part : which.parts_of(rank_)) {
+          offsets.push_back(counts.empty() ? 0 : offsets.back() + counts.back());
+          counts.push_back(static_cast<int>(part));
+        }
+        MPI_Alltoallv(in, counts.data(), offsets.data(), type, out, counts.data(), offsets.data(), type, world);
+        break;
+      }
       case Kind::reduce: MPI_Reduce(in, out, count, type, MPI_SUM, 0, world); break;
       case Kind::barrier: MPI_Barrier(world); break;
     }

@@ -135,6 +135,15 @@ void check_faults_fit(const CommandFacts& command, const GlobalOptions& global) 
   }
 }
 
+/// Returns the names of the commands of which a fact holds, for messages: "train, eval".
+std::string commands_with(bool CommandFacts::*fact) {
+  std::vector<std::string> names;
+  for (const std::unique_ptr<Command>& command : all_commands()) {
+    if (command->facts().*fact) names.push_back(command->facts().name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 /// Returns the end of `tsprun COMMAND --help`: examples, and the names of the options that all commands share.
 std::string help_footer(const OptionTable& global, std::span<const std::string_view> examples) {
   std::vector<std::string> names;
@@ -179,12 +188,11 @@ int execute(Command& command, const OptionTable& options, GlobalOptions& global,
     if (!global.program.empty() && facts.name != "run")
       refuse(fmt::format("{} -- {}: only `run` starts a program", facts.name, global.program.front()));
     if (!global.trace.empty() && !facts.has_trace) {
-      std::vector<std::string> with_trace;
-      for (const std::unique_ptr<Command>& other : all_commands()) {
-        if (other->facts().has_trace) with_trace.push_back(other->facts().name);
-      }
-      refuse(
-          fmt::format("--trace {}: {} has no trace; these write one: {}", global.trace, facts.name, fmt::join(with_trace, ", ")));
+      refuse(fmt::format("--trace {}: {} has no trace; these write one: {}", global.trace, facts.name,
+                         commands_with(&CommandFacts::has_trace)));
+    }
+    if (global.trace_options.profile && !facts.has_profile) {
+      refuse(fmt::format("--profile: {} has none; these print one: {}", facts.name, commands_with(&CommandFacts::has_profile)));
     }
     if (!facts.has_steps) check_trace_steps(global.trace_options, facts.name, 0, 0);
     if (global.trace == "-") {

@@ -29,8 +29,9 @@ StepRange parse_steps(const std::string& option, const std::string& text) {
 }  // namespace
 
 void TraceOptions::declare(OptionTable& table) {
-  table.add("--trace-steps A:B", steps, "with --trace: training steps A to B alone, such as 3:5; default: the whole job",
-            parse_steps);
+  table.add("--profile", profile, "print at the end where the ranks' time went: the kernels and waits that took longest");
+  table.add("--trace-steps A:B", steps,
+            "with --trace or --profile: training steps A to B alone, such as 3:5; default: the whole job", parse_steps);
   table.add("--trace-flows WHICH", flows,
             "with --trace: arrows from all senders to all receivers (all), to the next rank of a group (neighbours), none",
             Choice<TraceFlows>{{{"all", TraceFlows::all}, {"neighbours", TraceFlows::neighbours}, {"none", TraceFlows::none}}});
@@ -38,7 +39,8 @@ void TraceOptions::declare(OptionTable& table) {
 
 void validate_trace_options(const TraceOptions& options, const std::string& file) {
   if (!file.empty()) return;
-  if (options.steps.given()) refuse(fmt::format("--trace-steps {}: there is no trace; give --trace FILE", options.steps.text));
+  if (options.steps.given() && !options.profile)
+    refuse(fmt::format("--trace-steps {}: there is no trace; give --trace FILE or --profile", options.steps.text));
   if (options.flows != TraceFlows::all)
     refuse(fmt::format("--trace-flows {}: there is no trace; give --trace FILE", options.flows.text));
 }

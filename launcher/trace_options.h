@@ -1,4 +1,4 @@
-// Options that select what --trace writes of a job: training steps, and arrows between ranks.
+// Options that select what --trace writes of a job, and --profile prints of it: training steps, and arrows between ranks.
 #pragma once
 
 #include "core/trace/events_text.h"
@@ -15,8 +15,9 @@ struct StepRange {
   std::uint64_t last = 0;
 };
 
-/// Options of --trace.
+/// Options of --trace, and --profile.
 struct TraceOptions {
+  bool profile = false;
   Given<StepRange> steps;
   Given<TraceFlows> flows{TraceFlows::all};
 
@@ -28,7 +29,7 @@ struct TraceOptions {
   bool holds(std::uint64_t step) const { return whole_job() || (step >= steps->first && step <= steps->last); }
 };
 
-/// Throws Error(refused) if an option is given without --trace. `file`: the file of --trace, empty if there is none.
+/// Throws Error(refused) if an option is given without --trace or --profile. `file`: the file of --trace, empty if there is none.
 void validate_trace_options(const TraceOptions& options, const std::string& file);
 /// Throws Error(refused) unless --trace-steps names some of the steps `first` to `last` that will be trained. `command`: its
 /// name; a command that trains nothing passes last = 0.

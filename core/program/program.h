@@ -20,9 +20,11 @@
 #include "core/collectives/collective.h"
 #include "tsprun/memory.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string_view>
 #include <tuple>
@@ -33,6 +35,7 @@ namespace tsprun::detail {
 /// Cost of one run of a kernel, whatever the machine. Kernels of equal cost take equally long.
 struct KernelCost {
   std::string_view kernel;               ///< name of a kernel, as traces show it; a literal
+  std::string_view matrix{};             ///< of a product: the weight, as TraceEvent::matrix says; a literal
   DType dtype = DType::f32;              ///< of its first input; of a product, the narrower of its two inputs'
   DType result = DType::f32;             ///< of what it writes
   std::array<std::uint64_t, 5> sizes{};  ///< rows, columns and depth of a product; batch, queries, keys, heads and elements of a
@@ -40,6 +43,14 @@ struct KernelCost {
   double flops = 0;                 ///< of products and attention: only the query-key pairs that the mask leaves; elsewhere 0
   std::uint64_t bytes_read = 0;     ///< elements that it must read at least once
   std::uint64_t bytes_written = 0;  ///< elements that it writes
+
+  /// Returns the sizes as a trace's event has them.
+  std::array<std::uint32_t, 5> traced_sizes() const {
+    std::array<std::uint32_t, 5> traced{};
+    for (std::size_t i = 0; i < traced.size(); ++i)
+      traced[i] = static_cast<std::uint32_t>(std::min<std::uint64_t>(sizes[i], std::numeric_limits<std::uint32_t>::max()));
+    return traced;
+  }
 
   friend bool operator==(const KernelCost&, const KernelCost&) = default;
 };

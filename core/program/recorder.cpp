@@ -14,6 +14,7 @@ void mix(std::size_t& hash, std::uint64_t value) { hash = (hash ^ value) * 0x100
 
 std::size_t hash_of(const KernelCost& cost) {
   std::size_t hash = std::hash<std::string_view>()(cost.kernel);
+  mix(hash, std::hash<std::string_view>()(cost.matrix));
   for (const std::uint64_t size : cost.sizes) mix(hash, size);
   mix(hash, std::bit_cast<std::uint64_t>(cost.flops));
   return hash;

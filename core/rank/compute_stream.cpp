@@ -122,14 +122,18 @@ void ComputeStream::run(const KernelCost& cost, std::size_t bytes, Kernel&& kern
                  .end_ns = end,
                  .name = cost.kernel,
                  .flops = cost.flops,
-                 .bytes = cost.bytes_read + cost.bytes_written});
+                 .bytes = cost.bytes_read + cost.bytes_written,
+                 .matrix = cost.matrix,
+                 .sizes = cost.traced_sizes()});
 }
 
-void ComputeStream::gemm(const Tensor& c, const ConstTensor& a, const ConstTensor& b, kernels::Write write) {
+void ComputeStream::gemm(std::string_view matrix, const Tensor& c, const ConstTensor& a, const ConstTensor& b,
+                         kernels::Write write) {
   const std::size_t m = a.size(0);
   const std::size_t n = b.size(1);
   const std::size_t k = a.size(1);
   run({.kernel = "gemm",
+       .matrix = matrix,
        .dtype = size_of(b.dtype()) < size_of(a.dtype()) ? b.dtype() : a.dtype(),
        .result = c.dtype(),
        .sizes = {m, n, k},

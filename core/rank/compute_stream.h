@@ -51,7 +51,10 @@ class ComputeStream {
   double flops() const { return flops_; }
 
   // --- matrix products and attention
-  void gemm(const Tensor& c, const ConstTensor& a, const ConstTensor& b, kernels::Write write = kernels::Write::replace);
+  /// `matrix`: the weight that is multiplied, in the paper's symbols, "W_Q"; "dW_Q" where its gradient is computed, "dX of W_Q"
+  /// where that of its input is; a literal, for traces.
+  void gemm(std::string_view matrix, const Tensor& c, const ConstTensor& a, const ConstTensor& b,
+            kernels::Write write = kernels::Write::replace);
   void flash_forward(const kernels::Attention& attention, const Tensor& o, const Tensor& lse, const ConstTensor& q,
                      const ConstTensor& k, const ConstTensor& v);
   void flash_delta(const Tensor& delta, const ConstTensor& d_o, const ConstTensor& o);

@@ -13,6 +13,14 @@
 
 namespace tsprun::detail {
 
+std::span<const char* const> size_names(std::string_view kernel) {
+  static constexpr std::array<const char*, 3> kOfProduct = {"m", "n", "k"};
+  static constexpr std::array<const char*, 5> kOfAttention = {"batch", "queries", "keys", "heads", "head_dim"};
+  if (kernel == "gemm") return kOfProduct;
+  if (kernel == "flash forward" || kernel == "flash backward") return kOfAttention;
+  return {};
+}
+
 double micro(std::uint64_t ns, std::uint64_t zero_ns) { return ns < zero_ns ? 0 : static_cast<double>(ns - zero_ns) * 1e-3; }
 
 namespace {
@@ -45,7 +53,8 @@ std::string peers_text(std::span<const int> members, int rank) {
 }
 
 void print_slice(TraceText& text, const TraceEvent& event, const TracedGroup& group, int rank, int row, std::uint64_t zero_ns) {
-  const std::string number = event.number < 0 ? "" : fmt::format(" {}", event.number);
+  std::string number = event.number < 0 ? "" : fmt::format(" {}", event.number);
+  if (!event.matrix.empty()) number = fmt::format(" {}", event.matrix);
   text.print(",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":\"{}{}\",\"ts\":{:.3f},\"dur\":{:.3f},\"args\":{{", rank, row,
              event.name, number, micro(event.begin_ns, zero_ns), static_cast<double>(event.end_ns - event.begin_ns) * 1e-3);
   if (event.op) {
@@ -58,6 +67,8 @@ void print_slice(TraceText& text, const TraceEvent& event, const TracedGroup& gr
     text.print("\"for_rank\":{},\"op\":\"{}\",\"sequence\":{}", event.waited_for, name(event.waited_op), event.sequence);
   } else if (event.flops > 0 || event.bytes > 0) {
     text.print("\"flops\":{:.0f},\"bytes\":{}", event.flops, event.bytes);
+    const std::span<const char* const> names = size_names(event.name);
+    for (std::size_t i = 0; i < names.size(); ++i) text.print(",\"{}\":{}", names[i], event.sizes[i]);
   }
   text.print("}}}}");
 }

@@ -22,6 +22,10 @@ enum class TraceFlows : std::uint8_t {
   none
 };
 
+/// Returns what the sizes of a kernel's event are called: m, n, k of a product, batch, queries, keys, heads, head_dim of
+/// attention; nothing for other kernels.
+std::span<const char* const> size_names(std::string_view kernel);
+
 /// Returns microseconds since `zero_ns`, as the format wants them; 0 before it.
 double micro(std::uint64_t ns, std::uint64_t zero_ns);
 

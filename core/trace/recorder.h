@@ -4,6 +4,7 @@
 
 #include "core/memory/heap.h"
 #include "core/streams/engine.h"
+#include "core/trace/profile.h"
 #include "transport/clock.h"
 #include "transport/message.h"
 #include "tsprun/trace.h"
@@ -28,7 +29,7 @@ struct TraceMemory {
 /// heap: the bytes in use, and the peaks if they rose since the last sample, so that the largest sample is the exact peak.
 class TraceRecorder final : public OperationObserver {
  public:
-  /// Largest number of events (some 100 MB); later events are only counted.
+  /// Largest number of events (some 150 MB); later events are only counted.
   static constexpr std::size_t kMostEvents = Trace::kMostEvents;
 
   /// Makes a recorder of events whose times come from this clock, which must be the engine's and outlive the recorder.
@@ -45,14 +46,27 @@ class TraceRecorder final : public OperationObserver {
   bool awake() const { return awake_; }
   /// Starts or stops recording.
   void wake(bool awake) {
+    if (profile_ != nullptr && awake != awake_) {
+      if (awake_) profile_->lasted(clock_.now_ns() - awake_since_ns_);
+      else awake_since_ns_ = clock_.now_ns();
+    }
     // Peaks that were reached while nothing was recorded must not appear in the trace.
     if (awake && !awake_ && heap_ != nullptr) seen_peaks_ = heap_->peaks();
     awake_ = awake;
   }
 
+  /// Adds up events in `profile` from now on, which is borrowed. `keeps_events`: false if nothing else shall be recorded.
+  void sum_up(Profile& profile, bool keeps_events) {
+    profile_ = &profile;
+    keeps_events_ = keeps_events;
+    awake_since_ns_ = clock_.now_ns();
+  }
+
   /// Adds an event and samples the heap, if awake.
   void add(const TraceEvent& event) {
     if (!awake_) return;
+    if (profile_ != nullptr) profile_->add(event);
+    if (!keeps_events_) return;
     note_memory(event.begin_ns, event.end_ns);
     if (events_.size() < kMostEvents) events_.push_back(event);
     else ++left_out_;
@@ -78,7 +92,7 @@ class TraceRecorder final : public OperationObserver {
   /// Samples the heap once more, before its numbers go to a report.
   void note_memory_now() {
     const std::uint64_t now = clock_.now_ns();
-    if (awake_) note_memory(now, now);
+    if (awake_ && keeps_events_) note_memory(now, now);
   }
   void completed(Stream stream, const OperationInfo& info, std::uint64_t begin_ns, std::uint64_t end_ns) override {
     add({.begin_ns = begin_ns,
@@ -160,6 +174,9 @@ class TraceRecorder final : public OperationObserver {
   Missing now_;
   Missing longest_;
   std::uint64_t left_out_ = 0;
+  Profile* profile_ = nullptr;
+  bool keeps_events_ = true;
+  std::uint64_t awake_since_ns_ = 0;
   bool awake_ = true;
 };
 

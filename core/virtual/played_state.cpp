@@ -14,7 +14,12 @@ void PlayedState::note(TraceEvent event, const Clock& clock) const {
 void PlayedState::note_kernel(const Clock& clock) const {
   const Program& program = rank->program();
   const KernelCost& cost = program.costs[program.items[next - 1].index];
-  note({.begin_ns = static_cast<std::uint64_t>(std::llround(began_at * 1e9)), .name = cost.kernel, .flops = cost.flops}, clock);
+  note({.begin_ns = static_cast<std::uint64_t>(std::llround(began_at * 1e9)),
+        .name = cost.kernel,
+        .flops = cost.flops,
+        .matrix = cost.matrix,
+        .sizes = cost.traced_sizes()},
+       clock);
 }
 
 void PlayedState::hold(const ProgramItem& item) {

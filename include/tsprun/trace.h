@@ -13,6 +13,7 @@
 
 #include "tsprun/types.h"
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -49,6 +50,12 @@ struct TraceEvent {
   std::int64_t number = -1;             ///< spans: number of the step, layer or token; -1: not numbered
   std::int32_t waited_for = -1;         ///< waits: world rank whose part was missing for longest; -1: nothing was missing
   Op waited_op = Op::barrier;           ///< waits: the operation that lacked it; its number in its group is `sequence`
+  /// Products: the weight that is multiplied or whose gradient is computed, in the paper's symbols: "W_Q"; points to static
+  /// storage.
+  std::string_view matrix{};
+  /// Kernels: rows, columns and depth of a product; batch, queries, keys, heads and elements of a head of attention; elsewhere
+  /// the result's sizes; 0 where there are fewer.
+  std::array<std::uint32_t, 5> sizes{};
 };
 
 /// Records operations, waits and spans of one rank, in private memory; used by the rank's thread. Kernels are events of tsprun's
@@ -56,7 +63,7 @@ struct TraceEvent {
 /// so that they are recorded, which costs about 0.1 µs each.
 class Trace {
  public:
-  /// Largest number of events (some 100 MB); later events are only counted.
+  /// Largest number of events (some 150 MB); later events are only counted.
   static constexpr std::size_t kMostEvents = 1'000'000;
 
   /// Starts to record. The context must outlive the trace. Throws Error(refused) while an operation is pending or another trace

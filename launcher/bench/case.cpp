@@ -15,16 +15,18 @@ struct KindFacts {
 };
 
 // In the order of Kind.
-constexpr std::array<KindFacts, 8> kFacts = {{{.name = "pingpong"},
+constexpr std::array<KindFacts, 9> kFacts = {{{.name = "pingpong"},
                                               {.name = "broadcast", .root = true},
                                               {.name = "all_gather", .parts = true},
                                               {.name = "reduce_scatter", .parts = true, .reduces = true},
                                               {.name = "all_reduce", .reduces = true},
                                               {.name = "all_to_all", .parts = true},
+                                              {.name = "all_to_all_v", .parts = true},
                                               {.name = "reduce", .root = true, .reduces = true},
                                               {.name = "barrier"}}};
-constexpr std::array<Kind, kFacts.size()> kKinds = {Kind::pingpong,   Kind::broadcast,  Kind::all_gather, Kind::reduce_scatter,
-                                                    Kind::all_reduce, Kind::all_to_all, Kind::reduce,     Kind::barrier};
+constexpr std::array<Kind, kFacts.size()> kKinds = {Kind::pingpong,       Kind::broadcast,  Kind::all_gather,
+                                                    Kind::reduce_scatter, Kind::all_reduce, Kind::all_to_all,
+                                                    Kind::all_to_all_v,   Kind::reduce,     Kind::barrier};
 static_assert(kFacts.size() == static_cast<std::size_t>(Kind::barrier) + 1);
 
 const KindFacts& facts(Kind kind) { return kFacts[static_cast<std::size_t>(kind)]; }
@@ -47,6 +49,18 @@ bool has_root(Kind kind) { return facts(kind).root; }
 bool reduces(Kind kind) { return facts(kind).reduces; }
 
 std::size_t Case::count() const { return has_parts(kind) ? elements() / static_cast<std::size_t>(ranks) : elements(); }
+
+std::size_t Case::part(int from, int to) const {
+  if (kind != Kind::all_to_all_v) return count();
+  const auto n = static_cast<std::size_t>(ranks);
+  return count() * 2 * (static_cast<std::size_t>(from + to) % n) / n;
+}
+
+std::vector<std::size_t> Case::parts_of(int rank) const {
+  std::vector<std::size_t> parts;
+  for (int other = 0; other < ranks; ++other) parts.push_back(part(rank, other));
+  return parts;
+}
 
 std::uint64_t Case::input_bytes() const {
   switch (kind) {
@@ -71,7 +85,8 @@ double Case::bus_factor() const {
     case Kind::all_reduce: return 2 * (n - 1) / n;
     case Kind::all_gather:
     case Kind::reduce_scatter:
-    case Kind::all_to_all: return (n - 1) / n;
+    case Kind::all_to_all:
+    case Kind::all_to_all_v: return (n - 1) / n;
     default: return 1;
   }
 }
@@ -109,6 +124,7 @@ std::optional<Case> in_place(const Case& which) {
     case Kind::reduce: other.place = Placement::in_place; return other;
     case Kind::pingpong:
     case Kind::all_to_all:
+    case Kind::all_to_all_v:
     case Kind::barrier: return std::nullopt;
   }
   return std::nullopt;

@@ -18,7 +18,17 @@
 namespace tsprun::detail::bench {
 
 /// Kind of operation that is measured. case.cpp has a row for each.
-enum class Kind : std::uint8_t { pingpong, broadcast, all_gather, reduce_scatter, all_reduce, all_to_all, reduce, barrier };
+enum class Kind : std::uint8_t {
+  pingpong,
+  broadcast,
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  all_to_all,
+  all_to_all_v,  ///< with parts of unlike sizes: see Case::part()
+  reduce,
+  barrier
+};
 
 /// Returns all kinds, in the order that `all` means.
 std::span<const Kind> all_kinds();
@@ -55,6 +65,11 @@ struct Case {
   std::size_t elements() const { return bytes / size_of(dtype); }
   /// Returns the number of elements of one rank's part; of the whole buffer for kinds without parts.
   std::size_t count() const;
+  /// Returns the elements that a rank sends to another in an all_to_all or all_to_all_v. Of the latter, as in rccl-tests, the
+  /// parts are 0, 2/n, 4/n, … of even ones: rank p sends the ((p + r) mod n)-th of them to rank r.
+  std::size_t part(int from, int to) const;
+  /// Returns the elements of each part that `rank` sends, by their receivers, and gets, by their senders: the same numbers.
+  std::vector<std::size_t> parts_of(int rank) const;
   /// Returns the least bytes that a rank's input buffer must hold. A usual broadcast needs none, since it happens in the output
   /// buffer.
   std::uint64_t input_bytes() const;

@@ -112,6 +112,16 @@ std::vector<Piece> expected_pieces(const Case& which, int rank) {
     case Kind::all_to_all:
       for (int r = 0; r < which.ranks; ++r) pieces.push_back({static_cast<std::size_t>(r) * count, count, r, p * count});
       break;
+    case Kind::all_to_all_v: {
+      std::size_t offset = 0;
+      for (int r = 0; r < which.ranks; ++r) {
+        std::uint64_t index = 0;
+        for (int before = 0; before < rank; ++before) index += which.part(r, before);
+        pieces.push_back({offset, which.part(r, rank), r, index});
+        offset += which.part(r, rank);
+      }
+      break;
+    }
     case Kind::reduce:
       if (rank == 0) pieces.push_back({0, count, kAllRanks, 0});
       break;
@@ -244,6 +254,24 @@ Timing measure(Subject& subject, const Case& which, const Pace& pace) {
   for (double& sample : samples) sample /= operations;
   std::sort(samples.begin(), samples.end());
   return {median(samples), percentile(samples, 0.99), samples.front(), samples.size(), estimate.batch};
+}
+
+double copy_speed(Subject& subject) {
+  constexpr int kCopies = 7;
+  const std::size_t bytes = std::min(subject.input().size(), subject.output().size());
+  if (bytes < kLeastCopied) return 0;
+  std::vector<double> samples;
+  for (int i = 0; i < kCopies; ++i) {
+    subject.barrier();
+    const double start = now();
+    std::memcpy(subject.output().data(), subject.input().data(), bytes);
+    double seconds = now() - start;
+    subject.tick();
+    collect(subject, {&seconds, 1}, larger);
+    samples.push_back(seconds);
+  }
+  std::sort(samples.begin(), samples.end());
+  return static_cast<double>(bytes) / median(samples) / 1e9;
 }
 
 std::uint64_t check(Subject& subject, const Case& which, std::uint32_t seed) {

@@ -81,6 +81,12 @@ struct Timing {
 /// Measures one row. Collective over the subject's ranks.
 Timing measure(Subject& subject, const Case& which, const Pace& pace);
 
+/// Fewest bytes that copy_speed() copies: smaller buffers lie in caches.
+inline constexpr std::size_t kLeastCopied = std::size_t{4} << 20;
+/// Measures by how many 10⁹ bytes a second the slowest rank copies its input buffer to its output buffer while all do. Returns it
+/// on rank 0; 0 if the smaller buffer has less than kLeastCopied bytes. Collective over the subject's ranks.
+double copy_speed(Subject& subject);
+
 /// Returns the number of wrong elements over all ranks and iterations, on every rank. For a barrier it returns how many times a
 /// rank left before the last one had come; ranks may be on several machines, so clocks are compared first.
 std::uint64_t check(Subject& subject, const Case& which, std::uint32_t seed);

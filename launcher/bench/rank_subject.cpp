@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 
 namespace tsprun::detail::bench {
 
@@ -19,6 +20,7 @@ RankSubject::RankSubject(Context& context, BufferBytes need)
 
 void RankSubject::run(const Case& which, std::uint64_t times) {
   const auto [in, out] = buffers_of(*this, which);
+  if (which.kind == Kind::all_to_all_v) parts_ = which.parts_of(rank());
   const bool copies = which.place == Placement::out_of_place && rank() == 0;
   for (std::uint64_t i = 0; i < times; ++i) {
     if (copies) std::memcpy(out.data, in.data, in.bytes());
@@ -38,6 +40,11 @@ void RankSubject::run_once(const Case& which, ConstBuffer in, Buffer out) {
     case Kind::reduce_scatter: world_.reduce_scatter(in, out, which.reduction); break;
     case Kind::all_reduce: world_.all_reduce(in, out, which.reduction); break;
     case Kind::all_to_all: world_.all_to_all(in, out); break;
+    case Kind::all_to_all_v: {
+      const std::size_t all = std::accumulate(parts_.begin(), parts_.end(), std::size_t{0});
+      world_.all_to_all_v(in.slice(0, all), parts_, out.slice(0, all), parts_);
+      break;
+    }
     case Kind::reduce: world_.reduce(in, rank() == 0 ? out : Buffer(), which.reduction, 0); break;
     case Kind::barrier: world_.barrier(); break;
   }

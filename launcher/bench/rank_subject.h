@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace tsprun::detail::bench {
 
@@ -33,6 +34,7 @@ class RankSubject final : public Subject {
 
   Context& context_;
   Communicator& world_;
+  std::vector<std::size_t> parts_;  // elements sent to and received from each rank by the all_to_all_v that runs
   HeapBlock input_;
   HeapBlock output_;
 };

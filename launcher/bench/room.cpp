@@ -40,9 +40,13 @@ std::uint64_t heap_need(std::span<const Case> cases) {
   const BufferBytes buffers = buffers_for(in_both_places(cases));
   std::set<std::uint64_t> copies = {kSmallestCopy};
   for (const Case& each : cases) {
-    for (const std::uint64_t payload : {each.bytes, each.count() * size_of(each.dtype)}) {
+    const auto add = [&](std::uint64_t payload) {
       if (payload <= kStagedBytes) copies.insert(std::bit_ceil(std::max(kSmallestCopy, payload)));
-    }
+    };
+    add(each.bytes);
+    add(each.count() * size_of(each.dtype));
+    if (each.kind != Kind::all_to_all_v) continue;
+    for (const std::size_t part : each.parts_of(0)) add(part * size_of(each.dtype));
   }
   const std::uint64_t beside = kUnderWay * std::accumulate(copies.begin(), copies.end(), std::uint64_t{0});
   const bool countable = buffers.input < UINT64_MAX / 4 && buffers.output < UINT64_MAX / 4;

@@ -265,6 +265,15 @@ void BenchCommand::validate(const GlobalOptions& global) {
   }
 }
 
+/// Returns "0.41 (reduce) to 0.93 (all_gather)".
+std::string shares(std::span<const std::pair<std::string_view, double>> busbw, double whole) {
+  const auto [least, most] = std::ranges::minmax(busbw, {}, &std::pair<std::string_view, double>::second);
+  const auto text = [&](const std::pair<std::string_view, double>& of) {
+    return fmt::format("{:.2f} ({})", of.second / whole, of.first);
+  };
+  return least.first == most.first ? text(least) : fmt::format("{} to {}", text(least), text(most));
+}
+
 /// Prints a line of rank 0; a comment that is longer than the terminal's lines goes on below.
 void BenchCommand::say(ReportSink& sink, const std::string& line) const {
   if (!line.starts_with('#')) return sink.line(line);
@@ -302,6 +311,8 @@ void BenchCommand::measure(Context& context, ReportSink& sink, int cores, bool s
   };
   bench::ResultTable table([&](const std::string& line) { say(sink, line); }, columns_);
   std::string wrong_rows;
+  const std::uint64_t largest = std::ranges::max(cases_, {}, &Case::bytes).bytes;
+  std::vector<std::pair<std::string_view, double>> busbw;  // at the largest size
   for (const Case& which : cases_) {
     bench::Measurements outcomes;
     const bool usually_in_place = which.kind == Kind::broadcast;
@@ -309,6 +320,11 @@ void BenchCommand::measure(Context& context, ReportSink& sink, int cores, bool s
     if (options_.both_places || usually_in_place) outcomes.in_place = outcome(bench::in_place(which));
     if (!speaks) continue;
     table.add(which, outcomes, transports.of(which.kind));
+    if (which.bytes == largest) {
+      for (const std::optional<bench::Measurement>& each : {outcomes.out_of_place, outcomes.in_place}) {
+        if (each) busbw.emplace_back(bench::name(which.kind), each->timing.busbw(which));
+      }
+    }
     sink.set("bench", table.rows());
     for (const std::optional<bench::Measurement>& each : {outcomes.out_of_place, outcomes.in_place}) {
       if (!each || each->wrong == 0 || each->wrong == bench::kUnchecked) continue;
@@ -317,6 +333,13 @@ void BenchCommand::measure(Context& context, ReportSink& sink, int cores, bool s
     }
   }
   if (speaks) table.finish();
+  if (const double copied = bench::copy_speed(subject); copied > 0 && speaks) {
+    sink.set("memcpy_gbps", copied);
+    const std::uint64_t bytes = std::min(subject.input().size(), subject.output().size());
+    say(sink, fmt::format("# For comparison: a memcpy of {} bytes by {} has {:.2f} GB/s{}", bytes,
+                          context.size() == 1 ? "this rank" : fmt::format("each of {} ranks at once", context.size()), copied,
+                          busbw.empty() ? "" : fmt::format("; busbw of as many is {} of that", shares(busbw, copied))));
+  }
   if (!wrong_rows.empty()) throw Error(Cause::corrupt, fmt::format("results were wrong: {}", wrong_rows));
 }
 

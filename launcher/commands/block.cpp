@@ -124,7 +124,8 @@ class BlockCommand final : public Command {
             .examples =
                 {"tsprun -n 4 block --config config.json --weights w.safetensors --input x.safetensors --output y.safetensors",
                  "tsprun --layout tp=2 block --config c.json --weights w.st --input x.st --output y.st --backward --dtype f64"},
-            .has_trace = true};
+            .has_trace = true,
+            .has_profile = true};
   }
   void declare(OptionTable& table) override;
   void validate(const GlobalOptions& global) override;

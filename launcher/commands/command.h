@@ -30,6 +30,7 @@ struct CommandFacts {
   std::array<std::string_view, 2> examples;  ///< command lines with which its --help ends, of at most 110 letters
   RankUse ranks = RankUse::job;              ///< whether it starts ranks: in one job, in several jobs, or not at all
   bool has_trace = false;                    ///< writes the trace that --trace asks for
+  bool has_profile = false;                  ///< prints what --profile asks for
   bool has_steps = false;                    ///< its ranks announce steps (Context::begin_step), at which faults can be injected
   int processes_per_rank = 1;
   bool multiplies = true;  ///< multiplies matrices, or forecasts ranks that do

@@ -40,7 +40,8 @@ class EvalCommand final : public Command {
             .help = "loss (and, on request, logits) of a model on data",
             .examples = {"tsprun -n 4 eval --model runs/book/step-000700 --data other.txt",
                          "tsprun -n 2 --json eval.json eval --config nano --data book.txt --logits logits.safetensors"},
-            .has_trace = true};
+            .has_trace = true,
+            .has_profile = true};
   }
   void declare(OptionTable& table) override;
   void validate(const GlobalOptions& global) override;

@@ -311,7 +311,8 @@ class GenerateCommand final : public Command {
             .help = "sample text from a model",
             .examples = {"tsprun -n 4 generate --model runs/book/step-000700 --prompt 'The ' --tokens 160 --temperature 0.6",
                          "tsprun --layout tp=2 generate --config nano --prompt 'The ' --top-k 40 --seed 7"},
-            .has_trace = true};
+            .has_trace = true,
+            .has_profile = true};
   }
   void declare(OptionTable& table) override;
   void validate(const GlobalOptions& global) override;

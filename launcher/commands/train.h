@@ -45,6 +45,7 @@ class TrainCommand final : public Command {
                 {"tsprun -n 4 train --config nano --data book.txt --batch 8 --steps 700 --lr 3e-3 --save runs/book",
                  "tsprun --layout tp=2,sp=2 --sp ring train --resume runs/book --data book.txt --steps 1400 --save runs/book"},
             .has_trace = true,
+            .has_profile = true,
             .has_steps = true};
   }
   void declare(OptionTable& table) override;

@@ -106,7 +106,7 @@ void finish_with_text_audit(Session& session, RankAudit mine, const ModelCommand
           fmt::format("tsprun: info: {}; --audit prints the figures", audit_verdict(audits, Audited::text)));
     }
   }
-  session.finish();
+  session.finish(&ReportSink::error_line);
   if (mode == "strict") require_equal(session, audits, Audited::text);
 }
 

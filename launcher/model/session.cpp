@@ -4,6 +4,7 @@
 #include "core/kernels/gemm_library.h"
 #include "core/kernels/level.h"
 #include "launcher/model/layouts.h"
+#include "launcher/model/profile_table.h"
 #include "launcher/model/trace_file.h"
 
 #include <algorithm>
@@ -32,8 +33,9 @@ Session::Session(Context& context, ReportSink& sink, const GlobalOptions& global
     sink_.set("kernels", std::string(kernels::name(level)));
     sink_.set("gemm", gemm);
   }
-  if (!global.trace.empty()) {
+  if (!global.trace.empty() || global.trace_options.profile) {
     trace_.emplace();
+    if (global.trace_options.profile) trace_->sum_up(profile_.emplace(), !global.trace.empty());
     trace_->wake(global.trace_options.whole_job());
   }
   rank_.emplace(context, RankOptions{.threads = static_cast<std::size_t>(global.threads), .trace = trace_ ? &*trace_ : nullptr});
@@ -58,10 +60,20 @@ void Session::stop_tracing() {
   trace_->wake(false);
 }
 
-void Session::finish() {
+void Session::finish(void (ReportSink::*print)(std::string_view)) {
   if (!trace_) return;
   stop_tracing();
   engine_of(context_).observe(nullptr);
+  if (profile_) {
+    const nlohmann::ordered_json all = gather_profiles(context_, *profile_);
+    if (speaks()) {
+      sink_.set("profile", all);
+      if (!global_.quiet) {
+        for (const std::string& line : profile_lines(all, global_.columns)) (sink_.*print)(line);
+      }
+    }
+  }
+  if (global_.trace.empty()) return;
   const std::string trouble =
       write_trace(context_, *trace_, global_.faults.values, {.path = global_.trace, .flows = global_.trace_options.flows});
   if (!trouble.empty() && speaks()) sink_.set(kTraceTrouble, trouble);

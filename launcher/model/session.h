@@ -11,6 +11,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace tsprun::detail::launcher {
 
@@ -47,14 +48,16 @@ class Session {
   /// Records the memory in use and stops tracing: what follows, the gathering of reports, doesn't belong to the run. Call it
   /// before the memory peaks are read for those reports.
   void stop_tracing();
-  /// Writes the trace, if one was asked for; a failure to write goes into the report. Collective.
-  void finish();
+  /// Writes the trace and prints the profile, if they were asked for; a failure to write goes into the report. Collective.
+  /// `print`: where the profile's lines go.
+  void finish(void (ReportSink::*print)(std::string_view) = &ReportSink::line);
 
  private:
   Context& context_;
   ReportSink& sink_;
   const GlobalOptions& global_;
-  std::optional<TraceRecorder> trace_;
+  std::optional<Profile> profile_;
+  std::optional<TraceRecorder> trace_;  // null without --trace and --profile
   std::optional<Rank> rank_;
   std::optional<Mesh> mesh_;
 };

@@ -307,11 +307,11 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
   const Tensor own_v = kv.slice(1, kv_rows, kv_rows);
   const Tensor own_q = all_new->slice(1, 2 * kv_rows, q_rows);
   if (W.KVQ.dims() > 0) {
-    compute.gemm(all_new, x, W.KVQ.transposed(0, 1));
+    compute.gemm("W_KVQ", all_new, x, W.KVQ.transposed(0, 1));
   } else {
-    compute.gemm(own_q, x, W.Q.transposed(0, 1));
-    compute.gemm(own_k, x, W.K.transposed(0, 1));
-    compute.gemm(own_v, x, W.V.transposed(0, 1));
+    compute.gemm("W_Q", own_q, x, W.Q.transposed(0, 1));
+    compute.gemm("W_K", own_k, x, W.K.transposed(0, 1));
+    compute.gemm("W_V", own_v, x, W.V.transposed(0, 1));
   }
   // A row of each text is a token of one sequence.
   const auto heads = [&](const Tensor& rows) { return rows.split(1, d).split(0, texts()); };
@@ -328,7 +328,7 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
   const OwnedTensor o = attended(layer, own_q);
   rank_.look(Watched::attention_output, o.view());
   OwnedTensor y = rank_.tensor(Category::communication, sums_, {texts(), config_.hidden}, "attention result");
-  compute.gemm(y, o.view(), W.Ot);
+  compute.gemm("W_O", y, o.view(), W.Ot);
   sum_over_ranks(y);
   return y;
 }
@@ -345,7 +345,7 @@ OwnedTensor Decoder::mlp(std::size_t layer, const ConstTensor& x) {
   const OwnedTensor a = columns.activation();
   rank_.look(Watched::result, a.view());
   OwnedTensor y = rank_.tensor(Category::communication, sums_, {texts(), config_.hidden}, "MLP result");
-  compute.gemm(y, a.view(), W.W2t);
+  compute.gemm("W_2", y, a.view(), W.W2t);
   sum_over_ranks(y);
   return y;
 }
@@ -409,7 +409,7 @@ ConstTensor Decoder::step(std::span<const Token> tokens) {
     return std::pair(weights.head, weights.head_bias.slice(rows_of.offset(me), rows_of.count(me)));
   }();
   const OwnedTensor own = rank_.tensor(Category::communication, sums_, {texts(), head.size(0)}, "logits");
-  compute.gemm(own, normed(x, model_.final_norm_weights(), config_.logits_factor()).view(), head.transposed(0, 1));
+  compute.gemm("W_vocab", own, normed(x, model_.final_norm_weights(), config_.logits_factor()).view(), head.transposed(0, 1));
   bias.add_to(compute, own);
   if (config_.logit_cap > 0) compute.cap_logits(own, config_.logit_cap);
   rank_.enter_stage(PassPart::head, false, [&] { return "head, " + where(); });

@@ -178,12 +178,12 @@ void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, con
   }
   const Tensor k_product = heads.k_product.dims() > 0 ? heads.k_product : k;
   const Tensor q_product = heads.q_product.dims() > 0 ? heads.q_product : q;
-  compute().gemm(matrix_of(k_product), X, W.K.transposed(0, 1));
+  compute().gemm("W_K", matrix_of(k_product), X, W.K.transposed(0, 1));
   of_layer.key(slice_.kv).finish(k, k_product);
-  compute().gemm(matrix_of(v), X, W.V.transposed(0, 1));
+  compute().gemm("W_V", matrix_of(v), X, W.V.transposed(0, 1));
   of_layer.value(slice_.kv).finish(v, v);
   if (!attention_.exchanges()) attention_.begin(of_attention_, tokens(), heads.window, k, v);
-  compute().gemm(matrix_of(q_product), X, W.Q.transposed(0, 1));
+  compute().gemm("W_Q", matrix_of(q_product), X, W.Q.transposed(0, 1));
   of_layer.query(slice_.queries).finish(q, q_product);
   rank_.look(Watched::queries, q);
   rank_.look(Watched::keys, k);
@@ -199,7 +199,7 @@ void Dense::Pass::attention_forward(std::size_t layer, const Tensor& y, const Co
   attention_.forward(of_attention_, tokens(), heads);
   rank_.look(Watched::attention_output, heads.o);
   rank_.look(Watched::log_sum_exp, heads.lse.view());
-  compute().gemm(y.merged(0), matrix_of(heads.o), AttentionMatrices(rows, slice_, config_.head_dim).Ot);
+  compute().gemm("W_O", y.merged(0), matrix_of(heads.o), AttentionMatrices(rows, slice_, config_.head_dim).Ot);
   weights_->used(pack);
 }
 
@@ -223,7 +223,7 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
 
   const SavedSizes own = attention_.own_sizes(tokens());
   OwnedTensor dO = step(dtype_, own.o, "gradient of attention output");
-  compute().gemm(matrix_of(dO.view()), dY, W.Ot.transposed(0, 1));
+  compute().gemm("dX of W_O", matrix_of(dO.view()), dY, W.Ot.transposed(0, 1));
   OwnedTensor dq = step(sums_, own.q, "gradient of queries");
   const OwnedTensor dk = step(sums_, own.kv, "gradient of keys");
   const OwnedTensor dv = step(sums_, own.kv, "gradient of values");
@@ -231,8 +231,8 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
 
   const auto gradients_of_queries = [&] {
     const AttentionMatrices dW(packed, slice_, config_.head_dim);
-    compute().gemm(dW.Q, matrix_of(dq.view()).transposed(0, 1), X);
-    compute().gemm(dW.Ot, matrix_of(heads.o).transposed(0, 1), dY);
+    compute().gemm("dW_Q", dW.Q, matrix_of(dq.view()).transposed(0, 1), X);
+    compute().gemm("dW_O", dW.Ot, matrix_of(heads.o).transposed(0, 1), dY);
     of_q.add_gradients(dq);
     dq.reset();
   };
@@ -242,7 +242,7 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
     dO.reset();
     packed = gradients_of(pack);
     of_q.finish_backward(dq, heads.q_product);
-    compute().gemm(dX, matrix_of(dq.view()), W.Q);
+    compute().gemm("dX of W_Q", dX, matrix_of(dq.view()), W.Q);
     if (travels) gradients_of_queries();
   };
   attention_.backward(of_attention_, tokens(), heads, {.d_o = dO, .dq = dq, .dk = dk, .dv = dv},
@@ -250,14 +250,14 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
 
   of_k.finish_backward(dk, heads.k_product);
   of_v.finish_backward(dv, {});
-  compute().gemm(dX, matrix_of(dk.view()), W.K, Write::add);
-  compute().gemm(dX, matrix_of(dv.view()), W.V, Write::add);
+  compute().gemm("dX of W_K", dX, matrix_of(dk.view()), W.K, Write::add);
+  compute().gemm("dX of W_V", dX, matrix_of(dv.view()), W.V, Write::add);
   of.tell_dx_complete();
   weights_->used(pack);
   if (!travels) gradients_of_queries();
   const AttentionMatrices dW(packed, slice_, config_.head_dim);
-  compute().gemm(dW.K, matrix_of(dk.view()).transposed(0, 1), X);
-  compute().gemm(dW.V, matrix_of(dv.view()).transposed(0, 1), X);
+  compute().gemm("dW_K", dW.K, matrix_of(dk.view()).transposed(0, 1), X);
+  compute().gemm("dW_V", dW.V, matrix_of(dv.view()).transposed(0, 1), X);
   of_k.add_gradients(dk);
   of_v.add_gradients(dv);
   gradients_written(pack);
@@ -271,7 +271,7 @@ void Dense::Pass::mlp_forward(std::size_t layer, const Tensor& y, const ConstTen
   const MlpColumns columns(rank_, config_, dtype_, tokens().rows(), 0, slice_.rows, saved);
   columns.project(x.merged(0), W, mlp_bias(layer));
   const OwnedTensor a = columns.activation();
-  compute().gemm(y.merged(0), a, W.W2t);
+  compute().gemm("W_2", y.merged(0), a, W.W2t);
   weights_->used(pack);
 }
 

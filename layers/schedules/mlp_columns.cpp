@@ -25,11 +25,11 @@ MlpColumns::MlpColumns(Rank& rank, const ModelConfig& config, DType dtype, std::
 }
 
 void MlpColumns::project(const ConstTensor& X, const MlpMatrices& W, const Bias& bias) const {
-  compute().gemm(gate_, X, W.W1.transposed(0, 1));
+  compute().gemm("W_1", gate_, X, W.W1.transposed(0, 1));
   bias.add_to(compute(), gate_);
   rank_.look(Watched::gate, gate_);
   if (!gated_) return;
-  compute().gemm(up_, X, W.W3.transposed(0, 1));
+  compute().gemm("W_3", up_, X, W.W3.transposed(0, 1));
   rank_.look(Watched::up, up_);
 }
 
@@ -48,30 +48,30 @@ MlpColumns::Gradients MlpColumns::backward(const ConstTensor& dY, const MlpMatri
   };
   Gradients d{.gate = room("gradient of gate"), .up = {}};
   if (!gated_) {
-    compute().gemm(d.gate, dY, W.W2t.transposed(0, 1));  // gradient of the activation, until the next line
+    compute().gemm("dX of W_2", d.gate, dY, W.W2t.transposed(0, 1));  // gradient of the activation, until the next line
     compute().gelu_backward(d.gate, d.gate, gate_, gelu_);
     return d;
   }
   d.up = room("gradient of up");
-  compute().gemm(d.up, dY, W.W2t.transposed(0, 1));  // gradient of the gated activation, until the next line
+  compute().gemm("dX of W_2", d.up, dY, W.W2t.transposed(0, 1));  // gradient of the gated activation, until the next line
   if (silu_) compute().swiglu_backward(d.gate, d.up, d.up, gate_, up_);
   else compute().geglu_backward(d.gate, d.up, d.up, gate_, up_, gelu_);
   return d;
 }
 
 void MlpColumns::input_gradient(const Tensor& dX, const Gradients& d, const MlpMatrices& W, Write write) const {
-  compute().gemm(dX, d.gate, W.W1, write);
-  if (gated_) compute().gemm(dX, d.up, W.W3, Write::add);
+  compute().gemm("dX of W_1", dX, d.gate, W.W1, write);
+  if (gated_) compute().gemm("dX of W_3", dX, d.up, W.W3, Write::add);
 }
 
 void MlpColumns::weight_gradients(const MlpMatrices& dW, const Bias& bias, Gradients d, const ConstTensor& X,
                                   const ConstTensor& dY) const {
-  compute().gemm(dW.W1, d.gate->transposed(0, 1), X);
-  if (gated_) compute().gemm(dW.W3, d.up->transposed(0, 1), X);
+  compute().gemm("dW_1", dW.W1, d.gate->transposed(0, 1), X);
+  if (gated_) compute().gemm("dW_3", dW.W3, d.up->transposed(0, 1), X);
   bias.add_gradient(compute(), d.gate.view());
   d = {};
   const OwnedTensor a = activation();
-  compute().gemm(dW.W2t, a->transposed(0, 1), dY);
+  compute().gemm("dW_2", dW.W2t, a->transposed(0, 1), dY);
 }
 
 }  // namespace tsprun::detail

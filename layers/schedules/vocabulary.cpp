@@ -165,7 +165,7 @@ void for_tiles(const HeadShard& of, Body body) {
   for (std::size_t row = 0; row < rows; row += step) {
     const std::size_t count = std::min(step, rows - row);
     const Tensor logits = tile->slice(0, 0, count);
-    of.rank.compute().gemm(logits, of.x.slice(0, row, count), of.W.transposed(0, 1));
+    of.rank.compute().gemm("W_vocab", logits, of.x.slice(0, row, count), of.W.transposed(0, 1));
     of.bias.add_to(of.rank.compute(), logits);
     if (of.logit_cap > 0) of.rank.compute().cap_logits(logits, of.logit_cap);
     body(logits, row, count);
@@ -237,8 +237,8 @@ void HeadShard::add_gradients(const Tensor& tile, std::size_t row, const Tensor&
   const std::size_t count = tile.size(0);
   compute.cross_entropy_backward(tile, tile, lse.slice(0, row, count), labels.subspan(row, count),
                                  static_cast<std::int64_t>(first_id), weight, logit_cap);
-  compute.gemm(dx.slice(0, row, count), tile, W, into_dx);
-  compute.gemm(dW, tile.transposed(0, 1), x.slice(0, row, count), row == 0 ? into_dW : Write::add);
+  compute.gemm("dX of W_vocab", dx.slice(0, row, count), tile, W, into_dx);
+  compute.gemm("dW_vocab", dW, tile.transposed(0, 1), x.slice(0, row, count), row == 0 ? into_dW : Write::add);
   bias.add_gradient(compute, tile);
 }
 

@@ -25,7 +25,7 @@ CategoryBytes small_schedule(Context& context, std::size_t threads) {
   rank.compute().fill_zero(b);
   {
     const OwnedTensor c = rank.tensor(Category::workspace, DType::f32, {400, 400}, "c");
-    rank.compute().gemm(c, a, b);
+    rank.compute().gemm("W", c, a, b);
     rank.wait(rank.world().post_all_reduce(buffer_of(ConstTensor(c.view())), buffer_of(c.view()), Reduction::sum));
     const std::array<int, 2> pair = {0, rank.size() - 1};
     if (rank.rank() == pair[0] || rank.rank() == pair[1]) {
@@ -75,7 +75,7 @@ TEST(Phantom, CountsFlopsAndComputesNothing) {
   Rank rank(context);
   const OwnedTensor x = rank.tensor(Category::workspace, DType::f64, {4, 4}, "x");
   for (std::size_t i = 0; i < 16; ++i) x->as<double>()[i] = 1;
-  rank.compute().gemm(x, x, x);
+  rank.compute().gemm("W", x, x, x);
   EXPECT_EQ(x->as<double>()[0], 1);
   EXPECT_EQ(rank.compute().flops(), 2.0 * 4 * 4 * 4);
   EXPECT_EQ(rank.compute().sum_of_squares(x), 0);

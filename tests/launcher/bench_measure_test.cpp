@@ -59,12 +59,28 @@ TEST(BenchCases, BuffersHoldGatheredOutputsAndUnscatteredInputs) {
   EXPECT_EQ(buffers_for(both).total(), 8192U);
 }
 
+// Of 1024 elements for each of four ranks: what a rank sends to another, that gets from it, too, and together it fits.
+TEST(BenchCases, UnevenPartsAreSymmetricAndFit) {
+  const Case which{Kind::all_to_all_v, DType::f32, 4, std::uint64_t{4} * 4 * 1024};
+  EXPECT_EQ(which.parts_of(0), (std::vector<std::size_t>{0, 512, 1024, 1536}));
+  EXPECT_EQ(which.parts_of(3), (std::vector<std::size_t>{1536, 0, 512, 1024}));
+  for (int from = 0; from < 4; ++from) {
+    std::size_t all = 0;
+    for (int to = 0; to < 4; ++to) {
+      EXPECT_EQ(which.part(from, to), which.part(to, from));
+      all += which.part(from, to);
+    }
+    EXPECT_LE(all, which.elements());
+  }
+}
+
 TEST(BenchCases, BusFactorsAreThoseOfNcclTests) {
   const auto factor = [](Kind kind) { return Case{kind, DType::f32, 8, 1024}.bus_factor(); };
   EXPECT_DOUBLE_EQ(factor(Kind::all_reduce), 1.75);
   EXPECT_DOUBLE_EQ(factor(Kind::all_gather), 0.875);
   EXPECT_DOUBLE_EQ(factor(Kind::reduce_scatter), 0.875);
   EXPECT_DOUBLE_EQ(factor(Kind::all_to_all), 0.875);
+  EXPECT_DOUBLE_EQ(factor(Kind::all_to_all_v), 0.875);
   EXPECT_DOUBLE_EQ(factor(Kind::broadcast), 1);
   EXPECT_DOUBLE_EQ(factor(Kind::reduce), 1);
 }
@@ -228,7 +244,7 @@ TEST(BenchPlaces, InPlaceIsCheckedAndTimedOnOneBuffer) {
   const Case broadcast{Kind::broadcast, DType::f32, 1, 4096};
   EXPECT_EQ(check(subject, *out_of_place(broadcast), 1), 0U);
   EXPECT_FALSE(subject.overlapping);
-  for (const Kind kind : {Kind::all_to_all, Kind::pingpong, Kind::barrier})
+  for (const Kind kind : {Kind::all_to_all, Kind::all_to_all_v, Kind::pingpong, Kind::barrier})
     EXPECT_FALSE(in_place({kind, DType::f32, 2, 4096})) << name(kind);
 }
 

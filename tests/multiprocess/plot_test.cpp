@@ -93,7 +93,8 @@ TEST(Plot, DrawsRunsAndASearch) {
   report({"plan", "--search", "--gpus", "4", "--machine", "h100", "--config", "nano", "--seq", "64"}, "search.json");
   const Finished drawn = plot(folder, {"train.json", "bench.json", "simulate.json", "search.json"});
   ASSERT_EQ(drawn.end.code, 0) << drawn.describe();
-  for (const char* name : {"loss_over_steps", "bench_over_size", "step_times", "memory_by_category"}) expect_picture(folder, name);
+  for (const char* name : {"loss_over_steps", "bench_over_size", "step_times", "memory_by_category"})
+    expect_picture(folder, name);
   const std::string loss = content(folder.path("pictures/loss_over_steps.svg"));
   EXPECT_NE(loss.find("train, evaluated"), std::string::npos);
 }

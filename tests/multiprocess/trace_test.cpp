@@ -142,6 +142,92 @@ TEST(Trace, HoldsAllRanksStreamsAndMatchingArrows) {
   EXPECT_GT(bytes, 0U);
 }
 
+/// Calls and seconds.
+using CallsAndSeconds = std::pair<std::uint64_t, double>;
+
+// What --profile adds up is what the trace of the same run shows slice by slice.
+TEST(Profile, AddsUpTheSlicesOfTheTrace) {
+  const TextData data(3000);
+  const json report =
+      train(data, "tsp=2", {"--steps", "3", "--profile", "--trace", data.path("trace.json"), "--trace-steps", "2:3"});
+  std::map<std::string, CallsAndSeconds> of_trace;
+  std::map<std::string, CallsAndSeconds> waits_of_trace;
+  std::set<std::string> matrices;
+  for (const Slice& slice : take_apart(read_json(data.path("trace.json"))).slices) {
+    if (slice.row != "compute") continue;
+    const json& of = slice.arguments;
+    if (slice.name == "wait") {
+      auto& [calls, seconds] = waits_of_trace[of.contains("op") ? of.at("op").get<std::string>() + of.at("for_rank").dump() : ""];
+      ++calls;
+      seconds += (slice.end - slice.begin) * 1e-6;
+      continue;
+    }
+    std::string key = slice.name;
+    if (slice.name.starts_with("gemm")) {
+      matrices.insert(slice.name.substr(5));
+      EXPECT_EQ(of.at("flops"), 2 * of.at("m").get<double>() * of.at("n").get<double>() * of.at("k").get<double>()) << slice.name;
+      key += of.at("m").dump() + "," + of.at("n").dump() + "," + of.at("k").dump();
+    }
+    auto& [calls, seconds] = of_trace[key];
+    ++calls;
+    seconds += (slice.end - slice.begin) * 1e-6;
+  }
+  const std::set<std::string> expected = {
+      "W_Q", "dW_Q", "dX of W_Q", "W_K", "dW_K", "dX of W_K", "W_V", "dW_V", "dX of W_V", "W_O",     "dW_O",     "dX of W_O",
+      "W_1", "dW_1", "dX of W_1", "W_2", "dW_2", "dX of W_2", "W_3", "dW_3", "dX of W_3", "W_vocab", "dW_vocab", "dX of W_vocab"};
+  EXPECT_EQ(matrices, expected);
+
+  const json& profile = report.at("profile");
+  std::map<std::string, CallsAndSeconds> of_profile;
+  double all = 0;
+  for (const json& row : profile.at("kernels")) {
+    std::string key = row.at("kernel");
+    if (const auto matrix = row.at("matrix").get<std::string>(); !matrix.empty()) {
+      const json& sizes = row.at("sizes");
+      key += " " + matrix + sizes.at("m").dump() + "," + sizes.at("n").dump() + "," + sizes.at("k").dump();
+    }
+    auto& [calls, seconds] = of_profile[key];
+    calls += row.at("calls").get<std::uint64_t>();
+    seconds += row.at("seconds").get<double>();
+    all += row.at("seconds").get<double>();
+  }
+  std::map<std::string, CallsAndSeconds> waits_of_profile;
+  for (const json& row : profile.at("waits")) {
+    auto& [calls, seconds] =
+        waits_of_profile[row.at("op").is_null() ? "" : row.at("op").get<std::string>() + row.at("for_rank").dump()];
+    calls += row.at("calls").get<std::uint64_t>();
+    seconds += row.at("seconds").get<double>();
+    all += row.at("seconds").get<double>();
+  }
+  const auto compare = [](const auto& one, const auto& other) {
+    ASSERT_EQ(one.size(), other.size());
+    for (const auto& [key, sum] : one) {
+      ASSERT_TRUE(other.contains(key)) << key;
+      EXPECT_EQ(sum.first, other.at(key).first) << key;
+      EXPECT_NEAR(sum.second, other.at(key).second, 1e-9 * kRounding * 1e3 * static_cast<double>(sum.first)) << key;
+    }
+  };
+  compare(of_profile, of_trace);
+  compare(waits_of_profile, waits_of_trace);
+  EXPECT_LT(all, profile.at("seconds"));
+  EXPECT_EQ(profile.at("ranks"), 2);
+}
+
+TEST(Profile, IsATableThatFitsAndNeedsNoFile) {
+  const TextData data(3000);
+  ProcessOptions narrow;
+  narrow.environment = {{"COLUMNS", "80"}};
+  const Finished run = run_tsprun(
+      {"train", "-n", "2", "--config", "nano", "--data", data.text(), "--seq", "37", "--steps", "2", "--profile"}, narrow);
+  ASSERT_EQ(run.end.code, 0) << run.describe();
+  EXPECT_NE(run.out.find("profile, a rank's mean of 2: "), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("gemm dW_1"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("wait for"), std::string::npos) << run.out;
+  const Finished none = run_tsprun({"bench", "barrier", "--profile"});
+  EXPECT_EQ(none.end.code, 2) << none.describe();
+  EXPECT_NE(none.err.find("--profile: bench has none; these print one: "), std::string::npos) << none.err;
+}
+
 TEST(Trace, SpansOfStepsPassesAndLayersNest) {
   const TextData data(3000);
   train(data, "tsp=2", {"--steps", "2", "--trace", data.path("trace.json")});

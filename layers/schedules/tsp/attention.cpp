@@ -91,7 +91,7 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
     axis_.rank.look(Watched::log_sum_exp, turns[index(r)].lse.view());
     const Weights& W_Ot = W_[index(r)].second;
     axis_.rank.wait(W_Ot.work);
-    axis_.compute().gemm(Y, matrix_of(turns[index(r)].o), W_Ot.rows, into_Y.next());  // line 23
+    axis_.compute().gemm("W_O", Y, matrix_of(turns[index(r)].o), W_Ot.rows, into_Y.next());  // line 23
     W_[index(r)] = {};
     turns[index(r)] = {};
   };
@@ -180,11 +180,11 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     const HeadProjection of_q = of_layer.query(in_model(axis_.slice.queries, axis_.heads.query_heads(r)));
     if (!together) of_q.finish_backward(d.dq, turns[index(r)].q_product);
     const Tensor dq = matrix_of(d.dq);
-    compute.gemm(dX, dq, W_[index(r)].second.rows.slice(0, 0, rows), into_dX.next());
+    compute.gemm("dX of W_Q", dX, dq, W_[index(r)].second.rows.slice(0, 0, rows), into_dX.next());
     W_[index(r)].second = {};
     OwnerSums::Part dW = dW_.part(attention_pack_number(layer), r, kPartQ, 2, 2 * rows);
-    compute.gemm(dW.rows.slice(0, 0, rows), dq.transposed(0, 1), X);
-    compute.gemm(dW.rows.slice(0, rows, rows), matrix_of(turns[index(r)].o).transposed(0, 1), dY);
+    compute.gemm("dW_Q", dW.rows.slice(0, 0, rows), dq.transposed(0, 1), X);
+    compute.gemm("dW_O", dW.rows.slice(0, rows, rows), matrix_of(turns[index(r)].o).transposed(0, 1), dY);
     dW_.send(std::move(dW), r);
     of_q.add_gradients(d.dq);
     d.dq_memory.reset();
@@ -201,7 +201,7 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
       const Tensor W_Ot = W_[index(r)].second.rows.slice(0, part_rows(r, kPartQ), part_rows(r, kPartO));
       const std::size_t heads = axis_.heads.query_heads(r).count;
       d.dO = axis_.step(axis_.dtype, {tokens.batch(), tokens.local(), heads, axis_.d()}, "gradient of attention output");
-      compute.gemm(matrix_of(d.dO.view()), dY, W_Ot.transposed(0, 1));
+      compute.gemm("dX of W_O", matrix_of(d.dO.view()), dY, W_Ot.transposed(0, 1));
       if (together) d.dq = all_dq->slice(2, axis_.heads.query_heads(r).first, heads);
       else d.dq = d.dq_memory = axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads, axis_.d()}, "gradient of queries");
       compute.fill_zero(d.dq);
@@ -235,8 +235,9 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     const std::size_t row = which * part_rows(r, kPartK) + (heads.first - axis_.heads.kv_heads_owned(r).first) * axis_.d();
     const std::size_t width = heads.count * axis_.d();
     const Tensor gradient = matrix_of(own);
-    compute.gemm(dX, gradient, W_[index(r)].first.rows.slice(0, row, width), into_dX.next());
-    compute.gemm(gradients[index(r)].dW_KV.rows.slice(0, row, width), gradient.transposed(0, 1), X);
+    compute.gemm(which == 0 ? "dX of W_K" : "dX of W_V", dX, gradient, W_[index(r)].first.rows.slice(0, row, width),
+                 into_dX.next());
+    compute.gemm(which == 0 ? "dW_K" : "dW_V", gradients[index(r)].dW_KV.rows.slice(0, row, width), gradient.transposed(0, 1), X);
     kv_projection(which, heads).add_gradients(own);
   };
   const auto end_bucket = [&](int r) {
@@ -378,12 +379,12 @@ void TspAttention::project(std::size_t layer, int r, const ConstTensor& X, const
   const HeadRange kv_in_model = in_model(axis_.slice.kv, kv);
   const Tensor q_product = turn.q_product.dims() > 0 ? turn.q_product : turn.q;
   const Tensor k_product = turn.k_product.dims() > 0 ? turn.k_product : turn.k;
-  compute.gemm(matrix_of(q_product), X, W_Q.transposed(0, 1));
+  compute.gemm("W_Q", matrix_of(q_product), X, W_Q.transposed(0, 1));
   of_layer.query(in_model(axis_.slice.queries, queries)).finish(turn.q, q_product);
   axis_.rank.look(Watched::queries, turn.q);
   if (kv.count == 0) return;
-  compute.gemm(matrix_of(k_product), X, W_KV.slice(0, 0, kv_rows).transposed(0, 1));
-  compute.gemm(matrix_of(turn.v), X, W_KV.slice(0, kv_rows, kv_rows).transposed(0, 1));
+  compute.gemm("W_K", matrix_of(k_product), X, W_KV.slice(0, 0, kv_rows).transposed(0, 1));
+  compute.gemm("W_V", matrix_of(turn.v), X, W_KV.slice(0, kv_rows, kv_rows).transposed(0, 1));
   of_layer.key(kv_in_model).finish(turn.k, k_product);
   of_layer.value(kv_in_model).finish(turn.v, turn.v);
   axis_.rank.look(Watched::keys, turn.k);
@@ -405,10 +406,10 @@ void TspAttention::project_together(std::size_t layer, const ConstTensor& X, con
     if (!forward) axis_.rank.wait(W.second.work);
     const Tensor W_Q =
         forward ? W.first.rows.slice(0, 2 * kv_rows, part_rows(r, kPartQ)) : W.second.rows.slice(0, 0, part_rows(r, kPartQ));
-    compute.gemm(matrix_of(q_product.slice(2, first_query, queries)), X, W_Q.transposed(0, 1));
+    compute.gemm("W_Q", matrix_of(q_product.slice(2, first_query, queries)), X, W_Q.transposed(0, 1));
     if (kv > 0) {
-      compute.gemm(matrix_of(k_product.slice(2, first_kv, kv)), X, W.first.rows.slice(0, 0, kv_rows).transposed(0, 1));
-      compute.gemm(matrix_of(all.v.slice(2, first_kv, kv)), X, W.first.rows.slice(0, kv_rows, kv_rows).transposed(0, 1));
+      compute.gemm("W_K", matrix_of(k_product.slice(2, first_kv, kv)), X, W.first.rows.slice(0, 0, kv_rows).transposed(0, 1));
+      compute.gemm("W_V", matrix_of(all.v.slice(2, first_kv, kv)), X, W.first.rows.slice(0, kv_rows, kv_rows).transposed(0, 1));
     }
     if (forward) W.first = {};
     fetch(layer, r + 1, direction);

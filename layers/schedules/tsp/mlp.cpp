@@ -39,7 +39,7 @@ void TspMlp::forward(std::size_t layer, const Tensor& y, const ConstTensor& x, M
     const MlpColumns shard = columns(X, owner(t), saved);
     shard.project(X, W, bias(layer, owner(t)));  // lines 12 and 13
     const OwnedTensor a = shard.activation();
-    compute.gemm(Y, a, W.W2t, t == 0 ? Write::replace : Write::add);  // line 14
+    compute.gemm("W_2", Y, a, W.W2t, t == 0 ? Write::replace : Write::add);  // line 14
   };
 
   look_ahead(steps(), {{1, travel}, {0, apply}});  // lines 7 and 19
