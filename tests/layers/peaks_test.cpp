@@ -232,6 +232,19 @@ TEST(Peaks, AreLargestAtTheFullestRankWhereWindowsHideKeysButForLittle) {
   }
 }
 
+/// Where norms span all heads of q and k, W_O comes turn by turn after all projections: never more of it than where each head is
+/// normed by itself. In the backward pass all turns' weights stay.
+TEST(Peaks, OfAnEvaluationHoldFewShardsOfWeightsWhereNormsSpanAllHeads) {
+  const auto communicated = [](QueryKeyNorm norm, bool training) {
+    ModelConfig config = small_config(256, 1, 8, 8, 32, 16, 16);
+    config.specs = LayerSpec{.query_key_norm = norm};
+    const ModelCase of{.config = config, .batch = 1, .sequence = 8, .dtype = DType::f32};
+    return theory::peaks(mesh_setting(of, Layout::tsp(8)), 3, {}, options(of, training))[Category::communication];
+  };
+  EXPECT_LE(communicated(QueryKeyNorm::rows, false), communicated(QueryKeyNorm::heads, false));
+  EXPECT_GT(communicated(QueryKeyNorm::rows, true), communicated(QueryKeyNorm::heads, true));
+}
+
 TEST(Peaks, OfASingleBlockWithBiasesAreRefused) {
   const ModelCase of{.config = small_gpt2_config(1, 8, 3, 21, 40), .batch = 1, .sequence = 8};
   try {

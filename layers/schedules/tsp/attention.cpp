@@ -66,6 +66,7 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
     AttentionHeads& turn = turns[index(r)];
     if (unit.first_of_turn && together) {
       turn = all.slice(axis_.heads.query_heads(r), axis_.heads.kv_heads_owned(r));
+      fetch_output(layer, r + 1);
     } else if (unit.first_of_turn) {
       turn = heads_of_turn(layer, r, saved);
       const std::size_t kv_rows = 2 * part_rows(r, kPartK);
@@ -324,8 +325,14 @@ void TspAttention::fetch(std::size_t layer, int r, Direction direction) {
   if (r != fetched_ || r >= axis_.D()) return;
   const std::size_t cut = (direction == Direction::forward ? kPartO : kPartQ) - kPartK;
   W_[index(r)].first = fetch_parts(layer, r, kPartK, cut);
-  W_[index(r)].second = fetch_parts(layer, r, cut, kAttentionParts - cut);
+  if (direction == Direction::backward || !normed_together(layer))
+    W_[index(r)].second = fetch_parts(layer, r, cut, kAttentionParts - cut);
   fetched_ = r + 1;
+}
+
+/// Begins to broadcast W_Oᵀ of turn r, if there is such a turn, where all turns are projected before.
+void TspAttention::fetch_output(std::size_t layer, int r) {
+  if (r < axis_.D()) W_[index(r)].second = fetch_parts(layer, r, kPartO, kAttentionParts - kPartO);
 }
 
 void TspAttention::begin(std::size_t layer, Direction direction) {
@@ -402,6 +409,7 @@ void TspAttention::project_together(std::size_t layer, const ConstTensor& X, con
     const auto& [first_kv, kv] = axis_.heads.kv_heads_owned(r);
     const std::size_t kv_rows = part_rows(r, kPartK);
     const bool forward = direction == Direction::forward;
+    if (forward && r + 1 == axis_.D()) fetch_output(layer, 0);
     axis_.rank.wait(W.first.work);
     if (!forward) axis_.rank.wait(W.second.work);
     const Tensor W_Q =

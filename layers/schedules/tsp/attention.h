@@ -6,9 +6,9 @@
 // while one unit is computed, Q, K and V of the next are projected and its bucket is gathered, and the weights of the turn after
 // that are broadcast.
 //
-// Where q and k are normed over all heads together (QueryKeyNorm::rows), all turns are projected before the first unit, and in
-// the backward pass what follows from the gradients of q, k and v comes after the last, for which the weights of all turns stay.
-// So no byte more moves.
+// Where q and k are normed over all heads together (QueryKeyNorm::rows), all turns are projected before the first unit, and W_O
+// is broadcast after them, turn by turn; in the backward pass what follows from the gradients of q, k and v comes after the last
+// unit, for which the weights of all turns stay. So no byte more moves.
 #pragma once
 
 #include "layers/schedules/attention_heads.h"
@@ -66,6 +66,7 @@ class TspAttention {
 
   void begin(std::size_t layer, Direction direction);
   void fetch(std::size_t layer, int r, Direction direction);
+  void fetch_output(std::size_t layer, int r);
   Weights fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count);
   std::size_t part_rows(int r, std::size_t part) const;
 
