@@ -6,6 +6,7 @@
 #include "layers/io/multi_modal.h"
 #include "layers/io/windows.h"
 #include "transport/cause.h"
+#include "transport/suggest.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -51,6 +52,34 @@ constexpr std::string_view kIgnored[] = {"_name_or_path",
                                          "label2id",
                                          "_attn_implementation",
                                          "_attn_implementation_autoset"};
+
+/// Returns the known model_type that comes nearest to one that isn't: by spelling, else the longest with which it begins.
+std::string nearest_type(const std::string& stated, const std::vector<std::string>& known) {
+  std::string nearest = nearest_word(stated, known);
+  if (!nearest.empty()) return nearest;
+  for (const std::string& each : known) {
+    if (stated.starts_with(each) && each.size() > nearest.size()) nearest = each;
+  }
+  return nearest;
+}
+
+/// Returns the family that a text model's file states; the first if the file doesn't say it.
+const ModelType& read_type(ConfigFields& fields) {
+  constexpr std::string_view kField = "model_type";
+  const json* stated = fields.find(kField);
+  if (stated == nullptr) return model_types().front();
+  std::vector<std::string> known;
+  for (const ModelType& type : model_types()) {
+    if (*stated == type.name) return type;
+    known.emplace_back(type.name);
+    if (!type.within.name.empty()) known.emplace_back(type.within.name);
+  }
+  std::ranges::sort(known);
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  const std::string nearest = stated->is_string() ? nearest_type(stated->get_ref<const std::string&>(), known) : std::string();
+  fields.refuse(kField, fmt::format("one of {} (no other family is supported{})", fmt::join(known, ", "),
+                                    nearest.empty() ? "" : fmt::format("; the nearest is {}", nearest)));
+}
 
 void refuse_restricted(ConfigFields& fields, const ModelType& type) {
   fields.refuse_restricted(type.restricted, type.honoured);
@@ -111,7 +140,7 @@ LoadedConfig read_config(const std::filesystem::path& file) { return parse_confi
 LoadedConfig parse_config(std::string_view text, const std::string& where) {
   const TextModel of = text_model(parse_json(text, where), where);
   ConfigFields fields(of.config, where, of.path);
-  const ModelType& type = fields.choice("model_type", model_types());
+  const ModelType& type = read_type(fields);
   const ConfigNames& names = type.fields;
   refuse_restricted(fields, type);
 
