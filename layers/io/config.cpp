@@ -29,7 +29,8 @@ constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
 constexpr std::string_view kFalse[] = {"is_encoder_decoder", "add_cross_attention", "use_mrope"};
 constexpr std::string_view kAbsent[] = {"quantization_config"};
 constexpr std::string_view kTrue[] = {"is_causal"};
-constexpr RestrictedFields kRestricted[] = {{"[false]", kFalse}, {"[]", kAbsent}, {"[true]", kTrue}};
+constexpr std::string_view kEmpty[] = {"pruned_heads"};
+constexpr RestrictedFields kRestricted[] = {{"[false]", kFalse}, {"[]", kAbsent}, {"[true]", kTrue}, {"[{}]", kEmpty}};
 
 /// Fields of all types that don't influence what is computed.
 constexpr std::string_view kIgnored[] = {"_name_or_path",

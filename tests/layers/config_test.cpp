@@ -161,6 +161,7 @@ TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
       {"layer_types", {"full_attention", "sliding_attention", "full_attention"}},
       {"num_local_experts", 8},
       {"clip_qkv", 8.0},
+      {"pruned_heads", {{"0", {1, 2}}}},
       {"rotary_pct", 0.25},
       {"no_rope_layers", {1, 0}},
       {"attention_chunk_size", 8192},
@@ -226,6 +227,7 @@ TEST(ConfigFile, AcceptsNeutralValues) {
                                                  {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 500000.0}}},
                                                  {"layer_types", {"full_attention", "full_attention", "full_attention"}},
                                                  {"hidden_act", "swish"},
+                                                 {"pruned_heads", json::object()},
                                                  {"attention_dropout", 0}}) {
     EXPECT_NO_THROW(EXPECT_TRUE(parse(with(field, value)).warnings.empty())) << field;
   }
