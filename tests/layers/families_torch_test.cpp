@@ -201,6 +201,7 @@ TEST(Families, TextModelsOfModelsThatSeeImages) {
   expect_family("gemma3_text:plain:::images,gemma3_text:plain:5:untied:images,ministral3:temperature:5::images");
 }
 TEST(Families, PhiWhoseHeadHasABias) { expect_family("phi:plain,phi:plain:5"); }
+TEST(Families, PhiWhoseHeadsHaveASizeOfTheirOwn) { expect_family("phi:heads"); }
 TEST(Families, Olmo2WithNormsOfAllHeadsTogether) { expect_family("olmo2:plain,olmo2:biases:5:untied"); }
 TEST(Families, Olmo3WithWindowsThatAreNotScaled) { expect_family("olmo3:yarn,olmo3:yarn:4::documents"); }
 TEST(Families, Exaone4WithNormsBehindItsSublayers) { expect_family("exaone4:full,exaone4:full:5:untied"); }

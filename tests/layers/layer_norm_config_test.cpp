@@ -321,5 +321,17 @@ TEST(PhiConfig, IsReadAsHuggingFaceWritesIt) {
   EXPECT_REFUSED(parse(object), "\"qk_layernorm\"");
 }
 
+TEST(PhiConfig, HonoursASizeOfHeads) {
+  json object = phi();
+  object["head_dim"] = 160;
+  const LoadedConfig loaded = parse(object);
+  EXPECT_TRUE(loaded.warnings.empty());
+  EXPECT_EQ(loaded.config.head_dim, 160U);
+  EXPECT_EQ(elements_of(loaded.config), elements_of(parse(phi()).config) + 32U * 32 * 80 * (4 * 2560 + 3));
+  expect_read_back(object);
+  object["head_dim"] = nullptr;
+  EXPECT_EQ(parse(object).config.head_dim, 80U);
+}
+
 }  // namespace
 }  // namespace tsprun::detail::layer_norm_config_test

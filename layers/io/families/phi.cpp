@@ -44,7 +44,6 @@ ModelType phi() {
   type.model.rotary_fraction = 0.5;
   type.model.head_bias = true;
   type.fields.norm_epsilon = "layer_norm_eps";
-  type.fields.head_dim = {};
   type.fields.residual_dropout = "resid_pdrop";
   type.fields.embedding_dropout = "embd_pdrop";
   type.fields.rotary_fraction = "partial_rotary_factor";

@@ -19,8 +19,9 @@ class Phi(Decoder):
         num_key_value_heads=None, resid_pdrop=0.0, embd_pdrop=0.0, attention_dropout=0.0, hidden_act="gelu_new",
         max_position_embeddings=2048, initializer_range=0.02, layer_norm_eps=1e-5, use_cache=True, tie_word_embeddings=False,
         qk_layernorm=False, bos_token_id=1, eos_token_id=2, pad_token_id=None, partial_rotary_factor=0.5)
+    EXPECTED = dict(head_dim=Ellipsis)  # PhiAttention reads it, though PhiConfig doesn't name it
     NORMS = ("input_layernorm",)
-    TINY = {"plain": {}, "norms": dict(qk_layernorm=True)}
+    TINY = {"plain": {}, "norms": dict(qk_layernorm=True), "heads": dict(head_dim=12, tie_word_embeddings=True)}
 
     def norm(self, run, name, x):
         return blocks.layer_norm(x, run.w[name + ".weight"], run.w[name + ".bias"], self.c.layer_norm_eps)
@@ -49,7 +50,8 @@ class Phi(Decoder):
         return x + self.attention(run, layer, normed) + self.feed_forward(run, layer, normed)
 
     def head(self, run, x):
-        return F.linear(self.norm(run, "model.final_layernorm", x), run.w["lm_head.weight"], run.w["lm_head.bias"])
+        weight = run.w["model.embed_tokens.weight" if self.tied else "lm_head.weight"]
+        return F.linear(self.norm(run, "model.final_layernorm", x), weight, run.w["lm_head.bias"])
 
     def norm_shapes(self, name):
         name = name.replace("model.norm", "model.final_layernorm")
