@@ -193,6 +193,7 @@ TEST(StableLmConfig, RefusesWhatChangesTheComputationByName) {
                                                          {"partial_rotary_factor", 1.5},
                                                          {"partial_rotary_factor", 0.01},
                                                          {"partial_rotary_factor", 0.2626},
+                                                         {"head_dim", 128},
                                                          {"hidden_act", "gelu"},
                                                          {"num_attention_heads", 30}};
   for (const auto& [field, value] : bad) {

@@ -19,8 +19,13 @@ class StableLm(Decoder):
         num_key_value_heads=32, hidden_act="silu", max_position_embeddings=4096, initializer_range=0.02, layer_norm_eps=1e-5,
         use_cache=True, tie_word_embeddings=False, use_qkv_bias=False, qk_layernorm=False, use_parallel_residual=False,
         hidden_dropout=0.0, attention_dropout=0.0, bos_token_id=0, eos_token_id=0, pad_token_id=None, partial_rotary_factor=0.25)
+    EXPECTED = dict(head_dim=Ellipsis)
     TINY = {"biases": dict(use_qkv_bias=True), "plain": {},
             "parallel": dict(use_parallel_residual=True, qk_layernorm=True, partial_rotary_factor=0.5)}
+
+    def read(self, c):
+        if c.head_dim != c.hidden_size // c.num_attention_heads:
+            raise ValueError("stablelm: head_dim isn't hidden_size / num_attention_heads, by which transformers projects")
 
     def norm(self, run, name, x):
         return blocks.layer_norm(x, run.w[name + ".weight"], run.w[name + ".bias"], self.c.layer_norm_eps)
