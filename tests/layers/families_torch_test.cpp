@@ -156,7 +156,9 @@ void expect_family(const std::string& cases) {
       std::vector<std::string> skipped;
       const std::filesystem::path folder = find_checkpoint(saved, skipped).folder;
       std::set<std::string> names, expected;
-      for (const auto& [name, values] : read_tensors(folder / "model.safetensors")) names.insert(name);
+      const std::string_view prefix = of.config.type->exported_prefix;
+      for (const auto& [name, values] : read_tensors(folder / "model.safetensors"))
+        names.insert(name.starts_with(prefix) ? name.substr(prefix.size()) : name);
       for (const auto& [name, values] : of.gradients) expected.insert(name);
       EXPECT_EQ(names, expected);
       EXPECT_TRUE(read_config(folder / "config.json").config.same_model(of.config));
@@ -202,6 +204,7 @@ TEST(Families, TextModelsOfModelsThatSeeImages) {
 }
 TEST(Families, PhiWhoseHeadHasABias) { expect_family("phi:plain,phi:plain:5"); }
 TEST(Families, PhiWhoseHeadsHaveASizeOfTheirOwn) { expect_family("phi:heads"); }
+TEST(Families, Gpt2WithLearnedPositions) { expect_family("gpt2:plain,gpt2:exact:5,gpt2:plain:::documents"); }
 TEST(Families, Olmo2WithNormsOfAllHeadsTogether) { expect_family("olmo2:plain,olmo2:biases:5:untied"); }
 TEST(Families, Olmo3WithWindowsThatAreNotScaled) { expect_family("olmo3:yarn,olmo3:yarn:4::documents"); }
 TEST(Families, Exaone4WithNormsBehindItsSublayers) { expect_family("exaone4:full,exaone4:full:5:untied"); }

@@ -65,6 +65,9 @@ def fields_of(kind, size="tiny", variant=None, changes=None):
             fields["num_key_value_heads"] = fields["num_attention_heads"]
         if "first_k_dense_replace" in family.DEFAULTS:
             fields["first_k_dense_replace"] = 1
+    fields = {family.RENAMED.get(field, field): value for field, value in fields.items()}
+    if family.RENAMED:
+        fields = {field: value for field, value in fields.items() if field in family.DEFAULTS}
     fields.update(changes or {})
     return {"model_type": kind, **fields}
 
@@ -90,7 +93,7 @@ def config_of(kind, fields, dtype="bf16", transformers=4):
     config = {field: model.c[field] for field in {*model.DEFAULTS, *fields}}
     config.update(architectures=[model.ARCHITECTURE], model_type=kind, transformers_version=VERSIONS[transformers])
     config["torch_dtype" if transformers == 4 else "dtype"] = DTYPES[dtype][1]
-    if "rope_parameters" not in config:
+    if "rope_parameters" not in config and model.THETA is not None:
         given = {field: value for field, value in config.items() if field in ("rope_theta", "rope_scaling", "rope_local_base_freq")}
         if transformers == 5:
             config["rope_parameters"] = rope_parameters(model, given)
@@ -111,7 +114,8 @@ def random_tensor(model, name, shape, seed, deviation):
     """Gains lie about 1 (Gemma's about 0, as they are stored); what is multiplied keeps sizes up, unless deviation says a size."""
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}.{name}".encode()))
     values = torch.randn(shape, generator=generator, dtype=torch.float64 if deviation is None else torch.float32)
-    gain = "norm" in name and name.endswith("weight") or name.endswith(("layer_scalar", "router.scale", "per_expert_scale"))
+    gain = (("norm" in name or "ln_" in name) and name.endswith("weight")
+            or name.endswith(("layer_scalar", "router.scale", "per_expert_scale")))
     if gain:
         plain = isinstance(model, families.importlib.import_module("gemma").Gemma) and not model.ARCHITECTURE.startswith("Gemma4")
         return 0.3 * values + (0 if plain else 1)
@@ -119,10 +123,10 @@ def random_tensor(model, name, shape, seed, deviation):
         return 0.3 * values
     if deviation is not None:
         return deviation * values
-    # [out, in] but for gpt-oss' stacks, [E, in, out]; embeddings as they are.
-    stacked_in_out = model.ARCHITECTURE.startswith("GptOss") and len(shape) == 3
-    inputs = shape[1] if stacked_in_out else shape[-1]
-    return values if "embed_tokens" in name else values * 1.5 / inputs ** 0.5
+    # [out, in] but for gpt-oss' stacks, [E, in, out], and GPT-2; embeddings as they are.
+    inputs_first = len(shape) == 3 if model.ARCHITECTURE.startswith("GptOss") else model.INPUTS_FIRST
+    inputs = shape[-2 if inputs_first else -1]
+    return values if "embed_tokens" in name or name.startswith("w") else values * 1.5 / inputs ** 0.5
 
 
 def shards_of(shapes, size, limit):

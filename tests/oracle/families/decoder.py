@@ -21,6 +21,7 @@ HARMLESS = {
 class Config(dict):
     """Fields as attributes."""
     __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
 
 
 class Cache:
@@ -75,6 +76,12 @@ class Decoder:
     THETA = 10000.0
     # The id that ends a document, where attention and positions heed it: set by whoever wants it.
     document_end = None
+    # What a family calls these fields: ours -> its own.
+    RENAMED = {}
+    # With which its tensors' names begin, but the head's.
+    PREFIX = "model."
+    # Linear layers are stored [in, out].
+    INPUTS_FIRST = False
     # Names of tensors that are no parameters: no gradient, no step.
     BUFFERS = ()
     # Fields beyond DEFAULTS that folders on the hub have: field -> the values that are understood; Ellipsis: any (because it changes
@@ -89,6 +96,7 @@ class Decoder:
             if values is not Ellipsis and field in config and config[field] not in values:
                 raise ValueError(f"{config['model_type']}: {field} is {config[field]!r}; understood: {values}")
         self.c = Config({**self.DEFAULTS, **config})
+        self.c.update({ours: self.c[own] for ours, own in self.RENAMED.items()})
         for field in ("num_key_value_heads", "head_dim"):
             if self.c.get(field) is None:
                 self.c[field] = {"num_key_value_heads": self.c.num_attention_heads,

@@ -37,7 +37,7 @@ import tensor_files
 
 MODULES = ("llama", "qwen2", "qwen3", "mistral", "ministral3", "phi3", "olmo2", "olmo3", "smollm3", "gemma2", "gemma3", "granite", "glm4",
            "exaone4", "cohere2", "gemma", "cohere", "stablelm", "starcoder2", "phi", "mixtral", "qwen3_moe", "gpt_oss", "olmoe",
-           "deepseek_v2", "deepseek_v3", "glm4_moe", "minimax_m2", "gemma4")
+           "deepseek_v2", "deepseek_v3", "glm4_moe", "minimax_m2", "gemma4", "gpt2")
 FAMILIES = {kind: importlib.import_module(module).FAMILY for module in MODULES
             for kind in importlib.import_module(module).FAMILY.MODEL_TYPES}
 
@@ -52,9 +52,11 @@ def family_of(config):
     return FAMILIES[kind](config)
 
 
-def hub_names(tensors, layers):
+def hub_names(tensors, layers, prefix="model."):
     """Names as a text model has them: without the prefixes of multi-modal folders and base models, without other modalities' tensors,
-    buffers of old files and layers beyond the last (multi-token prediction)."""
+    buffers of old files and layers beyond the last (multi-token prediction). prefix: with which a family's names begin."""
+    if not prefix:
+        return dict(tensors)
     named = {}
     for name, tensor in tensors.items():
         if name.endswith("rotary_emb.inv_freq") or any(part in name for part in ("vision_", "multi_modal_projector", "audio_")):
@@ -77,7 +79,7 @@ def load(folder):
     folder = pathlib.Path(folder)
     model = family_of(json.loads((folder / "config.json").read_text()))
     shapes = model.shapes()
-    tensors = hub_names(tensor_files.read_folder(folder), model.c.num_hidden_layers)
+    tensors = hub_names(tensor_files.read_folder(folder), model.c.num_hidden_layers, model.PREFIX)
     if model.tied and "lm_head.weight" in tensors and "lm_head.weight" not in shapes:
         if not torch.equal(tensors["lm_head.weight"], tensors["model.embed_tokens.weight"]):
             raise ValueError(f"{folder}: tie_word_embeddings, but lm_head.weight isn't model.embed_tokens.weight")
