@@ -20,7 +20,7 @@ import families
 import tensor_files
 import torch
 
-BATCH, SEQUENCE, STEPS, GREEDY = 2, 11, 3, 6
+BATCH, SEQUENCE, STEPS, GREEDY = 2, 11, 5, 6
 END, ENDS = 5, ((2, 3, 7), (0, 5, 10))  # an id, and where it stands
 
 
