@@ -10,7 +10,7 @@ a tied head, and a tokenizer's files where they are given. It shares no code wit
 --size: tiny (a variant of families/*.py in which what is special happens), the shapes of an 0.5 B model (Qwen2.5-0.5B's) or of a 1 B
 model (Llama-3.2-1B's) with the family's own vocabulary, or the family's defaults. --set changes any field, last. --transformers 5
 writes rope_parameters and dtype, 4 rope_theta, rope_scaling and torch_dtype. Weights depend on the seed and their names alone: not on
-shards. One tensor is held at a time.
+shards. One tensor is held at a time, but of a folder whose model sees images, too (MODEL_TYPE gemma3, mistral3), all of its text model's.
 """
 import argparse
 import json
@@ -43,6 +43,10 @@ SIZES = {
 }
 # Beside SIZES, so that experts don't outgrow the size; latent attention has no K/V heads of its own.
 EXPERTS = dict(num_local_experts=8, num_experts=8, n_routed_experts=8, moe_intermediate_size=512, num_experts_per_tok=2)
+
+
+# model_types of models that see images, too, whose text models are here: of each the text model's, and the architecture.
+WITHIN = {"gemma3": ("gemma3_text", "Gemma3ForConditionalGeneration"), "mistral3": ("mistral", "Mistral3ForConditionalGeneration")}
 
 
 def has_own_head_dim(family):
@@ -177,6 +181,26 @@ def write_folder(folder, kind, fields, dtype="bf16", shard_bytes=5_000_000_000, 
     return config
 
 
+def put_within(folder, name, transformers):
+    """Makes a text model's folder that of a model of WITHIN, with a tensor for each part that sees images."""
+    folder = pathlib.Path(folder)
+    text, tensors = json.loads((folder / "config.json").read_text()), tensor_files.read_folder(folder)
+    dtype = next(stored for stored, each in tensor_files.STORED.items() if each == next(iter(tensors.values())).dtype)
+    outer = {field: text.pop(field) for field in ("tie_word_embeddings", "transformers_version", "torch_dtype", "dtype") if field in text}
+    text.pop("architectures")
+    (folder / "config.json").write_text(json.dumps({"architectures": [WITHIN[name][1]], "model_type": name, "text_config": text,
+                                                    "vision_config": {"hidden_size": 4}, "image_token_index": 3, **outer}, indent=2))
+    for file in folder.glob("model*"):
+        file.unlink()
+    images = {"vision_tower.encoder.weight": torch.ones(3, 2), "multi_modal_projector.bias": torch.ones(2)}
+    if transformers == 4:
+        named = {"language_model." + each: tensor for each, tensor in tensors.items()} | images
+    else:
+        named = {each.replace("model.", "model.language_model.", 1): tensor for each, tensor in tensors.items()}
+        named |= {"model." + each: tensor for each, tensor in images.items()}
+    tensor_files.write_tensors(folder / "model.safetensors", named, dtype)
+
+
 def main():
     parser = argparse.ArgumentParser(description="a model folder as on the hub, with random weights")
     parser.add_argument("model_type", nargs="?")
@@ -194,13 +218,16 @@ def main():
     if a.list:
         for kind, family in families.FAMILIES.items():
             print(kind + ":", ", ".join(family.TINY))
+        for name, (kind, _) in WITHIN.items():
+            print(f"{name}: as {kind}")
         return
     if a.folder is None:
         parser.error("give a model_type and a folder")
-    if a.model_type not in families.FAMILIES:
-        raise ValueError(f"model_type {a.model_type!r} is none of {sorted(families.FAMILIES)}")
-    if a.variant and (a.size != "tiny" or a.variant not in families.FAMILIES[a.model_type].TINY):
-        raise ValueError(f"--variant {a.variant!r} is none of {list(families.FAMILIES[a.model_type].TINY)}, which --size tiny has")
+    kind = WITHIN.get(a.model_type, (a.model_type,))[0]
+    if kind not in families.FAMILIES:
+        raise ValueError(f"model_type {a.model_type!r} is none of {sorted([*families.FAMILIES, *WITHIN])}")
+    if a.variant and (a.size != "tiny" or a.variant not in families.FAMILIES[kind].TINY):
+        raise ValueError(f"--variant {a.variant!r} is none of {list(families.FAMILIES[kind].TINY)}, which --size tiny has")
     changes = {}
     for change in a.set:
         field, equals, value = change.partition("=")
@@ -208,8 +235,10 @@ def main():
             raise ValueError(f"--set {change}: FIELD=JSON is expected")
         changes[field] = json.loads(value)
     torch.set_num_threads(1)
-    write_folder(a.folder, a.model_type, fields_of(a.model_type, a.size, a.variant, changes), a.dtype, a.shard_bytes, a.seed,
-                 a.transformers, a.tokenizer, None if a.size == "tiny" else 0.02)
+    write_folder(a.folder, kind, fields_of(kind, a.size, a.variant, changes), a.dtype, a.shard_bytes, a.seed, a.transformers,
+                 a.tokenizer, None if a.size == "tiny" else 0.02)
+    if kind != a.model_type:
+        put_within(a.folder, a.model_type, a.transformers)
 
 
 if __name__ == "__main__":

@@ -24,35 +24,12 @@ BATCH, SEQUENCE, STEPS, GREEDY = 2, 11, 5, 6
 END, ENDS = 5, ((2, 3, 7), (0, 5, 10))  # an id, and where it stands
 
 
-WRAPPERS = {"gemma3_text": ("gemma3", "Gemma3ForConditionalGeneration"), "ministral3": ("mistral3", "Mistral3ForConditionalGeneration"),
-            "mistral": ("mistral3", "Mistral3ForConditionalGeneration")}
-
-
-def wrap(folder, kind, version):
-    """Makes the folder that of a multi-modal model."""
-    text, tensors = json.loads((folder / "config.json").read_text()), tensor_files.read_folder(folder)
-    name, architecture = WRAPPERS[kind]
-    tied = {"tie_word_embeddings": text.pop("tie_word_embeddings")}
-    text.pop("architectures")
-    (folder / "config.json").write_text(json.dumps({"architectures": [architecture], "model_type": name, "text_config": text,
-                                                    "vision_config": {"hidden_size": 4}, "image_token_index": 3, **tied}))
-    for file in folder.glob("model*"):
-        file.unlink()
-    images = {"vision_tower.encoder.weight": torch.ones(3, 2).double(), "multi_modal_projector.bias": torch.ones(2).double()}
-    if version == 4:
-        named = {"language_model." + name: tensor for name, tensor in tensors.items()} | images
-    else:
-        named = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
-        named |= {"model." + name: tensor for name, tensor in images.items()}
-    tensor_files.write_tensors(folder / "model.safetensors", named)
-
-
 def write_case(folder, kind, variant, version, untied, form):
     changes = {"tie_word_embeddings": False} if untied else {}
     hub_folder.write_folder(folder, kind, hub_folder.fields_of(kind, "tiny", variant or None, changes), "f64", transformers=version,
                             shard_bytes=20000)
     if form == "images":
-        wrap(folder, kind, version)
+        hub_folder.put_within(folder, "gemma3" if kind == "gemma3_text" else "mistral3", version)
     model, weights = families.load(folder)
     ids, labels = families.draw(model.c.vocab_size, f"{BATCH},{SEQUENCE},7")
     prompt = ids[:1, :5].clone()
