@@ -17,7 +17,7 @@ class Cohere(Decoder):
         num_attention_heads=64, num_key_value_heads=None, hidden_act="silu", max_position_embeddings=8192, initializer_range=0.02,
         layer_norm_eps=1e-5, use_cache=True, pad_token_id=0, bos_token_id=5, eos_token_id=255001, tie_word_embeddings=True,
         attention_bias=False, attention_dropout=0.0, use_qk_norm=False)
-    EXPECTED = dict(model_max_length=Ellipsis)
+    EXPECTED = dict(model_max_length=Ellipsis, head_dim=Ellipsis)
     NORMS = ("input_layernorm",)
     TINY = {"plain": dict(logit_scale=0.5), "biases": dict(attention_bias=True, tie_word_embeddings=False),
             "norms": dict(use_qk_norm=True, attention_bias=True, logit_scale=2.0)}

@@ -17,7 +17,8 @@ class Phi3(mistral.Mistral):
         num_key_value_heads=None, resid_pdrop=0.0, embd_pdrop=0.0, attention_dropout=0.0, hidden_act="silu",
         max_position_embeddings=4096, original_max_position_embeddings=4096, initializer_range=0.02, rms_norm_eps=1e-5,
         use_cache=True, tie_word_embeddings=False, bos_token_id=1, eos_token_id=32000, pad_token_id=32000, sliding_window=None)
-    EXPECTED = dict(attention_bias=(False,), mlp_bias=(False,), full_attn_mod=(1,), interpolate_factor=(1,), lm_head_bias=(False,))
+    EXPECTED = dict(attention_bias=(False,), mlp_bias=(False,), full_attn_mod=(1,), interpolate_factor=(1,), lm_head_bias=(False,),
+                    head_dim=Ellipsis)
     TINY = {
         "plain": dict(sliding_window=64),
         "window": dict(sliding_window=4),

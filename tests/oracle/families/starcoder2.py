@@ -17,7 +17,7 @@ class Starcoder2(Decoder):
         residual_dropout=0.0, embedding_dropout=0.0, use_bias=True, tie_word_embeddings=True)
     EXPECTED = dict(norm_type=("layer_norm",), mlp_type=("default",), activation_function=Ellipsis,
                     attention_softmax_in_fp32=Ellipsis, scale_attention_softmax_in_fp32=Ellipsis, scale_attn_weights=(True,),
-                    layer_norm_epsilon=Ellipsis)
+                    layer_norm_epsilon=Ellipsis, head_dim=Ellipsis)
     TINY = {"window": dict(sliding_window=4), "plain": dict(use_bias=False, tie_word_embeddings=False),
             "biases": dict(tie_word_embeddings=False)}
 
