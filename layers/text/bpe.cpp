@@ -22,6 +22,7 @@ namespace {
 constexpr std::uint32_t kNoRank = std::numeric_limits<std::uint32_t>::max();
 // Above this many symbols a heap is faster.
 constexpr std::size_t kFew = 48;
+constexpr std::uint32_t kMergesAhead = 32;
 constexpr std::size_t kSeamBits = std::size_t{1} << 22;
 
 std::size_t seam_of(Token left, Token right) {
@@ -67,14 +68,46 @@ Bpe::Bpe(const Vocabulary& vocabulary, BpeOptions options)
 
 void Bpe::read_merges(JsonCursor& cursor) {
   merges_.reserve(vocabulary_.size());
-  std::uint32_t rank = 0;
-  std::string first;
+  // A merge is looked up half a ring after it was read, and added a whole one after; what that reads of the vocabulary and of the
+  // merges is fetched meanwhile: most of the time would go into waiting for it.
+  constexpr std::uint32_t kHalf = kMergesAhead / 2;
+  std::array<ReadMerge, kMergesAhead> ring;
+  std::uint32_t read = 0;
+  const auto at = [&](std::uint32_t rank) -> ReadMerge& { return ring[rank % kMergesAhead]; };
+  const auto fetch_texts = [&](std::uint32_t rank) {
+    vocabulary_.fetch_text(at(rank).left_hash);
+    vocabulary_.fetch_text(at(rank).right_hash);
+  };
+  const auto look_up = [&](std::uint32_t rank) {
+    this->look_up(at(rank), cursor);
+    merges_.fetch(at(rank).left_id, at(rank).right_id);
+  };
+  const auto add = [&](std::uint32_t rank) {
+    merges_.add(at(rank).left_id, at(rank).right_id, rank, at(rank).result);
+    note_seam(at(rank));
+  };
+  const auto begin = [&](std::string_view left) {
+    if (read >= kMergesAhead) add(read - kMergesAhead);
+    at(read).left = left;
+  };
+  const auto finish = [&](std::string_view right) {
+    ReadMerge& merge = at(read);
+    merge.right = right;
+    merge.left_hash = hash_of(merge.left);
+    merge.right_hash = hash_of(merge.right);
+    merge.end = cursor.at();
+    vocabulary_.fetch_place(merge.left_hash);
+    vocabulary_.fetch_place(merge.right_hash);
+    if (read >= kHalf / 2) fetch_texts(read - kHalf / 2);
+    if (read >= kHalf) look_up(read - kHalf);
+    ++read;
+  };
   cursor.each_entry("the list of merges", [&] {
     if (cursor.peek() == '[') {
       cursor.take('[', "a pair of tokens");
-      first = cursor.string("a token");
+      begin(cursor.string("a token"));
       cursor.take(',', "a comma");
-      add_merge(first, cursor.string("a token"), rank++, cursor);
+      finish(cursor.string("a token"));
       cursor.take(']', "the end of a pair of tokens");
       return;
     }
@@ -83,32 +116,54 @@ void Bpe::read_merges(JsonCursor& cursor) {
     const std::size_t blank = both.find(' ');
     if (blank == std::string_view::npos || both.find(' ', blank + 1) != std::string_view::npos)
       cursor.refuse("a merge of two tokens with a blank between them before this");
-    add_merge(both.substr(0, blank), both.substr(blank + 1), rank++, cursor);
+    begin(both.substr(0, blank));
+    finish(both.substr(blank + 1));
   });
+  for (std::uint32_t rank = read - std::min(read, kHalf); rank < read; ++rank) look_up(rank);
+  for (std::uint32_t rank = read - std::min(read, kMergesAhead); rank < read; ++rank) add(rank);
 }
 
-void Bpe::add_merge(std::string_view left, std::string_view right, std::uint32_t rank, const JsonCursor& cursor) {
+void Bpe::look_up(ReadMerge& merge, const JsonCursor& cursor) {
   const std::size_t prefix = options_.continuing_prefix.size();
-  const auto id = [&](std::string_view token) {
-    const Token found = token.empty() ? kNone : vocabulary_.find(token);
-    if (found == kNone)
+  const std::string& left = merge.left;
+  const std::string& right = merge.right;
+  const auto id = [&](std::string_view token, std::uint64_t hash) {
+    const Token found = token.empty() ? kNone : vocabulary_.find(token, hash);
+    if (found == kNone) {
       cursor.refuse(fmt::format("a merge of tokens that the vocabulary has, whose result it has, too, before this: it lacks {}",
-                                shown(token)));
+                                shown(token)),
+                    merge.end);
+    }
     return found;
   };
-  const Token left_id = id(left);
-  const Token right_id = id(right);
-  if (right.size() < prefix) cursor.refuse("a second token that begins with continuing_subword_prefix before this");
-  merges_.add(left_id, right_id, rank, id(std::string(left).append(right.substr(prefix))));
+  merge.left_id = id(left, merge.left_hash);
+  merge.right_id = id(right, merge.right_hash);
+  if (right.size() < prefix) cursor.refuse("a second token that begins with continuing_subword_prefix before this", merge.end);
+  // Most vocabularies have the results in the order of the merges, of which several may have one result.
+  const std::string_view end = std::string_view(right).substr(prefix);
+  const auto is_result = [&](Token token) {
+    const std::string_view text = vocabulary_.text(token).value_or("");
+    return text.size() == left.size() + end.size() && text.starts_with(left) && text.ends_with(end);
+  };
+  if (!is_result(last_result_) && !is_result(++last_result_)) {
+    const std::string result = left + std::string(end);
+    last_result_ = id(result, hash_of(result));
+  }
+  merge.result = last_result_;
+}
+
+/// Notes between which characters a merge's seam lies.
+void Bpe::note_seam(const ReadMerge& merge) {
   if (seams_.empty()) return;
   // Merges of tokens that aren't characters of the text, or made of some, would make seams unknown.
   const auto is_made = [&](Token token) { return token == unknown_ || std::ranges::find(bytes_, token) != bytes_.end(); };
   const auto may_be_made = [&](std::string_view token) { return token.starts_with('<') || token == options_.unknown; };
-  if ((may_be_made(left) && is_made(left_id)) || (may_be_made(right) && is_made(right_id))) return seams_.clear();
+  if ((may_be_made(merge.left) && is_made(merge.left_id)) || (may_be_made(merge.right) && is_made(merge.right_id)))
+    return seams_.clear();
   std::string character;
-  append(character, character_before(left, left.size()).code);
+  append(character, character_before(merge.left, merge.left.size()).code);
   const Token before = vocabulary_.find(character);
-  const Token after = vocabulary_.find(right.substr(0, character_at(right, 0).bytes));
+  const Token after = vocabulary_.find(std::string_view(merge.right).substr(0, character_at(merge.right, 0).bytes));
   if (before == kNone || after == kNone) return;
   const std::size_t seam = seam_of(before, after);
   seams_[seam / 64] |= std::uint64_t{1} << seam % 64;

@@ -33,6 +33,8 @@ class Merges {
     Token result;
   };
   void reserve(std::size_t merges);
+  /// Asks the caches for the place of a pair, for add() a little later.
+  void fetch(Token left, Token right) const { __builtin_prefetch(&slots_[place(pair_of(left, right))], 1); }
   /// Adds a merge; of two of the same pair the later counts.
   void add(Token left, Token right, std::uint32_t rank, Token result);
   /// Returns the merge of a pair; null: there is none.
@@ -70,7 +72,20 @@ class Bpe : public Model {
   void encode(std::string_view word, WordCache& cache, std::vector<Token>& ids) const override;
 
  private:
-  void add_merge(std::string_view left, std::string_view right, std::uint32_t rank, const JsonCursor& cursor);
+  /// A merge that was read and not added yet.
+  struct ReadMerge {
+    std::string left;
+    std::string right;
+    std::uint64_t left_hash = 0;
+    std::uint64_t right_hash = 0;
+    std::size_t end = 0;  // byte of the file behind it
+    Token left_id = kNone;
+    Token right_id = kNone;
+    Token result = kNone;
+  };
+  /// Finds the ids of a merge.
+  void look_up(ReadMerge& merge, const JsonCursor& cursor);
+  void note_seam(const ReadMerge& merge);
   /// Calls put(id, byte) for each token with which the merging of a text begins.
   template <class Put>
   void each_symbol(std::string_view text, const Put& put) const;
@@ -84,6 +99,7 @@ class Bpe : public Model {
   const Vocabulary& vocabulary_;
   BpeOptions options_;
   Merges merges_;
+  Token last_result_ = kNone;  // of the merge that was added last
   Token unknown_;
   std::array<Token, 256> bytes_{};  // <0x00> to <0xFF>
   std::vector<Token> characters_;   // ids of the characters below kByteAlphabetEnd, where neither prefix nor suffix is used

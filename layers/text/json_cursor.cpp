@@ -12,9 +12,9 @@
 
 namespace tsprun::detail::text {
 
-void JsonCursor::refuse(std::string_view expected) const {
-  throw Error(Cause::refused, fmt::format("{}: byte {}: expected {}, found {}", where_, at_, expected,
-                                          at_ < text_.size() ? shown(text_.substr(at_, 20)) : "the end"));
+void JsonCursor::refuse(std::string_view expected, std::size_t at) const {
+  throw Error(Cause::refused, fmt::format("{}: byte {}: expected {}, found {}", where_, at, expected,
+                                          at < text_.size() ? shown(text_.substr(at, 20)) : "the end"));
 }
 
 char JsonCursor::peek() {

@@ -53,7 +53,9 @@ class JsonCursor {
   }
 
   /// Throws Error(refused): what was expected at this place.
-  [[noreturn]] void refuse(std::string_view expected) const;
+  [[noreturn]] void refuse(std::string_view expected) const { refuse(expected, at_); }
+  /// Throws Error(refused): what was expected at this byte.
+  [[noreturn]] void refuse(std::string_view expected, std::size_t at) const;
 
  private:
   void take_colon();

@@ -115,10 +115,11 @@ class Reader {
     const auto entries = static_cast<std::size_t>(std::count(json_.begin(), json_.end(), ':'));
     parts_->vocabulary.reserve(std::min<std::size_t>(entries, kLargestId + 1), json_.size() / 8);
     cursor.each_field("the vocabulary, {\"a\": 0, …}", [&](std::string_view token) {
-      if (parts_->vocabulary.find(token) != kNone) cursor.refuse("each token once before this");
       // The view goes with the next string, not with the next number.
       const auto id = static_cast<Token>(cursor.integer(kLargestId, "an id"));
+      const std::size_t before = parts_->vocabulary.size();
       if (!parts_->vocabulary.add(token, id)) cursor.refuse("each id once before this");
+      if (parts_->vocabulary.size() == before) cursor.refuse("each token once before this");
     });
   }
 

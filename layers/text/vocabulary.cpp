@@ -48,7 +48,19 @@ bool Vocabulary::add(std::string_view text, Token id) {
   return true;
 }
 
-Token Vocabulary::find(std::string_view text) const { return slots_.empty() ? kNone : slots_[slot_of(text, hash_of(text))].id; }
+Token Vocabulary::find(std::string_view text, std::uint64_t hash) const {
+  return slots_.empty() ? kNone : slots_[slot_of(text, hash)].id;
+}
+
+void Vocabulary::fetch_place(std::uint64_t hash) const {
+  if (!slots_.empty()) __builtin_prefetch(&slots_[hash & (slots_.size() - 1)]);
+}
+
+void Vocabulary::fetch_text(std::uint64_t hash) const {
+  if (slots_.empty()) return;
+  const Slot& slot = slots_[hash & (slots_.size() - 1)];
+  if (slot.id != kNone) __builtin_prefetch(bytes_.data() + tokens_[static_cast<std::size_t>(slot.id)].begin);
+}
 
 std::optional<std::string_view> Vocabulary::text(Token id) const {
   if (id < 0 || static_cast<std::size_t>(id) >= tokens_.size() || tokens_[static_cast<std::size_t>(id)].bytes == kAbsent)

@@ -29,7 +29,13 @@ class Vocabulary {
   void reserve(std::size_t tokens, std::size_t bytes);
 
   /// Returns the id of a text; kNone: no token has it.
-  Token find(std::string_view text) const;
+  Token find(std::string_view text) const { return find(text, hash_of(text)); }
+  /// The same, for a text whose hash_of() is known.
+  Token find(std::string_view text, std::uint64_t hash) const;
+  /// Asks the caches for what find() of a text with this hash will read: first its place in the table, then, once that is there,
+  /// its text.
+  void fetch_place(std::uint64_t hash) const;
+  void fetch_text(std::uint64_t hash) const;
   /// Returns the text of an id, if a token has it.
   std::optional<std::string_view> text(Token id) const;
   /// Returns the number of texts.
