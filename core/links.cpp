@@ -234,6 +234,11 @@ void Links::choose(const Factory& factory, bootstrap::StoreClient* client, const
     return;
   }
   publish(used, *client, ranks);
+  std::vector<int> asked;
+  for (const Unreached& each : candidates) {
+    if (each.claim.answer != Factory::Claim::Answer::yes) asked.push_back(each.rank);
+  }
+  std::map<int, std::vector<std::byte>> addresses = ask_addresses(used, *client, asked);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const Unreached& each = candidates[i];
     if (each.claim.answer == Factory::Claim::Answer::yes) {
@@ -241,7 +246,7 @@ void Links::choose(const Factory& factory, bootstrap::StoreClient* client, const
       used.why[each.rank] = each.why;
       continue;
     }
-    const std::vector<std::byte> address = ask_address(used, *client, each.rank);
+    const std::vector<std::byte>& address = addresses[each.rank];
     const Reach reach = used.endpoint().can_reach(numbers[i], address);
     if (reach.possible) {
       const bool free = each.claim.answer == Factory::Claim::Answer::if_reachable;
@@ -328,10 +333,33 @@ void Links::tell(bootstrap::StoreClient& client) const {
   client.get(key, "the job's store to repeat what it was told");
 }
 
-std::vector<std::byte> Links::ask_address(const Used& used, bootstrap::StoreClient& client, int peer) const {
+std::map<int, std::vector<std::byte>> Links::ask_addresses(const Used& used, bootstrap::StoreClient& client,
+                                                           const std::vector<int>& peers) const {
   const Factory& factory = *used.factory;
-  const std::string key = fmt::format("{}/{}", factory.name, peer);
-  return ask(client, factory.address_per_peer ? fmt::format("{}/{}", key, rank()) : key, peer, std::string(factory.to_tell));
+  if (!factory.address_per_peer) return ask_all(client, fmt::format("{}/", factory.name), peers, factory.to_tell);
+  std::map<int, std::vector<std::byte>> addresses;
+  for (const int peer : peers)
+    addresses[peer] = ask(client, fmt::format("{}/{}/{}", factory.name, peer, rank()), peer, std::string(factory.to_tell));
+  return addresses;
+}
+
+std::map<int, std::vector<std::byte>> Links::ask_all(bootstrap::StoreClient& client, const std::string& prefix,
+                                                     const std::vector<int>& peers, std::string_view what) const {
+  int lacked = -1;
+  std::uint64_t began = 0;
+  try {
+    std::vector<std::vector<std::byte>> values = client.gather(prefix, peers, [&](int peer) {
+      note_wait(lacked = peer);
+      began = posix::now_ns();
+      return fmt::format("rank {} {}", peer, what);
+    });
+    std::map<int, std::vector<std::byte>> by_rank;
+    for (std::size_t i = 0; i < peers.size(); ++i) by_rank[peers[i]] = std::move(values[i]);
+    return by_rank;
+  } catch (const Error& error) {
+    if (error.cause() != Cause::stalled) throw;
+    fail(Cause::stalled, lacked, error.what(), began);
+  }
 }
 
 void Links::await(Used& used, const std::function<bool(int number)>& done, std::uint64_t patience_ns) const {
@@ -369,8 +397,13 @@ void Links::await(Used& used, const std::function<bool(int number)>& done, std::
 /// Connects a transport to all its peers.
 void Links::meet(Used& used, bootstrap::StoreClient& client) {
   Endpoint& endpoint = used.endpoint();
+  std::vector<int> waiting;
+  for (const Peer& peer : used.peers) {
+    if (!peer.begun) waiting.push_back(peer.rank);
+  }
+  std::map<int, std::vector<std::byte>> addresses = ask_addresses(used, client, waiting);
   for (Peer& peer : used.peers) {
-    if (!std::exchange(peer.begun, true)) endpoint.connect(peer.number, ask_address(used, client, peer.rank));
+    if (!std::exchange(peer.begun, true)) endpoint.connect(peer.number, addresses[peer.rank]);
   }
   await(
       used, [&](int number) { return endpoint.linked(number); }, options_.timeout_ns);
@@ -406,13 +439,16 @@ void Links::try_out(Used& used, bootstrap::StoreClient& client, std::vector<Unre
 }
 
 void Links::compare_notes(Used& used, bootstrap::StoreClient& client, std::string_view stage) const {
-  const auto key = [&](int end) { return fmt::format("{}/{}/{}", used.factory->name, stage, end); };
+  const std::string prefix = fmt::format("{}/{}/", used.factory->name, stage);
   std::string text;
   for (const auto& [rank, why] : used.lost) text += fmt::format("{}\t{}\n", rank, short_reason(why, text));
-  client.set(key(rank()), bytes_of(text));
+  client.set(fmt::format("{}{}", prefix, rank()), bytes_of(text));
   const std::string own = fmt::format("{}\t", rank());
+  std::vector<int> ranks;
+  for (const Peer& peer : used.peers) ranks.push_back(peer.rank);
+  const std::map<int, std::vector<std::byte>> words = ask_all(client, prefix, ranks, used.factory->to_link);
   for (Peer& peer : used.peers) {
-    const std::string told = text_of(ask(client, key(peer.rank), peer.rank, std::string(used.factory->to_link)));
+    const std::string told = text_of(words.at(peer.rank));
     std::string_view rest = told;
     while (!used.lost.contains(peer.rank) && !rest.empty()) {
       const std::string_view line = rest.substr(0, rest.find('\n'));

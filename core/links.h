@@ -8,6 +8,8 @@
 //               names those peers with whom it failed, and why: "rank<tab>reason" and a newline for each
 //   live/way/A  the transports that A chose: lines of transport, tab, reason, tab, ranks separated by commas
 //
+// Of the keys that end in A alone, a rank reads those of all its peers by one request (bootstrap/gathering.h).
+//
 // Both ends apply the same rule to the same two addresses, so they choose the same transport. If linking or probing fails at
 // either end, both read that, and the pair is left to the next kind unless an option demands this one. While a rank waits for
 // another one here, its page of the flight board names that rank; if it is late, the error names the rank at the root of the
@@ -133,8 +135,13 @@ class Links {
   void try_out(Used& used, bootstrap::StoreClient& client, std::vector<Unreached>& left);
   /// Tells the peers with which of them this end has failed, and learns the same from each.
   void compare_notes(Used& used, bootstrap::StoreClient& client, std::string_view stage) const;
-  /// Waits for the address by which this rank reaches `peer`.
-  std::vector<std::byte> ask_address(const Used& used, bootstrap::StoreClient& client, int peer) const;
+  /// Waits for the addresses by which this rank reaches these peers; returns them by rank.
+  std::map<int, std::vector<std::byte>> ask_addresses(const Used& used, bootstrap::StoreClient& client,
+                                                      const std::vector<int>& peers) const;
+  /// Waits until all these peers have written `prefix`RANK to the store and returns the values by rank; `what` says for errors
+  /// what each was expected to do.
+  std::map<int, std::vector<std::byte>> ask_all(bootstrap::StoreClient& client, const std::string& prefix,
+                                                const std::vector<int>& peers, std::string_view what) const;
   /// Waits until `peer` has written `key` to the store and returns the value; `what` describes it for errors.
   std::vector<std::byte> ask(bootstrap::StoreClient& client, const std::string& key, int peer, const std::string& what) const;
   /// Waits until done(number) is true for every peer of a transport that isn't lost. A peer that another kind may reach is lost

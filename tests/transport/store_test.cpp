@@ -6,12 +6,14 @@
 #include "transport/cause.h"
 #include "transport/tcp/dial.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <poll.h>
 #include <string>
@@ -111,6 +113,100 @@ TEST_P(Store, TellsWhatWasWaitedForAtTheDeadline) {
     EXPECT_EQ(error.cause(), Cause::stalled);
     EXPECT_NE(std::string(error.what()).find("rank 7"), std::string::npos) << error.what();
   }
+}
+
+TEST_P(Store, GathersManyValuesByOneRequest) {
+  StoreClient one = client(0);
+  StoreClient two = client(1);
+  const auto long_value = [](int number) {
+    return std::vector<std::byte>(kMostValueBytes - static_cast<std::size_t>(number), std::byte(number));
+  };
+  for (const int number : {0, 3, 9, 1000}) one.set(fmt::format("kind/{}", number), long_value(number));
+  one.set("kind/linked/2", bytes_of("another prefix"));
+  one.set("kind/2x", bytes_of("no number"));
+  one.set("kin/2", bytes_of("a shorter prefix"));
+  one.get("kin/2", "it");
+  std::vector<int> lacked;
+  const auto lacking = [&](int number) {
+    lacked.push_back(number);
+    return std::to_string(number);
+  };
+  const std::uint64_t before = server_.requests();
+  EXPECT_EQ(two.gather("kind/", {1000, 0, 9}, lacking),
+            (std::vector<std::vector<std::byte>>{long_value(1000), long_value(0), long_value(9)}));
+  EXPECT_EQ(server_.requests(), before + 1);
+  EXPECT_EQ(lacked.front(), 0);  // the lowest, until something has come
+  EXPECT_EQ(two.gather("kind/", {}, lacking), std::vector<std::vector<std::byte>>());
+}
+
+TEST_P(Store, GathersWhatComesLaterAndTellsWhatIsMissing) {
+  StoreClient one = client(0);
+  StoreClient two = client(1, 20 * kSecond);
+  one.set("kind/1", bytes_of("b"));
+  one.get("kind/1", "it");
+  std::atomic<int> lacked = -1;
+  std::thread later([&] {
+    while (lacked != 0) std::this_thread::yield();
+    one.set("kind/0", bytes_of("a"));
+    while (lacked != 2) std::this_thread::yield();  // it hears of 0 although 2 is missing
+    one.set("kind/3", {});
+    one.set("kind/2", bytes_of("c"));
+  });
+  EXPECT_EQ(two.gather("kind/", {0, 1, 2, 3},
+                       [&](int number) {
+                         lacked = number;
+                         return std::string();
+                       }),
+            (std::vector<std::vector<std::byte>>{bytes_of("a"), bytes_of("b"), bytes_of("c"), {}}));
+  later.join();
+  // Changed values are what later gathers get.
+  one.set("kind/2", bytes_of("d"));
+  one.get("kind/2", "it");
+  EXPECT_EQ(two.gather("kind/", {2}, [](int) { return std::string(); }), (std::vector<std::vector<std::byte>>{bytes_of("d")}));
+}
+
+TEST_P(Store, NamesTheFirstThatAGatherLacksAtTheDeadline) {
+  StoreClient one = client(0);
+  StoreClient two = client(1, kSecond);  // within which it also has to connect
+  for (const int number : {0, 1, 2, 4}) one.set(fmt::format("kind/{}", number), bytes_of("here"));
+  try {
+    two.gather("kind/", {0, 1, 2, 3, 4}, [](int number) { return fmt::format("rank {} to come", number); });
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.cause(), Cause::stalled);
+    EXPECT_STREQ(error.what(), "waited 1.0 s for rank 3 to come");
+  }
+}
+
+TEST_P(Store, ManyGatherFromEachOther) {
+  constexpr int kMany = 12;
+  std::vector<int> all(kMany);
+  std::iota(all.begin(), all.end(), 0);
+  std::atomic<int> whole = 0;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kMany; ++rank) {
+    threads.emplace_back([&, rank] {
+      StoreClient mine = client(rank, 60 * kSecond);
+      bool right = true;
+      for (const char* prefix : {"first/", "second/"}) {
+        mine.set(fmt::format("{}{}", prefix, rank), bytes_of(fmt::format("{}{}", prefix, rank * rank)));
+        const auto values = mine.gather(prefix, all, [](int number) { return std::to_string(number); });
+        for (int other = 0; other < kMany; ++other) {
+          right = right && values[static_cast<std::size_t>(other)] == bytes_of(fmt::format("{}{}", prefix, other * other));
+        }
+      }
+      whole += right ? 1 : 0;
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  EXPECT_EQ(whole, kMany);
+}
+
+TEST_P(Store, RefusesToGatherByAPrefixThatEndsInADigit) {
+  StoreClient one = client(0);
+  EXPECT_THROW(one.gather("kind/1", {0}, [](int) { return std::string(); }), Error);
+  StoreClient two = client(1);
+  EXPECT_THROW(two.gather("", {0}, [](int) { return std::string(); }), Error);
 }
 
 TEST(FullStore, EndsTheLinkOfWhoeverSetsAnotherKey) {

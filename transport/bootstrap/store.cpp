@@ -36,6 +36,8 @@ constexpr std::size_t kMostKeys = 1 << 20;
 /// Most bytes that may wait for a client. One that leaves more unread is dropped.
 constexpr std::size_t kMostBacklog = 64 << 20;
 constexpr int kSlice_ms = 50;
+/// Time after which a client asks again for what it lacks of a gather.
+constexpr std::uint64_t kAskAgain_ns = 1'000'000'000;
 constexpr std::size_t kJobBytes = 32;
 
 /// Returns the node that a client claims to be, as text for the log, if it claims to be a launcher; empty for ranks, because
@@ -156,6 +158,7 @@ void StoreServer::drop(int descriptor, const std::string& why) {
   if (node.empty()) return;
   if (pacing_) pacing_->remove(descriptor);
   for (auto& [key, who] : waiting_) who.erase(descriptor);
+  gatherings_.forget(descriptor);
   const StoreLink& link = node.mapped().link;
   if (link.ready() && on_gone) on_gone(descriptor, why, link.damaged());
 }
@@ -202,14 +205,14 @@ void StoreServer::arrange(Client& client) {
 }
 
 void StoreServer::obey(Client& client, const StoreFrame& frame) {
+  ++requests_;
   switch (frame.op) {
     case StoreOp::set:
       if (values_.size() >= kMostKeys && !values_.contains(frame.key)) {
         client.asked_too_much = fmt::format("the store is full: it holds {} keys and takes no other", kMostKeys);
         return;
       }
-      values_[frame.key] = frame.value;
-      publish(frame.key, frame.value);
+      set(frame.key, frame.value);
       if (on_set) on_set(client.link.descriptor(), frame.key, frame.value);
       break;
     case StoreOp::get:
@@ -221,8 +224,17 @@ void StoreServer::obey(Client& client, const StoreFrame& frame) {
       for (auto each = values_.lower_bound(frame.key); each != values_.end() && each->first.starts_with(frame.key); ++each)
         client.link.send(StoreOp::value, each->first, each->second);
       break;
+    case StoreOp::gather:
+      if (frame.key.empty() || (frame.key.back() >= '0' && frame.key.back() <= '9')) {
+        client.asked_too_much = "it asked for numbered keys by a prefix that ends in a digit, or has no end";
+        return;
+      }
+      gatherings_.ask(client.link.descriptor(), frame.key, frame.value,
+                      [this](int to, const std::string& prefix, const auto& entries) { send_gathered(to, prefix, entries); });
+      break;
     case StoreOp::damaged:
-    case StoreOp::value: break;  // of these one ends the link, and only servers send the other: ignored
+    case StoreOp::gathered:
+    case StoreOp::value: break;  // of these one ends the link, and only servers send the others: ignored
   }
   client.link.flush();
   arrange(client);
@@ -241,10 +253,19 @@ void StoreServer::publish(const std::string& key, const std::vector<std::byte>& 
   }
 }
 
+void StoreServer::send_gathered(int descriptor, const std::string& prefix, const std::vector<std::byte>& entries) {
+  Client& client = clients_.at(descriptor);
+  client.link.send(StoreOp::gathered, prefix, entries);
+  client.link.flush();  // if the client has gone, serve() will find that
+  arrange(client);
+}
+
 void StoreServer::set(const std::string& key, std::span<const std::byte> value) {
   std::vector<std::byte>& mine = values_[key];
   mine.assign(value.begin(), value.end());
   publish(key, mine);
+  gatherings_.set(key, mine,
+                  [this](int to, const std::string& prefix, const auto& entries) { send_gathered(to, prefix, entries); });
 }
 
 const std::vector<std::byte>* StoreServer::find(const std::string& key) const {
@@ -332,6 +353,60 @@ std::vector<std::byte> StoreClient::get(const std::string& key, const std::strin
                   fmt::format("the way to the job's store is cut: {}", link_->why_over()));
     wait(deadline, what);
   }
+}
+
+std::vector<std::vector<std::byte>> StoreClient::gather(const std::string& prefix, const std::vector<int>& numbers,
+                                                        const std::function<std::string(int)>& lacking) {
+  std::vector<int> place;  // by number: its place in the answer + 1; 0: it isn't wanted, or is there
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const auto number = static_cast<std::size_t>(numbers[i]);
+    if (place.size() <= number) place.resize(number + 1);
+    place[number] = static_cast<int>(i) + 1;
+  }
+  std::size_t left = numbers.size();
+  int first = 0;  // the lowest that is missing, or below it
+  std::vector<std::vector<std::byte>> values(numbers.size());
+  const std::uint64_t again_ns = std::min(kAskAgain_ns, timeout_ns_ / 8);
+  std::uint64_t ask_ns = 0;
+  std::uint64_t deadline = 0;
+  std::string waited_for;
+  int lacked = -1;
+  while (left != 0) {
+    const std::uint64_t now = posix::now_ns();
+    while (place[static_cast<std::size_t>(first)] == 0) ++first;
+    if (first != lacked) {
+      lacked = first;
+      waited_for = lacking(first);
+      deadline = now + timeout_ns_;
+    }
+    if (now >= ask_ns) {
+      // Asked again, the server tells what has come meanwhile, and so for whom this client waits.
+      std::vector<int> wanted;
+      for (const int number : numbers) {
+        if (place[static_cast<std::size_t>(number)] != 0) wanted.push_back(number);
+      }
+      link_->send(StoreOp::gather, prefix, pack_numbers(wanted));
+      ask_ns = now + again_ns;
+    }
+    const bool alive = link_->pump();
+    bool came = false;
+    while (const std::optional<std::vector<std::byte>> frame = link_->take(prefix, StoreOp::gathered)) {
+      came = true;
+      each_entry(*frame, [&](int number, std::span<const std::byte> value) {
+        if (static_cast<std::size_t>(number) >= place.size()) return;
+        const int at = std::exchange(place[static_cast<std::size_t>(number)], 0);
+        if (at == 0) return;
+        values[static_cast<std::size_t>(at) - 1].assign(value.begin(), value.end());
+        --left;
+      });
+    }
+    if (left == 0) break;
+    if (!alive)
+      throw Error(link_->damaged() ? Cause::corrupt : Cause::disconnected,
+                  fmt::format("the way to the job's store is cut: {}", link_->why_over()));
+    if (!came) wait(deadline, waited_for);
+  }
+  return values;
 }
 
 std::vector<tcp::SocketAddress> addresses_of(const std::string& option, const std::string& text) {

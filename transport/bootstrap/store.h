@@ -4,6 +4,7 @@
 // other clients.
 #pragma once
 
+#include "transport/bootstrap/gathering.h"
 #include "transport/bootstrap/refusal_log.h"
 #include "transport/bootstrap/store_link.h"
 #include "transport/posix.h"
@@ -76,6 +77,9 @@ class StoreServer {
   std::function<void(int client, const std::string& why, bool damaged)> on_gone;
   /// Returns true if no client is connected.
   bool alone() const { return clients_.empty(); }
+  /// Return how many frames clients have sent so far, and how many keys there are.
+  std::uint64_t requests() const { return requests_; }
+  std::size_t keys() const { return values_.size(); }
 
  private:
   struct Client {
@@ -93,6 +97,7 @@ class StoreServer {
   void drop(int descriptor, const std::string& why);
   void arrange(Client& client);
   void publish(const std::string& key, const std::vector<std::byte>& value);
+  void send_gathered(int descriptor, const std::string& prefix, const std::vector<std::byte>& entries);
 
   tls::Credentials credentials_;
   posix::UniqueFd epoll_;
@@ -100,6 +105,8 @@ class StoreServer {
   std::map<int, Client> clients_;  ///< by descriptor
   std::map<std::string, std::vector<std::byte>, std::less<>> values_;
   std::map<std::string, std::set<int>> waiting_;  ///< clients that wait for a key that isn't set yet
+  Gatherings gatherings_{values_};
+  std::uint64_t requests_ = 0;
   RefusalLog refusals_{"the store"};
   std::string refused_node_;
   int kept_free_ = 0;
@@ -128,6 +135,13 @@ class StoreClient {
   /// Waits until the key has a value and returns it. What arrives meanwhile by subscription is left for next(). Throws
   /// Error(stalled), naming `what`, when the timeout and `grace_ns` have passed; Error(disconnected) if the link ends.
   std::vector<std::byte> get(const std::string& key, const std::string& what, std::uint64_t grace_ns = 0);
+
+  /// Waits until all keys `prefix`N have values, N of `numbers`, which are distinct, and returns the values in that order. Calls
+  /// lacking(N) with the first number whose value is missing, whenever that is another than before; it returns a name for errors.
+  /// Each such number has the whole timeout. What arrives meanwhile by
+  /// subscription is left for next(). Precondition: `prefix` doesn't end in a digit. Throws as get().
+  std::vector<std::vector<std::byte>> gather(const std::string& prefix, const std::vector<int>& numbers,
+                                             const std::function<std::string(int)>& lacking);
 
   /// Sets how long the server's machine may leave data unacknowledged before the link ends (TCP_USER_TIMEOUT); at first the
   /// timeout.

@@ -131,9 +131,10 @@ bool StoreLink::parse() {
       return refuse_damage("what came is damaged: a frame's header has another hash");
     if (header.op < static_cast<std::uint16_t>(StoreOp::set) || header.op > static_cast<std::uint16_t>(StoreOp::damaged))
       return refuse("it sent something that is no frame of the store");
-    if (header.key_bytes > kMostKeyBytes || header.value_bytes > kMostValueBytes) {
+    const std::size_t most = header.op == static_cast<std::uint16_t>(StoreOp::gathered) ? kMostGatheredBytes : kMostValueBytes;
+    if (header.key_bytes > kMostKeyBytes || header.value_bytes > most) {
       return refuse(fmt::format("it sent a key of {} and a value of {} bytes; {} and {} are allowed", header.key_bytes,
-                                header.value_bytes, kMostKeyBytes, kMostValueBytes));
+                                header.value_bytes, kMostKeyBytes, most));
     }
     const std::size_t whole = sizeof header + header.key_bytes + header.value_bytes;
     if (in_.size() - at < whole) break;
@@ -159,9 +160,8 @@ bool StoreLink::next(StoreFrame& frame) {
   return true;
 }
 
-std::optional<std::vector<std::byte>> StoreLink::take(std::string_view key) {
-  const auto found =
-      std::ranges::find_if(frames_, [&](const StoreFrame& each) { return each.op == StoreOp::value && each.key == key; });
+std::optional<std::vector<std::byte>> StoreLink::take(std::string_view key, StoreOp op) {
+  const auto found = std::ranges::find_if(frames_, [&](const StoreFrame& each) { return each.op == op && each.key == key; });
   if (found == frames_.end()) return std::nullopt;
   std::vector<std::byte> value = std::move(found->value);
   frames_.erase(found);

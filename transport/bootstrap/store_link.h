@@ -34,12 +34,23 @@ namespace bootstrap {
 inline constexpr std::size_t kMostKeyBytes = 256;
 inline constexpr std::size_t kMostValueBytes = 65536;
 
+/// Header of an entry in a frame `gathered` (gathering.h); the value follows.
+struct GatheredEntry {
+  std::uint32_t number;
+  std::uint32_t bytes;
+};
+static_assert(sizeof(GatheredEntry) == 8);
+/// Most bytes of entries in a frame: one of the longest value fits.
+inline constexpr std::size_t kMostGatheredBytes = sizeof(GatheredEntry) + kMostValueBytes;
+
 /// Kind of a frame.
 enum class StoreOp : std::uint16_t {
   set = 1,    ///< client to server: set the key to this value
   get,        ///< client to server: send the key's value as soon as it has one
   subscribe,  ///< client to server: send what is and what will be set under keys with this prefix
   value,      ///< server to client: answer to a get or a subscription
+  gather,     ///< client to server: send the values of these numbered keys (gathering.h)
+  gathered,   ///< server to client: some of those values
   damaged     ///< the last frame before an end gives up the link: what came wasn't what the other end sent
 };
 
@@ -77,8 +88,9 @@ class StoreLink {
   void send(StoreOp op, std::string_view key, std::span<const std::byte> value);
   /// Takes the next frame that has arrived; false if there is none.
   bool next(StoreFrame& frame);
-  /// Takes the first value of this key that has arrived, and leaves all other frames for next(); empty if there is none.
-  std::optional<std::vector<std::byte>> take(std::string_view key);
+  /// Takes the first answer of this kind and key that has arrived, and leaves all other frames for next(); empty if there is
+  /// none.
+  std::optional<std::vector<std::byte>> take(std::string_view key, StoreOp op = StoreOp::value);
   /// Writes as far as the socket allows, without reading. Returns false once nothing can be written any more.
   bool flush() { return !over() && (!ready() || write()); }
 

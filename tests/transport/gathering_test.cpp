@@ -1,0 +1,58 @@
+// Frames of many values: numbers and entries come out as they went in, and what isn't made of them is found out.
+#include "transport/bootstrap/gathering.h"
+
+#include "transport/bootstrap/store_link.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+
+namespace tsprun::detail::bootstrap::gathering_test {
+namespace {
+
+TEST(Gathering, NumbersAreBits) {
+  EXPECT_TRUE(pack_numbers({}).empty());
+  const std::vector<std::byte> bits = pack_numbers(std::vector<int>{9, 0, 7});
+  EXPECT_EQ(bits, (std::vector<std::byte>{std::byte{0x81}, std::byte{0x02}}));
+  EXPECT_EQ(unpack_numbers(bits), (std::vector<int>{0, 7, 9}));
+}
+
+TEST(Gathering, CutEntriesAreFoundOut) {
+  std::map<std::string, std::vector<std::byte>, std::less<>> values;
+  values["k/5"] = {std::byte{1}, std::byte{2}, std::byte{3}};
+  values["k/2"] = {std::byte{4}};
+  std::vector<std::byte> frame;
+  Gatherings gatherings(values);
+  gatherings.ask(1, "k/", pack_numbers(std::vector<int>{2, 5}), [&](int client, const std::string& prefix, const auto& entries) {
+    EXPECT_EQ(client, 1);
+    EXPECT_EQ(prefix, "k/");
+    frame = entries;
+  });
+  std::map<int, std::vector<std::byte>> found;
+  const auto note = [&](int number, std::span<const std::byte> value) { found[number].assign(value.begin(), value.end()); };
+  ASSERT_TRUE(each_entry(frame, note));
+  EXPECT_EQ(found, (std::map<int, std::vector<std::byte>>{{2, values["k/2"]}, {5, values["k/5"]}}));
+  const std::size_t first = sizeof(GatheredEntry) + 1;
+  for (std::size_t bytes = 1; bytes < frame.size(); ++bytes)
+    EXPECT_EQ(each_entry(std::span(frame).first(bytes), note), bytes == first) << bytes;
+  const std::uint32_t wild = 8 * kMostValueBytes;
+  std::memcpy(frame.data(), &wild, sizeof wild);
+  EXPECT_FALSE(each_entry(frame, note));
+}
+
+TEST(Gathering, WhoHasGoneIsSentNothing) {
+  std::map<std::string, std::vector<std::byte>, std::less<>> values;
+  Gatherings gatherings(values);
+  std::vector<int> sent;
+  const Gatherings::Send send = [&](int client, const std::string&, const auto&) { sent.push_back(client); };
+  for (const int client : {1, 2, 3}) gatherings.ask(client, "k/", pack_numbers(std::vector<int>{0, 1}), send);
+  gatherings.forget(2);
+  gatherings.forget(7);
+  for (const char* key : {"k/1", "k/0"}) gatherings.set(key, values[key] = {}, send);
+  EXPECT_EQ(sent, (std::vector<int>{1, 3}));
+  gatherings.forget(1);  // it waits no more
+}
+
+}  // namespace
+}  // namespace tsprun::detail::bootstrap::gathering_test

@@ -1,0 +1,67 @@
+// Many values of the store at once: a client asks for the keys PREFIX0, PREFIX1, … of all ranks whose words it needs by one
+// request, and the server answers by a few frames. So N ranks that tell each other something make N requests, not N².
+//
+//   gather     key: PREFIX   value: a bit for each number that is wanted, from the lowest bit of the first byte
+//   gathered   key: PREFIX   value: entries of ┌ number, 4 B ┬ bytes, 4 B ┬ value ┐, one after another
+//
+// The server sends at once what is there, and the rest when all of it is there. Another gather of the same client takes the place
+// of the one before, so a client that waits asks again now and then for what it lacks, and so learns for whom it waits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tsprun::detail::bootstrap {
+
+/// Pack and unpack the numbers of a gather; unpacked they ascend. Precondition: they are below 8 · kMostValueBytes.
+std::vector<std::byte> pack_numbers(std::span<const int> numbers);
+std::vector<int> unpack_numbers(std::span<const std::byte> bits);
+
+/// Calls visit(number, value) for each entry of a frame `gathered`. Returns false if it isn't made of entries.
+bool each_entry(std::span<const std::byte> frame, const std::function<void(int, std::span<const std::byte>)>& visit);
+
+/// The server's gathers: what each client still waits for.
+class Gatherings {
+ public:
+  using Value = std::vector<std::byte>;
+  using Values = std::map<std::string, Value, std::less<>>;
+  /// Takes a frame of entries for a client.
+  using Send = std::function<void(int client, const std::string& prefix, const Value& entries)>;
+
+  /// `values`: all keys of the store, which stay where they are once they are set. Borrowed.
+  explicit Gatherings(const Values& values) : values_(values) {}
+
+  /// Begins a gather, in place of the client's last one, and sends what is there. Precondition: `prefix` doesn't end in a digit.
+  void ask(int client, const std::string& prefix, std::span<const std::byte> numbers, const Send& send);
+  /// Notes that a key was set, and sends what clients have waited for.
+  void set(std::string_view key, const Value& value, const Send& send);
+  /// Forgets a client.
+  void forget(int client);
+
+ private:
+  /// What is known of one prefix. Once it has been asked for, every set under it is noted, so that no key is ever searched for.
+  struct Table {
+    std::vector<const Value*> values;      ///< by number; null: not set yet
+    std::map<int, std::set<int>> waiting;  ///< by the number that they lack: clients
+  };
+  struct Wait {
+    std::string prefix;
+    std::vector<int> left;
+    std::size_t at = 0;  ///< all before it are there
+  };
+  Table& table(const std::string& prefix, std::size_t numbers);
+  void send_all(int client, const std::string& prefix, std::span<const int> numbers, const Send& send) const;
+
+  const Values& values_;
+  std::map<std::string, Table, std::less<>> tables_;
+  std::map<int, Wait> waits_;  ///< by client
+};
+
+}  // namespace tsprun::detail::bootstrap
