@@ -42,13 +42,15 @@ void exchange(End sender, End receiver, const posix::Mapping& memory) {
   const LaneId out{sender.peer, Stream::control};
   const LaneId in{receiver.peer, Stream::control};
   const Ticket posted = receiver.transport.receive(in, kEnvelope, into);
-  const Ticket sent = sender.transport.send(out, kEnvelope, from, Delivery::by_reference);
+  Ticket sent = kNotNow;
   bool arrived = false;
   bool gone = false;
   until(
       [&] {
         sender.transport.progress();
         receiver.transport.progress();
+        if (sent == kNotNow) sent = sender.transport.send(out, kEnvelope, from, Delivery::by_reference);
+        if (sent == kNotNow) return false;
         arrived = arrived || done(receiver.transport.test_receive(in, posted), receiver.transport, in);
         gone = gone || done(sender.transport.test_send(out, sent), sender.transport, out);
         return arrived && gone;

@@ -33,8 +33,8 @@ void try_immediate(std::uint32_t word, Ticket finished) {
   if (immediate.stream >= kQueues) return;  // refused by whoever takes it
   const std::optional<Ticket> ticket = verbs::awaited(immediate.low, finished);
   const Ticket named = ticket.value_or(verbs::widen(immediate.low, finished));
-  require(verbs::entry_offset(immediate.stream, named) + verbs::kEntryBytes <= verbs::kRegionBytes);
-  require(verbs::grant_offset(immediate.stream, named) + verbs::kGrantBytes <= verbs::kRegionBytes);
+  require(verbs::entry_offset(named) + verbs::kEntryBytes <= verbs::kRingBytes);
+  require(verbs::grant_offset(named) + verbs::kGrantBytes <= verbs::kRingBytes);
   if (ticket)
     require(*ticket > finished && *ticket <= finished + verbs::kSlots &&
             *ticket % (Ticket{1} << verbs::Immediate::kLowBits) == immediate.low);

@@ -17,7 +17,8 @@ namespace tsprun::detail::test {
 
 namespace {
 
-constexpr int kPeer = 0;  // the only one
+constexpr int kPeer = 0;                        // the only one
+constexpr std::uint32_t kOpening = 0xffffffff;  // a sequence number that scenarios don't use
 
 std::string variable(const char* name) {
   const char* text = std::getenv(name);
@@ -116,6 +117,12 @@ void VerbsPair::until(const std::function<bool()>& condition, const std::string&
     transport_.disarm();
     quiet_since = posix::now_ns();
   }
+}
+
+void VerbsPair::open(Stream stream) {
+  const Ticket posted = receive(stream, envelope_of(kOpening), {});
+  finish_send(stream, send(stream, envelope_of(kOpening), {}));
+  finish_receive(stream, posted);
 }
 
 Ticket VerbsPair::send(Stream stream, const Envelope& envelope, std::span<const std::byte> payload) {

@@ -46,6 +46,8 @@ class VerbsPair {
   void poll_for(std::uint64_t ns) { spin_ns_ = ns; }
   /// Makes progress until the condition holds; throws after `seconds`, which are many: the host may be busy.
   void until(const std::function<bool()>& condition, const std::string& what, double seconds = 300);
+  /// Sends an empty message each way, so that both ends have opened the queue.
+  void open(Stream stream);
   Ticket send(Stream stream, const Envelope& envelope, std::span<const std::byte> payload);
   Ticket receive(Stream stream, const Envelope& envelope, std::span<std::byte> into);
   void finish_send(Stream stream, Ticket ticket);

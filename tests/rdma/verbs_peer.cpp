@@ -8,11 +8,13 @@
 #include "tests/rdma/verbs_unlike.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
+#include "transport/verbs/wire.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <fstream>
 #include <map>
 #include <poll.h>
 #include <random>
@@ -148,6 +150,8 @@ void credits() {
   if (node() == 0) {
     std::vector<std::byte> payload(100);
     std::uint32_t sent = 0;
+    fill(payload, sent);
+    pair.send(kStream, envelope_of(sent++), payload);  // which waits until the queue is open
     while (true) {
       fill(payload, sent);
       if (pair.transport().send(lane, envelope_of(sent), payload, Delivery::copy_if_small) == kNotNow) break;
@@ -308,13 +312,50 @@ void choices() {
 /// Locked memory too small: the error says what to raise. Runs without CAP_IPC_LOCK under a small limit.
 void limit() {
   const std::string what = refusal([] {
-    verbs::VerbsTransport transport({.device = "rxe0"});
-    transport.address(0);
+    std::vector<std::byte> heap(kMiB);
+    verbs::VerbsTransport({.device = "rxe0", .heap = heap}).register_memory(heap);
   });
   require(contains(what, "ulimit -l"), what);
   // Where nothing is demanded, it is a reason to choose another transport.
   const verbs::VerbsTransport unused({});
   require(contains(unused.why_not(), "ulimit -l") && contains(unused.why_not(), "limited to 64 KiB"), unused.why_not());
+}
+
+std::size_t pinned_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    std::size_t kib = 0;
+    if (word == "VmPin:" && status >> kib) return kib << 10;
+  }
+  throw std::runtime_error("no VmPin in /proc/self/status");
+}
+
+/// Idle peers cost next to no pinned memory, and a queue costs some from its first message on.
+void queues() {
+  {
+    constexpr int kPeers = 60;  // soft-RoCE's completion queues have room for no more
+    const std::size_t before = pinned_bytes();
+    verbs::VerbsTransport idle({.peers = kPeers});
+    for (int peer = 0; peer < kPeers; ++peer) idle.address(peer);
+    const std::size_t held = pinned_bytes() - before;
+    std::printf("%d idle peers pin %zu bytes\n", kPeers, held);
+    require(held > 0 && held <= kPeers * (std::size_t{8} << 20) / 1023, "idle peers pin more than 8 MiB of 1,023");
+  }
+  VerbsPair pair("queues", {});
+  std::size_t held = pinned_bytes();
+  pair.meet();  // before a message of the other machine opens a queue here
+  constexpr std::size_t kQueue = 2 * verbs::kRingBytes;
+  for (const Stream stream : {kStream, Stream::control, kTagged}) {
+    for (const std::size_t more : {kQueue, std::size_t{0}}) {
+      pair.open(stream);
+      const std::size_t now = pinned_bytes();
+      require(now - held == more, "a message on queue " + std::to_string(static_cast<int>(stream)) + " has pinned " +
+                                      std::to_string(now - held) + " bytes, not " + std::to_string(more));
+      held = now;
+      pair.meet();
+    }
+  }
+  pair.close();
 }
 
 /// With two NICs local rank i takes the i-th.
@@ -343,6 +384,7 @@ int run(const std::vector<std::string>& names) {
       {"slabs", slabs},
       {"choices", choices},
       {"limit", limit},
+      {"queues", queues},
       {"rails", rails},
       {"large", large},
       {"mtu", mtu},
@@ -350,6 +392,7 @@ int run(const std::vector<std::string>& names) {
       {"cut", cut},
       {"silence", silence},
       {"ungranted", ungranted},
+      {"unopened", unopened},
       {"port_down", port_down},
       {"odd_devices", odd_devices},
       {"odd_failures", odd_failures},

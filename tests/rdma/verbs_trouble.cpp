@@ -74,6 +74,7 @@ void cut() {
 
 void silence() {
   VerbsPair pair("silence", {.timeout_s = kDeadline_s});
+  pair.open(kStream);
   std::vector<std::byte> bytes(100);
   const Ticket ticket = pair.receive(kStream, envelope_of(1), bytes);
   const auto outcome = [&] { return pair.transport().test_receive({0, kStream}, ticket); };
@@ -83,6 +84,7 @@ void silence() {
 
 void ungranted() {
   VerbsPair pair("ungranted", {.timeout_s = kDeadline_s});
+  pair.open(kStream);
   const Ticket ticket = node() == 0 ? pair.send(kStream, envelope_of(1), pair.heap(0, 1 << 20)) : 0;
   const auto outcome = [&] { return pair.transport().test_send({0, kStream}, ticket); };
   if (node() == 0) expect_quiet(pair, 2'000'000'000, outcome);
@@ -91,8 +93,17 @@ void ungranted() {
   });
 }
 
+void unopened() {
+  VerbsPair pair("unopened", {.timeout_s = kDeadline_s});
+  while_cut_off(pair, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    expect_break_of_traffic(pair, "IBV_WC_RETRY_EXC_ERR");
+  });
+}
+
 void port_flap() {
   VerbsPair pair("flap", {.timeout_s = 120});
+  pair.open(kStream);
   const std::span<std::byte> bytes = pair.heap(0, 30000);
   if (node() == 0) {
     fill(bytes, 4);
@@ -115,6 +126,7 @@ void port_flap() {
 
 void port_down() {
   VerbsPair pair("down", {.timeout_s = kDeadline_s});
+  pair.open(kStream);
   pair.meet();
   if (node() == 1) run_shell("ip link set eth0 down");
   pair.meet();

@@ -14,6 +14,8 @@ void cut();
 void silence();
 /// A sender that has announced a large message and waits for its grant has nothing in flight either.
 void ungranted();
+/// A peer that is gone before it has opened its end of a queue breaks the lanes, too.
+void unopened();
 /// The own port down for good: the cause names it.
 void port_down();
 

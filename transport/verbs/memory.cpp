@@ -36,7 +36,9 @@ bool bound_by_limit() {
 
 std::string locked_memory_shortage(int peers, std::size_t heap_bytes) {
   const std::uint64_t limit = machine::limit_locked_memory();
-  const std::uint64_t needed = static_cast<std::uint64_t>(peers) * 2 * kRegionBytes + std::min(heap_bytes, kSlabBytes);
+  const std::uint64_t needed =
+      2 * (doors_bytes(static_cast<std::size_t>(peers)) + static_cast<std::uint64_t>(peers) * kQueues * kRingBytes) +
+      std::min(heap_bytes, kSlabBytes);
   if (limit >= needed || !bound_by_limit()) return {};
   return fmt::format("a rank must lock {} MiB for the NIC, and locked memory is limited to {} KiB: {}", (needed >> 20) + 1,
                      limit >> 10, kHowToRaise);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,7 +52,7 @@ struct VerbsTransport::VerbsReceive {
   Ticket last = 0;             // newest posted
   std::uint64_t prefix = 0;    // all messages up to this one are finished
   std::uint64_t finished = 0;  // message t > prefix is finished
-  std::uint64_t entries = 0;   // entry t lies in the region
+  std::uint64_t entries = 0;   // entry t lies in the ring
   std::uint64_t data = 0;      // the payload of granted message t is in its place
   std::uint64_t to_grant = 0;
   std::uint64_t granted = 0;
@@ -61,27 +62,45 @@ struct VerbsTransport::VerbsReceive {
   Found found;
 };
 
+/// The memory of a queue that this rank and a peer use.
+struct VerbsTransport::Ring {
+  explicit Ring(ibv_pd* pd) : region(pd, 2 * kRingBytes) {}
+
+  Region region;   // what arrives, then what leaves
+  Opened there{};  // the peer's; all zero until it has opened it
+  bool told = false;
+
+  std::byte* arriving(std::size_t offset) const { return region.data() + offset; }
+  std::byte* leaving(std::size_t offset) const { return region.data() + kRingBytes + offset; }
+};
+
 /// Connection to one peer, the memory that both ends write, and all lanes.
 struct VerbsTransport::Peer {
   Peer(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, int peer_number)
-      : number(peer_number), region(pd, 2 * kRegionBytes), pair(pd, completions, port, static_cast<std::uint32_t>(peer_number)) {}
+      : number(peer_number), pair(pd, completions, port, static_cast<std::uint32_t>(peer_number)) {}
 
-  /// Addresses in the half of the region that the peer writes, and in the half where this rank prepares what it writes to the
-  /// peer.
-  std::byte* arriving(std::size_t offset) const { return region.data() + offset; }
-  std::byte* leaving(std::size_t offset) const { return region.data() + kRegionBytes + offset; }
-  /// Writes `bytes` prepared at `offset` to the same offset in the peer's region. Returns as QueuePair::write().
-  std::uint64_t mirror(std::size_t offset, std::size_t bytes, std::optional<Immediate> immediate, bool signalled) {
-    return pair.write({leaving(offset), bytes, region.local_key()}, {address.region + offset, address.region_key}, immediate,
+  /// Returns the ring of a queue; null until one of the two ranks has begun to use it.
+  Ring* ring(int stream) const { return rings[static_cast<std::size_t>(stream)].get(); }
+  /// Returns true once both ends have opened the queue: the peer's ring may be written.
+  bool is_open(int stream) const { return ring(stream) != nullptr && ring(stream)->there.bytes != 0; }
+  /// Writes `bytes` prepared at `offset` of what leaves to the same offset of the peer's ring. Returns as QueuePair::write().
+  /// Precondition: is_open(stream).
+  std::uint64_t mirror(int stream, std::size_t offset, std::size_t bytes, Immediate immediate, bool signalled) {
+    const Ring& to = *ring(stream);
+    return pair.write({to.leaving(offset), bytes, to.region.local_key()}, {to.there.address + offset, to.there.key}, immediate,
                       signalled);
+  }
+  /// Writes nothing, with an immediate or without.
+  std::uint64_t nudge(std::optional<Immediate> immediate, bool signalled) {
+    return pair.write({nullptr, 0, 0}, {address.door, address.doors_key}, immediate, signalled);
   }
 
   /// Returns the largest payload of a packet on the way to the peer.
   std::size_t packet_bytes(const ChosenPort& port) const { return std::size_t{128} << std::min(port.port.mtu, address.mtu); }
 
   int number;
-  Region region;
-  QueuePair pair;  // destroyed before the region that it writes
+  std::array<std::unique_ptr<Ring>, kQueues> rings;
+  QueuePair pair;  // destroyed before the rings that it writes
   Address address;
   bool linked = false;               // ready to send and to receive
   std::uint64_t give_up_ns = 0;      // deadline for linking; 0: connect() wasn't called
@@ -112,6 +131,7 @@ struct VerbsTransport::Parts {
   std::unique_ptr<ibv_pd, DeallocatePd> pd;
   std::optional<Slabs> slabs;
   std::optional<Events> events;
+  std::optional<Region> doors;  // what arrives, then what leaves
   std::vector<std::unique_ptr<Peer>> peers;
   std::map<int, std::string> unmade;  // why there is no queue pair or region for a peer, which another transport may reach
   std::string port_trouble;           // set while the port is down

@@ -57,6 +57,7 @@ bool VerbsTransport::progress() {
 
 /// Posts what had to wait: grants, credits, refusals and granted payloads.
 void VerbsTransport::pump(Peer& to) {
+  tell_opened(to);
   for (int stream = 0; stream < kQueues && to.broken.empty() && to.linked; ++stream) {
     const VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
     if (in.to_grant != 0) write_grants(to, stream);
@@ -122,6 +123,9 @@ bool VerbsTransport::completion(const void* found) {
 void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
   const Immediate immediate = Immediate::decode(word);
   if (immediate.stream >= kQueues) return break_lanes(from, "an immediate names a queue that doesn't exist");
+  const Ring* const ring = from.ring(immediate.stream);
+  if ((immediate.news == News::entry || immediate.news == News::grant) && ring == nullptr)
+    return break_lanes(from, "a message came for a queue that isn't open");
   const auto stream = static_cast<std::size_t>(immediate.stream);
   VerbsReceive& in = from.in[stream];
   VerbsSend& out = from.out[stream];
@@ -131,7 +135,7 @@ void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
       // A grant may come before its message is sent: the receiver may post up to kSlots receives beyond what it has finished.
       const Ticket named = widen(immediate.low, out.taken);
       GrantHeader grant;
-      std::memcpy(&grant, from.arriving(grant_offset(immediate.stream, named)), sizeof grant);
+      std::memcpy(&grant, ring->arriving(grant_offset(named)), sizeof grant);
       take_credit(from, immediate.stream, grant.taken);
       const Ticket ticket = awaited(immediate.low, out.taken).value_or(kNotNow);
       if (ticket == kNotNow || grant.ticket != ticket) {
@@ -157,12 +161,14 @@ void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
       (immediate.news == News::entry ? in.entries : in.data) |= bit(ticket);
       if (immediate.news == News::entry) {
         EntryHeader header;
-        std::memcpy(&header, from.arriving(entry_offset(immediate.stream, ticket)), sizeof header);
+        std::memcpy(&header, ring->arriving(entry_offset(ticket)), sizeof header);
         take_credit(from, immediate.stream, header.taken);
       }
       return;
     }
+    case News::opened: take_opened(from, immediate.stream); return;
   }
+  break_lanes(from, "an immediate of no known kind arrived");
 }
 
 void VerbsTransport::take_credit(Peer& from, int stream, std::uint64_t taken) {
@@ -269,7 +275,7 @@ void VerbsTransport::Parts::ask_silent_peers() {
     } else if (now - each->quiet_since_ns >= patience && each->pair.room() > 0 &&
                each->pair.is_completed(each->pair.last_signalled())) {  // requests that aren't signalled may be done long since
       each->quiet_since_ns = now;
-      each->question = each->mirror(0, 0, std::nullopt, true);
+      each->question = each->nudge(std::nullopt, true);
       if (each->question == 0) each->broken = each->pair.post_error();
     }
   }

@@ -88,7 +88,7 @@ QueuePair::QueuePair(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, st
                        fmt::format("verbs: no queue pair on {}", port.text()), error);
   }
   initialise(port);
-  if (!post_receives(kReceives)) throw Error(Cause::refused, fmt::format("verbs: {} on {}", post_error_, port.text()));
+  if (!post_receives(kFirstReceives)) throw Error(Cause::refused, fmt::format("verbs: {} on {}", post_error_, port.text()));
 }
 
 void QueuePair::initialise(const ChosenPort& port) {
@@ -173,7 +173,8 @@ bool QueuePair::post_receives(std::uint32_t count) {
     requests[i].wr_id = tag_;
     requests[i].next = i + 1 < requests.size() ? &requests[i + 1] : nullptr;
   }
-  static_assert(kReceives % kReceiveBatch == 0);
+  static_assert(kFirstReceives % kReceiveBatch == 0 && kQueueReceives % kReceiveBatch == 0);
+  static_assert(kFirstReceives >= kMostQueues + 1 + kReceiveBatch, "a receive less than immediates in flight is an RNR");
   for (; count > 0; count -= kReceiveBatch) {
     ibv_recv_wr* failed = nullptr;
     if (const int error = ibv_post_recv(pair_.get(), requests.data(), &failed); error != 0) {

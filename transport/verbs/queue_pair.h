@@ -4,7 +4,8 @@
 //
 // Work requests are counted from 1. They complete in order, so a signalled completion also stands for all requests before it:
 // every 16th request is signalled, and those for whose end the caller waits. Receives carry no memory: they only take the
-// immediates of the peer's WRITE_WITH_IMMs. The lanes' credits bound the number of those, so a receive is always posted.
+// immediates of the peer's WRITE_WITH_IMMs. The lanes' credits bound the number of those, so a receive is always posted; those of
+// a queue from its opening on.
 #pragma once
 
 #include "transport/verbs/device.h"
@@ -19,11 +20,13 @@
 
 namespace tsprun::detail::verbs {
 
-/// Work requests in the receive and send queue. The peer's unanswered immediates are bounded by 16 entries or data, 16 grants
-/// and 16 credits per stream, and the probe.
-inline constexpr std::uint32_t kReceives = 288;
+/// Work requests in the receive and send queue. The peer's unanswered immediates are bounded by the probe and a queue's opening
+/// (kFirstReceives, with what isn't posted again yet), and by 16 entries or data, 16 grants and 16 credits for each queue that is
+/// open.
+inline constexpr std::uint32_t kFirstReceives = 32;
+inline constexpr std::uint32_t kQueueReceives = 3 * kSlots;
+inline constexpr std::uint32_t kReceives = kFirstReceives + kQueues * kQueueReceives;
 inline constexpr std::uint32_t kSends = 256;
-static_assert(kReceives >= kQueues * 3 * kSlots + 32, "a receive less than immediates in flight is an RNR");
 
 /// Retries after which the NIC gives a peer up.
 struct RetryLimits {
@@ -41,7 +44,7 @@ struct RetryLimits {
 /// A queue pair and its counters. The device and protection domain must outlive it.
 class QueuePair {
  public:
-  /// Makes the queue pair and posts its receives. `tag` comes back in the upper bits of wr_id. Throws Error(refused |
+  /// Makes the queue pair and posts its first receives. `tag` comes back in the upper bits of wr_id. Throws Error(refused |
   /// out_of_memory) with the call that failed.
   QueuePair(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, std::uint32_t tag);
 
@@ -82,6 +85,8 @@ class QueuePair {
   void completed(std::uint64_t request) { completed_ = request; }
   /// Notes that a receive was consumed; receives are posted again in batches. Returns false if that failed: see post_error().
   bool received();
+  /// Posts the receives of one more queue. Returns false if that failed: see post_error().
+  bool expect_queue() { return post_receives(kQueueReceives); }
 
   /// Take a wr_id apart: its upper 24 bits are the tag, the others the request's number, which is 0 for receives.
   static constexpr std::uint64_t number_of(std::uint64_t wr_id) { return wr_id & ((std::uint64_t{1} << 40) - 1); }

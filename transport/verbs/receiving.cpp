@@ -15,10 +15,12 @@ Ticket VerbsTransport::post(LaneId lane, const Envelope& envelope, std::byte* in
   if (in.last - in.prefix >= kSlots) return kNotNow;
   const Ticket ticket = ++in.last;
   in.posted[ticket % kSlots] = {envelope, into, bytes, want};
+  Peer& from = peer(lane.peer);
+  const int stream = static_cast<int>(lane.stream);
+  if (from.broken.empty() && from.ring(stream) == nullptr) open(from, stream);
   if (want == Want::grant) {
     in.to_grant |= bit(ticket);
-    Peer& from = peer(lane.peer);
-    if (from.broken.empty()) write_grants(from, static_cast<int>(lane.stream));
+    if (from.broken.empty()) write_grants(from, stream);
   }
   return ticket;
 }
@@ -40,11 +42,13 @@ Ticket VerbsTransport::receive(LaneId lane, const Envelope& envelope, std::span<
 /// Writes grants, which tell the sender where large messages must go, as far as the send queue has room.
 void VerbsTransport::write_grants(Peer& to, int stream) {
   VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
+  if (!to.is_open(stream)) return;
   for (Ticket ticket = in.prefix + 1; ticket <= in.last && in.to_grant != 0; ++ticket) {
     if ((in.to_grant & bit(ticket)) == 0) continue;
     if (!to.linked || to.pair.room() == 0 || !to.pair.is_completed(in.grant_request[ticket % kSlots])) return;
     const Posted& posted = in.posted[ticket % kSlots];
-    const std::size_t offset = grant_offset(stream, ticket);
+    const std::size_t offset = grant_offset(ticket);
+    std::byte* const place = to.ring(stream)->leaving(offset);
     GrantHeader grant{.signature = posted.envelope.signature,
                       .ticket = ticket,
                       .taken = in.prefix,
@@ -55,16 +59,16 @@ void VerbsTransport::write_grants(Peer& to, int stream) {
                       .tag = posted.envelope.tag,
                       .keys = 0,
                       .reserved = 0};
-    std::byte* keys = to.leaving(offset) + sizeof grant;
+    std::byte* keys = place + sizeof grant;
     for (std::size_t covered = 0; covered < posted.bytes; ++grant.keys) {
       const Slabs::Piece piece = parts_->slabs->piece({posted.into + covered, posted.bytes - covered});
       std::memcpy(keys + grant.keys * sizeof piece.remote_key, &piece.remote_key, sizeof piece.remote_key);
       if (covered == 0) grant.first_bytes = piece.bytes;
       covered += piece.bytes;
     }
-    std::memcpy(to.leaving(offset), &grant, sizeof grant);
+    std::memcpy(place, &grant, sizeof grant);
     const std::uint64_t request =
-        to.mirror(offset, sizeof grant + grant.keys * sizeof(std::uint32_t),
+        to.mirror(stream, offset, sizeof grant + grant.keys * sizeof(std::uint32_t),
                   Immediate{News::grant, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)}, true);
     if (request == 0) {
       break_lanes(to, to.pair.post_error());
@@ -81,7 +85,7 @@ void VerbsTransport::write_credit(Peer& to, int stream) {
   VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
   if (!to.linked || !to.broken.empty() || to.pair.room() == 0) return;
   in.told = in.prefix;
-  if (to.mirror(0, 0, Immediate{News::credit, stream, static_cast<std::uint32_t>(in.prefix & Immediate::kLowMask)}, false) == 0)
+  if (to.nudge(Immediate{News::credit, stream, static_cast<std::uint32_t>(in.prefix & Immediate::kLowMask)}, false) == 0)
     break_lanes(to, to.pair.post_error());
 }
 
@@ -103,7 +107,7 @@ void VerbsTransport::finish(Peer& from, int stream, Ticket ticket) {
 Outcome VerbsTransport::inspect(Peer& from, int stream, Ticket ticket) {
   VerbsReceive& in = from.in[static_cast<std::size_t>(stream)];
   const Posted& posted = in.posted[ticket % kSlots];
-  const std::byte* place = from.arriving(entry_offset(stream, ticket));
+  const std::byte* place = from.ring(stream)->arriving(entry_offset(ticket));
   EntryHeader header;
   std::memcpy(&header, place, sizeof header);
   const Envelope arrived{header.signature, header.sequence, header.tag, posted.envelope.purpose};
@@ -135,7 +139,7 @@ std::optional<Found> VerbsTransport::unreceived(LaneId lane) const {
   const Ticket next = in.last + 1;
   if ((in.entries & bit(next)) == 0) return std::nullopt;
   EntryHeader header;
-  std::memcpy(&header, peer(lane.peer).arriving(entry_offset(static_cast<int>(lane.stream), next)), sizeof header);
+  std::memcpy(&header, peer(lane.peer).ring(static_cast<int>(lane.stream))->arriving(entry_offset(next)), sizeof header);
   return Found{.envelope = {header.signature, header.sequence, header.tag, Purpose::none}, .bytes = header.bytes, .detail = {}};
 }
 

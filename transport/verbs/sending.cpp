@@ -20,9 +20,14 @@ constexpr std::uint64_t kReserve = 64;
 
 /// Returns the next ticket of a lane if a message may be posted, else kNotNow. A broken lane always has a ticket: its test
 /// tells that the lane is broken.
-Ticket VerbsTransport::begin_send(Peer& to, VerbsSend& out) const {
+Ticket VerbsTransport::begin_send(Peer& to, LaneId lane) {
+  const VerbsSend& out = outgoing(lane);
   const Ticket ticket = out.last + 1;
   if (!to.broken.empty()) return ticket;
+  if (const int stream = static_cast<int>(lane.stream); !to.is_open(stream)) {
+    open(to, stream);
+    return kNotNow;
+  }
   if (out.last - out.taken >= kSlots || to.pair.room() <= kReserve) return kNotNow;
   // The entry in the mirror may be overwritten only when the NIC won't read the old one any more.
   const std::uint64_t before = out.request[ticket % kSlots];
@@ -34,7 +39,8 @@ void VerbsTransport::write_entry(Peer& to, LaneId lane, Ticket ticket, const Env
   const int stream = static_cast<int>(lane.stream);
   VerbsReceive& in = incoming(lane);
   VerbsSend& out = outgoing(lane);
-  const std::size_t offset = entry_offset(stream, ticket);
+  const std::size_t offset = entry_offset(ticket);
+  std::byte* const place = to.ring(stream)->leaving(offset);
   const EntryHeader header{.signature = envelope.signature,
                            .ticket = ticket,
                            .taken = in.prefix,
@@ -44,11 +50,11 @@ void VerbsTransport::write_entry(Peer& to, LaneId lane, Ticket ticket, const Env
                            .tag = envelope.tag,
                            .kind = static_cast<EntryKind>(kind),
                            .reserved = {}};
-  std::memcpy(to.leaving(offset), &header, sizeof header);
-  if (!payload.empty()) std::memcpy(to.leaving(offset) + sizeof header, payload.data(), payload.size());
+  std::memcpy(place, &header, sizeof header);
+  if (!payload.empty()) std::memcpy(place + sizeof header, payload.data(), payload.size());
   in.told = in.prefix;
   const std::uint64_t request =
-      to.mirror(offset, sizeof header + payload.size(),
+      to.mirror(stream, offset, sizeof header + payload.size(),
                 Immediate{News::entry, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)}, signalled);
   if (request == 0) {
     break_lanes(to, to.pair.post_error());
@@ -66,7 +72,7 @@ Ticket VerbsTransport::send(LaneId lane, const Envelope& envelope, std::span<con
                 fmt::format("verbs: {} bytes can only be sent from registered memory; plain memory is good for {}",
                             payload.size(), kEagerBytes));
   }
-  const Ticket ticket = begin_send(to, out);
+  const Ticket ticket = begin_send(to, lane);
   if (ticket == kNotNow) return kNotNow;
   out.last = ticket;
   out.copied &= ~bit(ticket);
@@ -93,7 +99,7 @@ void VerbsTransport::check_grant(Peer& from, int stream, Ticket ticket) {
   VerbsSend& out = from.out[static_cast<std::size_t>(stream)];
   const Large& large = out.large[ticket % kSlots];
   GrantHeader grant;
-  std::memcpy(&grant, from.arriving(grant_offset(stream, ticket)), sizeof grant);
+  std::memcpy(&grant, from.ring(stream)->arriving(grant_offset(ticket)), sizeof grant);
   const Envelope wanted{grant.signature, grant.sequence, grant.tag, large.envelope.purpose};
   if (!wanted.matches(large.envelope) || grant.bytes != large.payload.size()) {
     // The receiver's error must name both sides, so it gets this end's envelope instead of the payload.
@@ -131,7 +137,7 @@ void VerbsTransport::write_large(Peer& to, int stream) {
   for (Ticket ticket = out.taken + 1; ticket <= out.last && out.writing != 0; ++ticket) {
     if ((out.writing & bit(ticket)) == 0) continue;
     Large& large = out.large[ticket % kSlots];
-    const std::byte* place = to.arriving(grant_offset(stream, ticket));
+    const std::byte* place = to.ring(stream)->arriving(grant_offset(ticket));
     GrantHeader grant;
     std::memcpy(&grant, place, sizeof grant);
     while ((out.writing & bit(ticket)) != 0) {
@@ -182,7 +188,8 @@ Outcome VerbsTransport::test_send(LaneId lane, Ticket ticket) {
 bool VerbsTransport::finished_sending(Peer& to) {
   for (int stream = 0; stream < kQueues; ++stream) {
     const VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
-    if ((out.waiting | out.writing | out.refusing) != 0 || to.in[static_cast<std::size_t>(stream)].to_grant != 0) return false;
+    if ((out.waiting | out.writing | out.refusing) != 0) return false;
+    if (to.is_open(stream) && to.in[static_cast<std::size_t>(stream)].to_grant != 0) return false;
   }
   for (int stream = 0; stream < kQueues; ++stream) {
     const VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
@@ -190,7 +197,7 @@ bool VerbsTransport::finished_sending(Peer& to) {
   }
   if (to.pair.is_completed(to.pair.posted())) return true;
   if (to.pair.last_signalled() != to.pair.posted() && to.pair.room() > 0) {
-    if (to.mirror(0, 0, std::nullopt, true) == 0) break_lanes(to, to.pair.post_error());
+    if (to.nudge(std::nullopt, true) == 0) break_lanes(to, to.pair.post_error());
   }
   return false;
 }

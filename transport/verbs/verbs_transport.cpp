@@ -28,6 +28,7 @@ VerbsTransport::VerbsTransport(const VerbsOptions& options) : parts_(std::make_u
         throw system_error(Cause::refused, fmt::format("verbs: no protection domain on {}", parts.port.text()), errno);
       parts.events.emplace(parts.device.get(), static_cast<int>(kSends + kReceives) * std::max(1, options.peers),
                            options.local_rank);
+      parts.doors.emplace(parts.pd.get(), 2 * doors_bytes(static_cast<std::size_t>(std::max(1, options.peers))));
       parts.slabs.emplace(parts.pd.get(), options.heap, options.heap_expected);
       // A device that lists itself may yet have no queue pairs as they are needed here. Better known now than with the peers.
       QueuePair(parts.pd.get(), parts.events->queue(), parts.port, 0);
@@ -80,8 +81,9 @@ std::vector<std::byte> VerbsTransport::address(int number) {
   }
   address.queue_pair = slot->pair.number();
   address.first_packet = slot->pair.first_packet();
-  address.region = reinterpret_cast<std::uint64_t>(slot->region.data());
-  address.region_key = slot->region.remote_key();
+  address.probe = reinterpret_cast<std::uint64_t>(parts.doors->data());
+  address.door = address.probe + door_offset(number);
+  address.doors_key = parts.doors->remote_key();
   address.lid = parts.port.port.lid;
   address.mtu = parts.port.port.mtu;
   address.ethernet = parts.port.port.ethernet ? 1 : 0;
@@ -146,9 +148,14 @@ bool VerbsTransport::connected(int number) {
   Peer& to = peer(number);
   if (!linked(number)) return false;
   if (to.broken.empty() && to.first_probe == 0) {
-    // First a small write, then one that fills a packet: it lands where the first messages will lie, none of which is under way.
-    to.first_probe = to.mirror(0, kProbeBytes, std::nullopt, true);
-    if (to.first_probe != 0) to.probe = to.mirror(0, to.packet_bytes(parts_->port), Immediate{News::credit, 0, 0}, true);
+    // First a small write, then one that fills a packet. Nobody reads them.
+    const Region& doors = *parts_->doors;
+    const QueuePair::Target there{to.address.probe, to.address.doors_key};
+    to.first_probe = to.pair.write({doors.data(), kProbeBytes, doors.local_key()}, there, std::nullopt, true);
+    if (to.first_probe != 0) {
+      const std::size_t packet = std::min(to.packet_bytes(parts_->port), kFullProbeBytes);
+      to.probe = to.pair.write({doors.data(), packet, doors.local_key()}, there, Immediate{News::credit, 0, 0}, true);
+    }
     if (to.probe == 0) break_lanes(to, to.pair.post_error());
   }
   progress();

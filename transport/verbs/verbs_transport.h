@@ -1,5 +1,6 @@
 // Transport over RDMA (ibverbs): reliable connections and one-sided writes; nothing is ever read from a peer.
 //
+//   first        each end that uses a queue opens it: it makes a ring, and writes where it lies into the other's door
 //   up to 8 KiB  one WRITE_WITH_IMM carries header and payload into entry t % 16 of the receiver's ring, on the lane's credits;
 //                inline in the work request if it is small
 //   larger       the receiver, once its buffer is posted, writes a grant: where the payload must go, with the keys of its slabs.
@@ -79,6 +80,7 @@ class VerbsTransport final : public Endpoint {
   struct VerbsReceive;
   struct Posted;
   struct Large;
+  struct Ring;
   struct Peer;
   struct Parts;
   enum class Want : std::uint8_t { copy, grant };
@@ -88,7 +90,7 @@ class VerbsTransport final : public Endpoint {
   VerbsReceive& incoming(LaneId lane) const;
 
   // sending.cpp
-  Ticket begin_send(Peer& to, VerbsSend& out) const;
+  Ticket begin_send(Peer& to, LaneId lane);
   void write_entry(Peer& to, LaneId lane, Ticket ticket, const Envelope& envelope, std::span<const std::byte> payload,
                    std::uint64_t bytes, std::uint32_t kind, bool signalled);
   void check_grant(Peer& from, int stream, Ticket ticket);
@@ -102,6 +104,11 @@ class VerbsTransport final : public Endpoint {
   void write_credit(Peer& to, int stream);
   Outcome inspect(Peer& from, int stream, Ticket ticket);
   void finish(Peer& from, int stream, Ticket ticket);
+
+  // opening.cpp
+  void open(Peer& with, int stream);
+  void tell_opened(Peer& to);
+  void take_opened(Peer& from, int stream);
 
   // verbs_transport.cpp
   void link(Peer& peer);

@@ -28,7 +28,7 @@ std::optional<Address> Address::decode(std::span<const std::byte> blob) {
   std::memcpy(&fields, blob.data(), sizeof fields);
   const std::string_view texts(reinterpret_cast<const char*>(blob.data()) + sizeof fields, blob.size() - sizeof fields);
   const AddressFields mine;
-  if (fields.magic != mine.magic || fields.region_bytes != mine.region_bytes || fields.port_bytes > kTextBytes ||
+  if (fields.magic != mine.magic || fields.ring_bytes != mine.ring_bytes || fields.port_bytes > kTextBytes ||
       fields.why_not_bytes > kTextBytes || texts.size() != std::size_t{fields.port_bytes} + fields.why_not_bytes ||
       fields.ethernet > 1 || fields.grh_required > 1 || fields.network_bits > 128 || fields.queue_pair >> 24 != 0 ||
       fields.first_packet >> 24 != 0) {

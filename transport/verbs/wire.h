@@ -1,15 +1,19 @@
 // Layout of what verbs peers write into each other's memory, and the address blob that they exchange.
 //
-// Each pair of ranks has one reliable connection. Each of them has a region of memory for what arrives, and a mirror of it for
-// what it sends:
+// Each pair of ranks has one reliable connection. Each rank has a door for what a peer tells it first, and for each queue that
+// the two use, from its first use on, a ring for what arrives. Of both there is a mirror for what it sends:
 //
-//   region   ┌ probe 64 B ┬ queue 0 ──────────────────────┬ queue 1 … 4  ┐   written by the peer in whole entries, each announced
-//            │            │ entry 0 … 15 │ grant 0 … 15   │              │   by the immediate of its WRITE_WITH_IMM; read by the
-//            └────────────┴──────────────┴────────────────┴──────────────┘   owner only after that completion
-//   entry    ┌ EntryHeader 64 B ┬ payload, up to 8 KiB ┐        message t of a lane lies in entry t % 16
-//   grant    ┌ GrantHeader 64 B ┬ up to 64 keys        ┐        "write message t here": one key a slab
+//   door     ┌ Opened 16 B for each queue ┐                     "here is my ring": written once, when the queue is first used
+//   ring     ┌ entry 0 … 15 │ grant 0 … 15 ┐                     written by the peer in whole entries, each announced by the
+//                                                                immediate of its WRITE_WITH_IMM; read by the owner only after
+//                                                                that completion
+//   entry    ┌ EntryHeader 64 B ┬ payload, up to 8 KiB ┐         message t of a lane lies in entry t % 16
+//   grant    ┌ GrantHeader 64 B ┬ up to 64 keys        ┐         "write message t here": one key a slab
 //
-// An immediate holds what happened (2 bits), the queue (3 bits), and the low 27 bits of the ticket or, for credit, of the number
+// All doors of a rank lie in one registered region, at whose start probes land, which nobody reads. A rank writes to a ring only
+// after its owner has opened it, and has posted the receives that the queue may need.
+//
+// An immediate holds what happened (3 bits), the queue (3 bits), and the low 26 bits of the ticket or, for credit, of the number
 // of messages taken.
 #pragma once
 
@@ -67,26 +71,40 @@ struct GrantHeader {
 };
 static_assert(sizeof(GrantHeader) == 64);
 
-inline constexpr std::size_t kProbeBytes = 64;
+/// A ring of the rank that writes this into a peer's door.
+struct Opened {
+  std::uint64_t address;
+  std::uint32_t key;
+  std::uint32_t bytes;  ///< kRingBytes; differs if the peer has another layout
+};
+static_assert(sizeof(Opened) == 16);
+
+inline constexpr int kMostQueues = 8;  ///< those of which an immediate and a door have room
+static_assert(kQueues <= kMostQueues);
+
+inline constexpr std::size_t kProbeBytes = 64;        ///< of the first probe
+inline constexpr std::size_t kFullProbeBytes = 4096;  ///< of the second at most: the largest packet
+inline constexpr std::size_t kDoorBytes = kMostQueues * sizeof(Opened);
 inline constexpr std::size_t kEntryBytes = sizeof(EntryHeader) + kEagerBytes;
 inline constexpr std::size_t kGrantBytes = sizeof(GrantHeader) + kMaxKeys * sizeof(std::uint32_t);
-inline constexpr std::size_t kStreamBytes = kSlots * (kEntryBytes + kGrantBytes);
-inline constexpr std::size_t kRegionBytes = kProbeBytes + kQueues * kStreamBytes;
+inline constexpr std::size_t kRingBytes = kSlots * (kEntryBytes + kGrantBytes);
 
-/// Return the offset in the region of a message's entry or grant.
-constexpr std::size_t entry_offset(int stream, std::uint64_t ticket) {
-  return kProbeBytes + static_cast<std::size_t>(stream) * kStreamBytes + ticket % kSlots * kEntryBytes;
-}
-constexpr std::size_t grant_offset(int stream, std::uint64_t ticket) {
-  return kProbeBytes + static_cast<std::size_t>(stream) * kStreamBytes + kSlots * kEntryBytes + ticket % kSlots * kGrantBytes;
-}
+/// Return the offset in a ring of a message's entry or grant.
+constexpr std::size_t entry_offset(std::uint64_t ticket) { return ticket % kSlots * kEntryBytes; }
+constexpr std::size_t grant_offset(std::uint64_t ticket) { return kSlots * kEntryBytes + ticket % kSlots * kGrantBytes; }
+
+/// Returns the bytes of the region of a rank's doors for so many peers.
+constexpr std::size_t doors_bytes(std::size_t peers) { return kFullProbeBytes + peers * kDoorBytes; }
+/// Returns the offset in that region of a peer's door.
+constexpr std::size_t door_offset(int peer) { return kFullProbeBytes + static_cast<std::size_t>(peer) * kDoorBytes; }
 
 /// Event that an immediate announces.
 enum class News : std::uint32_t {
-  entry,  ///< an entry lies in the region
-  grant,  ///< a grant lies in the region
-  data,   ///< the payload of a granted message has arrived in its place
-  credit  ///< messages were taken; the first, of 0 messages on stream 0, is the probe
+  entry,   ///< an entry lies in the ring
+  grant,   ///< a grant lies in the ring
+  data,    ///< the payload of a granted message has arrived in its place
+  credit,  ///< messages were taken; the first, of 0 messages on stream 0, is the probe
+  opened   ///< the peer's ring for the queue stands in the door
 };
 
 /// The 32 bits that travel with a WRITE_WITH_IMM.
@@ -95,13 +113,13 @@ struct Immediate {
   int stream;         ///< below kQueues, or the peer is broken
   std::uint32_t low;  ///< kLowBits bits
 
-  static constexpr int kLowBits = 27;
+  static constexpr int kLowBits = 26;
   static constexpr std::uint32_t kLowMask = (1U << kLowBits) - 1;
   constexpr std::uint32_t encode() const {
-    return static_cast<std::uint32_t>(news) << 30 | static_cast<std::uint32_t>(stream) << kLowBits | (low & kLowMask);
+    return static_cast<std::uint32_t>(news) << 29 | static_cast<std::uint32_t>(stream) << kLowBits | (low & kLowMask);
   }
   static constexpr Immediate decode(std::uint32_t word) {
-    return {static_cast<News>(word >> 30), static_cast<int>(word >> kLowBits & 7), word & kLowMask};
+    return {static_cast<News>(word >> 29), static_cast<int>(word >> kLowBits & 7), word & kLowMask};
   }
 };
 
@@ -115,12 +133,13 @@ constexpr std::uint64_t widen(std::uint32_t low, std::uint64_t near) {
 
 /// Begin of an address blob; its texts follow.
 struct AddressFields {
-  std::uint32_t magic = 0x34567354;           ///< "TsV4"
-  std::uint32_t region_bytes = kRegionBytes;  ///< differs if the peer has another layout of the region
-  std::uint64_t region = 0;                   ///< address of the region in its owner
+  std::uint32_t magic = 0x35567354;       ///< "TsV5"
+  std::uint32_t ring_bytes = kRingBytes;  ///< differs if the peer has another layout of rings
+  std::uint64_t probe = 0;                ///< address in its owner of the region with the doors, where probes land
+  std::uint64_t door = 0;                 ///< address in its owner of the door for the peer that reads this
   std::uint32_t queue_pair = 0;
   std::uint32_t first_packet = 0;  ///< packet sequence number, 24 bits
-  std::uint32_t region_key = 0;
+  std::uint32_t doors_key = 0;
   std::uint16_t lid = 0;
   std::uint8_t mtu = 0;
   std::uint8_t ethernet = 0;  ///< 1: Ethernet, 0: InfiniBand
@@ -133,7 +152,7 @@ struct AddressFields {
   std::uint8_t grh_required = 0;    ///< 1: packets to it need a global routing header
   std::uint8_t padding[7] = {};
 };
-static_assert(sizeof(AddressFields) == 64 && std::is_trivially_copyable_v<AddressFields>);
+static_assert(sizeof(AddressFields) == 72 && std::is_trivially_copyable_v<AddressFields>);
 
 /// Facts that a peer needs to connect to this rank.
 struct Address : AddressFields {
