@@ -273,30 +273,25 @@ void Links::choose(const Factory& factory, bootstrap::StoreClient* client, const
   if (used.peers.empty()) used_.pop_back();
 }
 
-/// Leaves this rank's address in the store: one for all these peers, or one for each.
+/// Leaves this rank's address for these peers in the store.
 void Links::publish(const Used& used, bootstrap::StoreClient& client, const std::vector<int>& ranks) const {
-  const std::string key = fmt::format("{}/{}", used.factory->name, rank());
-  if (!used.factory->address_per_peer) {
-    client.set(key, used.endpoint().address(-1));
-    return;
+  const std::size_t own = used.factory->own_bytes;
+  std::vector<std::byte> value(own * memory_->layout().world_size);
+  std::vector<std::byte> address;
+  for (std::size_t i = 0; i < (own == 0 ? 1 : ranks.size()); ++i) {
+    address = used.endpoint().address(used.made.numbers[i]);
+    std::copy_n(address.begin(), own, value.begin() + static_cast<std::ptrdiff_t>(own) * ranks[i]);
   }
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    client.set(fmt::format("{}/{}", key, ranks[i]), used.endpoint().address(used.made.numbers[i]));
+  value.insert(value.end(), address.begin() + static_cast<std::ptrdiff_t>(own), address.end());
+  if (value.size() > bootstrap::kMostValueBytes)
+    throw Error(Cause::refused,
+                fmt::format("{} connects no more than {} ranks: --inter tcp does", used.factory->name,
+                            (bootstrap::kMostValueBytes - (address.size() - own)) / own),
+                rank());
+  client.set(fmt::format("{}/{}", used.factory->name, rank()), value);
 }
 
 void Links::note_wait(int peer) const { board_.page(rank()).connecting_to.store(peer + 1, relaxed); }
-
-std::vector<std::byte> Links::ask(bootstrap::StoreClient& client, const std::string& key, int peer,
-                                  const std::string& what) const {
-  note_wait(peer);
-  const std::uint64_t began = posix::now_ns();
-  try {
-    return client.get(key, fmt::format("rank {} {}", peer, what));
-  } catch (const Error& error) {
-    if (error.cause() != Cause::stalled) throw;
-    fail(Cause::stalled, peer, error.what(), began);
-  }
-}
 
 /// Throws the error of a failed wait for a peer. After the deadline, blames the root of the wait chain, as the peer may itself
 /// wait for another rank.
@@ -335,24 +330,24 @@ void Links::tell(bootstrap::StoreClient& client) const {
 
 std::map<int, std::vector<std::byte>> Links::ask_addresses(const Used& used, bootstrap::StoreClient& client,
                                                            const std::vector<int>& peers) const {
-  const Factory& factory = *used.factory;
-  if (!factory.address_per_peer) return ask_all(client, fmt::format("{}/", factory.name), peers, factory.to_tell);
-  std::map<int, std::vector<std::byte>> addresses;
-  for (const int peer : peers)
-    addresses[peer] = ask(client, fmt::format("{}/{}/{}", factory.name, peer, rank()), peer, std::string(factory.to_tell));
-  return addresses;
+  const auto own = static_cast<std::uint32_t>(used.factory->own_bytes);
+  const bootstrap::GatherCut cut{
+      .from = own * static_cast<std::uint32_t>(rank()), .bytes = own, .rest = own * memory_->layout().world_size};
+  return ask_all(client, fmt::format("{}/", used.factory->name), peers, used.factory->to_tell, cut);
 }
 
 std::map<int, std::vector<std::byte>> Links::ask_all(bootstrap::StoreClient& client, const std::string& prefix,
-                                                     const std::vector<int>& peers, std::string_view what) const {
+                                                     const std::vector<int>& peers, std::string_view what,
+                                                     const bootstrap::GatherCut& cut) const {
   int lacked = -1;
   std::uint64_t began = 0;
   try {
-    std::vector<std::vector<std::byte>> values = client.gather(prefix, peers, [&](int peer) {
+    const auto lacking = [&](int peer) {
       note_wait(lacked = peer);
       began = posix::now_ns();
       return fmt::format("rank {} {}", peer, what);
-    });
+    };
+    std::vector<std::vector<std::byte>> values = client.gather(prefix, peers, lacking, cut);
     std::map<int, std::vector<std::byte>> by_rank;
     for (std::size_t i = 0; i < peers.size(); ++i) by_rank[peers[i]] = std::move(values[i]);
     return by_rank;
@@ -446,7 +441,7 @@ void Links::compare_notes(Used& used, bootstrap::StoreClient& client, std::strin
   const std::string own = fmt::format("{}\t", rank());
   std::vector<int> ranks;
   for (const Peer& peer : used.peers) ranks.push_back(peer.rank);
-  const std::map<int, std::vector<std::byte>> words = ask_all(client, prefix, ranks, used.factory->to_link);
+  const std::map<int, std::vector<std::byte>> words = ask_all(client, prefix, ranks, used.factory->to_link, {});
   for (Peer& peer : used.peers) {
     const std::string told = text_of(words.at(peer.rank));
     std::string_view rest = told;

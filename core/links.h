@@ -1,11 +1,12 @@
 // Connects one rank to all others, each by the first kind of transport in the table (transport/factory.h) that reaches it. Ranks
 // that don't share memory exchange addresses through the job's key-value store. Rank A writes these keys:
 //
-//   NAME/A/B    A's address for B, by a transport that has one for each peer; it may say why A can't be reached
-//   NAME/A      by others: A's address for all
+//   NAME/A      A's address, which may say why A can't be reached: what is for one rank alone (Factory::own_bytes, often none)
+//               for each rank of the world, one after another, then what is for all
 //   NAME/linked/A, NAME/probed/A
-//               by the former: A is linked with all peers, and bytes may be sent to it; bytes have reached all peers. The value
-//               names those peers with whom it failed, and why: "rank<tab>reason" and a newline for each
+//               by a transport whose ends tell each other how far they are: A is linked with all peers, and bytes may be sent to
+//               it; bytes have reached all peers. The value names those peers with whom it failed, and why: "rank<tab>reason" and
+//               a newline for each
 //   live/way/A  the transports that A chose: lines of transport, tab, reason, tab, ranks separated by commas
 //
 // Of the keys that end in A alone, a rank reads those of all its peers by one request (bootstrap/gathering.h).
@@ -37,7 +38,8 @@
 
 namespace tsprun::detail::bootstrap {
 class StoreClient;
-}
+struct GatherCut;
+}  // namespace tsprun::detail::bootstrap
 
 namespace tsprun::detail {
 
@@ -139,11 +141,10 @@ class Links {
   std::map<int, std::vector<std::byte>> ask_addresses(const Used& used, bootstrap::StoreClient& client,
                                                       const std::vector<int>& peers) const;
   /// Waits until all these peers have written `prefix`RANK to the store and returns the values by rank; `what` says for errors
-  /// what each was expected to do.
+  /// what each was expected to do. `cut`: the part of each value that is wanted.
   std::map<int, std::vector<std::byte>> ask_all(bootstrap::StoreClient& client, const std::string& prefix,
-                                                const std::vector<int>& peers, std::string_view what) const;
-  /// Waits until `peer` has written `key` to the store and returns the value; `what` describes it for errors.
-  std::vector<std::byte> ask(bootstrap::StoreClient& client, const std::string& key, int peer, const std::string& what) const;
+                                                const std::vector<int>& peers, std::string_view what,
+                                                const bootstrap::GatherCut& cut) const;
   /// Waits until done(number) is true for every peer of a transport that isn't lost. A peer that another kind may reach is lost
   /// if it fails, or if `patience_ns` pass.
   void await(Used& used, const std::function<bool(int number)>& done, std::uint64_t patience_ns) const;

@@ -32,7 +32,8 @@ inline constexpr std::size_t kSlabBytes = std::size_t{64} << 20;
 /// leaves the functions that connect as they are here.
 class Endpoint : public Transport {
  public:
-  /// Returns the address blob that `peer` needs to connect to this rank. Only the same kind of transport can read it. verbs
+  /// Returns the address blob that `peer` needs to connect to this rank. Only the same kind of transport can read it. Its first
+  /// bytes (Factory::own_bytes) may be for that peer alone; the rest is the same for all, or says more in later calls. verbs
   /// makes the queue pair for that peer here.
   virtual std::vector<std::byte> address(int /*peer*/) { return {}; }
   /// Tells from the peer's address blob whether it can be reached, and why or why not.

@@ -95,8 +95,8 @@ struct Factory {
   std::string (*shortage)(std::string_view device, int ranks, int peers) = nullptr;
 
   // How ends meet by the job's store. Each text completes the error "waited for rank 3 …".
-  std::string_view to_tell{};     ///< for its address: "to say where it listens"; empty: ends need no addresses and no store
-  bool address_per_peer = false;  ///< an end has an address for each peer, under NAME/end/peer; else one for all, under NAME/end
+  std::string_view to_tell{};  ///< for its address: "to say where it listens"; empty: ends need no addresses and no store
+  std::size_t own_bytes = 0;   ///< first bytes of an address that are for one peer; the rest is the same for all
   std::string_view
       to_link{};  ///< for the word that it is linked, under NAME/linked/end: "to connect its queue pairs"; empty: none
 

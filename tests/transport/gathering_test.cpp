@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <map>
+#include <string_view>
 
 namespace tsprun::detail::bootstrap::gathering_test {
 namespace {
@@ -18,13 +19,51 @@ TEST(Gathering, NumbersAreBits) {
   EXPECT_EQ(unpack_numbers(bits), (std::vector<int>{0, 7, 9}));
 }
 
+std::vector<std::byte> bytes_of(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+std::vector<std::byte> request(const std::vector<int>& numbers, const GatherCut& cut = {}) {
+  std::vector<std::byte> bytes(sizeof cut);
+  std::memcpy(bytes.data(), &cut, sizeof cut);
+  const std::vector<std::byte> bits = pack_numbers(numbers);
+  bytes.insert(bytes.end(), bits.begin(), bits.end());
+  return bytes;
+}
+
+TEST(Gathering, ACutLeavesOnePartAndTheRest) {
+  const std::vector<std::byte> value = bytes_of("aabbccREST");
+  EXPECT_EQ(GatherCut().of(value), value);
+  EXPECT_EQ((GatherCut{2, 2, 6}).of(value), bytes_of("bbREST"));
+  EXPECT_EQ((GatherCut{4, 2, 6}).of(value), bytes_of("ccREST"));
+  EXPECT_EQ((GatherCut{4, 2, 20}).of(value), bytes_of("cc"));
+  EXPECT_EQ((GatherCut{9, 8, 17}).of(value), bytes_of("T"));
+  EXPECT_EQ((GatherCut{11, 2, 13}).of(value), bytes_of(""));
+}
+
+TEST(Gathering, RequestsThatCannotBeAreRefused) {
+  std::map<std::string, std::vector<std::byte>, std::less<>> values;
+  Gatherings gatherings(values);
+  const auto why = [&](const std::string& prefix, const std::vector<std::byte>& bytes) {
+    return gatherings.ask(1, prefix, bytes, [](int, const std::string&, const auto&) { FAIL(); });
+  };
+  EXPECT_EQ(why("k/", request({0})), "");
+  EXPECT_NE(why("k/1", request({0})), "");
+  EXPECT_NE(why("", request({0})), "");
+  EXPECT_NE(why("k/", std::vector<std::byte>(sizeof(GatherCut) - 1)), "");
+  EXPECT_NE(why("k/", request({0}, {4, 2, 5})), "");
+  EXPECT_NE(why("k/", request({0}, {6, 0, 5})), "");
+  EXPECT_NE(why("k/", request({0}, {1, ~std::uint32_t{0}, 2})), "");
+}
+
 TEST(Gathering, CutEntriesAreFoundOut) {
   std::map<std::string, std::vector<std::byte>, std::less<>> values;
   values["k/5"] = {std::byte{1}, std::byte{2}, std::byte{3}};
   values["k/2"] = {std::byte{4}};
   std::vector<std::byte> frame;
   Gatherings gatherings(values);
-  gatherings.ask(1, "k/", pack_numbers(std::vector<int>{2, 5}), [&](int client, const std::string& prefix, const auto& entries) {
+  gatherings.ask(1, "k/", request({2, 5}), [&](int client, const std::string& prefix, const auto& entries) {
     EXPECT_EQ(client, 1);
     EXPECT_EQ(prefix, "k/");
     frame = entries;
@@ -36,7 +75,7 @@ TEST(Gathering, CutEntriesAreFoundOut) {
   const std::size_t first = sizeof(GatheredEntry) + 1;
   for (std::size_t bytes = 1; bytes < frame.size(); ++bytes)
     EXPECT_EQ(each_entry(std::span(frame).first(bytes), note), bytes == first) << bytes;
-  const std::uint32_t wild = 8 * kMostValueBytes;
+  const std::uint32_t wild = kMostNumbers;
   std::memcpy(frame.data(), &wild, sizeof wild);
   EXPECT_FALSE(each_entry(frame, note));
 }
@@ -46,7 +85,7 @@ TEST(Gathering, WhoHasGoneIsSentNothing) {
   Gatherings gatherings(values);
   std::vector<int> sent;
   const Gatherings::Send send = [&](int client, const std::string&, const auto&) { sent.push_back(client); };
-  for (const int client : {1, 2, 3}) gatherings.ask(client, "k/", pack_numbers(std::vector<int>{0, 1}), send);
+  for (const int client : {1, 2, 3}) gatherings.ask(client, "k/", request({0, 1}), send);
   gatherings.forget(2);
   gatherings.forget(7);
   for (const char* key : {"k/1", "k/0"}) gatherings.set(key, values[key] = {}, send);

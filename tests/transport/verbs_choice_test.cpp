@@ -284,9 +284,9 @@ TEST(VerbsChoice, TheAdapterTriesForAboutHalfOfTheDeadlineOrAsItIsTold) {
 
 TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {
   Address address;
-  address.queue_pair = 0x123456;
+  address.own = {.queue_pair = 0x123456, .door = 5};
   address.first_packet = 0xabcdef;
-  address.door = 0x7f0012345000;
+  address.doors = 0x7f0012345000;
   address.doors_key = 42;
   address.mtu = 3;
   address.ethernet = 1;
@@ -297,9 +297,9 @@ TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {
   const std::vector<std::byte> blob = address.encode();
   const std::optional<Address> read = Address::decode(blob);
   ASSERT_TRUE(read.has_value());
-  EXPECT_EQ(read->queue_pair, 0x123456U);
+  EXPECT_EQ(read->own.queue_pair, 0x123456U);
+  EXPECT_EQ(read->door(), 0x7f0012345000U + 4096 + 5 * 128);
   EXPECT_EQ(read->first_packet, 0xabcdefU);
-  EXPECT_EQ(read->door, 0x7f0012345000U);
   EXPECT_EQ(read->doors_key, 42U);
   EXPECT_EQ(read->mtu, 3);
   EXPECT_EQ(read->ethernet, 1);
@@ -309,8 +309,19 @@ TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {
   EXPECT_EQ(read->port, "rxe0 port 1");
   for (std::size_t cut = 0; cut < blob.size(); ++cut) EXPECT_FALSE(Address::decode(std::span(blob).first(cut)).has_value());
   std::vector<std::byte> wrong = blob;
-  wrong[0] ^= std::byte{1};
+  wrong[sizeof(OwnFields)] ^= std::byte{1};
   EXPECT_FALSE(Address::decode(wrong).has_value());
+  wrong = blob;
+  wrong[3] = std::byte{1};  // queue pairs have 24 bits
+  EXPECT_FALSE(Address::decode(wrong).has_value());
+  // Where queue pairs could be made for other peers only, the text is for the one that has none.
+  address.why_not = "no queue pair is left";
+  EXPECT_EQ(Address::decode(address.encode()).value().why_not, "");
+  address.own = {};
+  EXPECT_EQ(Address::decode(address.encode()).value().why_not, "no queue pair is left");
+  address.why_not.clear();
+  EXPECT_FALSE(Address::decode(address.encode()).has_value());
+  address.own.queue_pair = 1;
   address.mtu = 6;
   EXPECT_FALSE(Address::decode(address.encode()).has_value());
 }

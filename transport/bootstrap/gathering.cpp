@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -20,6 +21,15 @@ std::optional<std::size_t> number_behind(std::string_view key, std::size_t prefi
 }
 
 }  // namespace
+
+std::vector<std::byte> GatherCut::of(std::span<const std::byte> value) const {
+  const auto part = value.subspan(std::min<std::size_t>(from, value.size()));
+  const auto first = part.first(std::min<std::size_t>(bytes, part.size()));
+  const auto second = value.subspan(std::min<std::size_t>(rest, value.size()));
+  std::vector<std::byte> all(first.begin(), first.end());
+  all.insert(all.end(), second.begin(), second.end());
+  return all;
+}
 
 std::vector<std::byte> pack_numbers(std::span<const int> numbers) {
   std::vector<std::byte> bits;
@@ -47,7 +57,7 @@ bool each_entry(std::span<const std::byte> frame, const std::function<void(int, 
     if (frame.size() < sizeof entry) return false;
     std::memcpy(&entry, frame.data(), sizeof entry);
     frame = frame.subspan(sizeof entry);
-    if (frame.size() < entry.bytes || entry.number >= 8 * kMostValueBytes) return false;
+    if (frame.size() < entry.bytes || entry.number >= kMostNumbers) return false;
     visit(static_cast<int>(entry.number), frame.first(entry.bytes));
     frame = frame.subspan(entry.bytes);
   }
@@ -65,11 +75,12 @@ Gatherings::Table& Gatherings::table(const std::string& prefix, std::size_t numb
 }
 
 /// Sends the values of keys that are all there.
-void Gatherings::send_all(int client, const std::string& prefix, std::span<const int> numbers, const Send& send) const {
+void Gatherings::send_all(int client, const std::string& prefix, const GatherCut& cut, std::span<const int> numbers,
+                          const Send& send) const {
   const Table& known = tables_.find(prefix)->second;
   Value frame;
   for (const int number : numbers) {
-    const Value& value = *known.values[static_cast<std::size_t>(number)];
+    const Value value = cut.of(*known.values[static_cast<std::size_t>(number)]);
     const GatheredEntry entry{static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(value.size())};
     if (!frame.empty() && frame.size() + sizeof entry + value.size() > kMostGatheredBytes) {
       send(client, prefix, frame);
@@ -82,17 +93,25 @@ void Gatherings::send_all(int client, const std::string& prefix, std::span<const
   if (!frame.empty()) send(client, prefix, frame);
 }
 
-void Gatherings::ask(int client, const std::string& prefix, std::span<const std::byte> numbers, const Send& send) {
+std::string Gatherings::ask(int client, const std::string& prefix, std::span<const std::byte> request, const Send& send) {
+  if (prefix.empty() || (prefix.back() >= '0' && prefix.back() <= '9'))
+    return fmt::format("it asked for numbered keys behind '{}', which is empty or ends in a digit", prefix);
+  GatherCut cut;
+  if (request.size() < sizeof cut) return "it asked for numbered keys, but not for which";
+  std::memcpy(&cut, request.data(), sizeof cut);
+  if (cut.from > cut.rest || cut.bytes > cut.rest - cut.from) return "it asked for parts of values that overlap";
+  const std::span<const std::byte> numbers = request.subspan(sizeof cut);
   forget(client);
   Table& known = table(prefix, 8 * numbers.size());
   std::vector<int> there;
   std::vector<int> left;
   for (const int number : unpack_numbers(numbers))
     (known.values[static_cast<std::size_t>(number)] != nullptr ? there : left).push_back(number);
-  send_all(client, prefix, there, send);
-  if (left.empty()) return;
+  send_all(client, prefix, cut, there, send);
+  if (left.empty()) return {};
   known.waiting[left.front()].insert(client);
-  waits_[client] = {prefix, std::move(left), 0};
+  waits_[client] = {prefix, cut, std::move(left), 0};
+  return {};
 }
 
 void Gatherings::set(std::string_view key, const Value& value, const Send& send) {
@@ -113,7 +132,7 @@ void Gatherings::set(std::string_view key, const Value& value, const Send& send)
       continue;
     }
     const auto whole = waits_.extract(client);
-    send_all(client, whole.mapped().prefix, whole.mapped().left, send);
+    send_all(client, whole.mapped().prefix, whole.mapped().cut, whole.mapped().left, send);
   }
 }
 

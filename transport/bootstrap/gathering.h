@@ -1,7 +1,7 @@
 // Many values of the store at once: a client asks for the keys PREFIX0, PREFIX1, … of all ranks whose words it needs by one
 // request, and the server answers by a few frames. So N ranks that tell each other something make N requests, not N².
 //
-//   gather     key: PREFIX   value: a bit for each number that is wanted, from the lowest bit of the first byte
+//   gather     key: PREFIX   value: GatherCut, then a bit for each number that is wanted, from the lowest bit of the first byte
 //   gathered   key: PREFIX   value: entries of ┌ number, 4 B ┬ bytes, 4 B ┬ value ┐, one after another
 //
 // The server sends at once what is there, and the rest when all of it is there. Another gather of the same client takes the place
@@ -20,7 +20,19 @@
 
 namespace tsprun::detail::bootstrap {
 
-/// Pack and unpack the numbers of a gather; unpacked they ascend. Precondition: they are below 8 · kMostValueBytes.
+/// Part of each value that a client wants: `bytes` from `from` on, then everything from `rest` on. A rank that has something else
+/// to say to each other one says all of it in one value, of which each reads its part. As it is made: all.
+struct GatherCut {
+  std::uint32_t from = 0;
+  std::uint32_t bytes = 0;
+  std::uint32_t rest = 0;
+
+  /// Returns the part. Where the value is shorter, so is the part.
+  std::vector<std::byte> of(std::span<const std::byte> value) const;
+};
+static_assert(sizeof(GatherCut) == 12);
+
+/// Pack and unpack the numbers of a gather; unpacked they ascend. Precondition: they are below kMostNumbers.
 std::vector<std::byte> pack_numbers(std::span<const int> numbers);
 std::vector<int> unpack_numbers(std::span<const std::byte> bits);
 
@@ -38,8 +50,8 @@ class Gatherings {
   /// `values`: all keys of the store, which stay where they are once they are set. Borrowed.
   explicit Gatherings(const Values& values) : values_(values) {}
 
-  /// Begins a gather, in place of the client's last one, and sends what is there. Precondition: `prefix` doesn't end in a digit.
-  void ask(int client, const std::string& prefix, std::span<const std::byte> numbers, const Send& send);
+  /// Begins a gather, in place of the client's last one, and sends what is there. Returns why it is refused; empty: it isn't.
+  std::string ask(int client, const std::string& prefix, std::span<const std::byte> request, const Send& send);
   /// Notes that a key was set, and sends what clients have waited for.
   void set(std::string_view key, const Value& value, const Send& send);
   /// Forgets a client.
@@ -53,11 +65,13 @@ class Gatherings {
   };
   struct Wait {
     std::string prefix;
+    GatherCut cut;
     std::vector<int> left;
     std::size_t at = 0;  ///< all before it are there
   };
   Table& table(const std::string& prefix, std::size_t numbers);
-  void send_all(int client, const std::string& prefix, std::span<const int> numbers, const Send& send) const;
+  void send_all(int client, const std::string& prefix, const GatherCut& cut, std::span<const int> numbers,
+                const Send& send) const;
 
   const Values& values_;
   std::map<std::string, Table, std::less<>> tables_;

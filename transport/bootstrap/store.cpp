@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -225,12 +226,9 @@ void StoreServer::obey(Client& client, const StoreFrame& frame) {
         client.link.send(StoreOp::value, each->first, each->second);
       break;
     case StoreOp::gather:
-      if (frame.key.empty() || (frame.key.back() >= '0' && frame.key.back() <= '9')) {
-        client.asked_too_much = "it asked for numbered keys by a prefix that ends in a digit, or has no end";
-        return;
-      }
-      gatherings_.ask(client.link.descriptor(), frame.key, frame.value,
-                      [this](int to, const std::string& prefix, const auto& entries) { send_gathered(to, prefix, entries); });
+      client.asked_too_much =
+          gatherings_.ask(client.link.descriptor(), frame.key, frame.value,
+                          [this](int to, const std::string& prefix, const auto& entries) { send_gathered(to, prefix, entries); });
       break;
     case StoreOp::damaged:
     case StoreOp::gathered:
@@ -356,7 +354,7 @@ std::vector<std::byte> StoreClient::get(const std::string& key, const std::strin
 }
 
 std::vector<std::vector<std::byte>> StoreClient::gather(const std::string& prefix, const std::vector<int>& numbers,
-                                                        const std::function<std::string(int)>& lacking) {
+                                                        const std::function<std::string(int)>& lacking, const GatherCut& cut) {
   std::vector<int> place;  // by number: its place in the answer + 1; 0: it isn't wanted, or is there
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     const auto number = static_cast<std::size_t>(numbers[i]);
@@ -385,7 +383,11 @@ std::vector<std::vector<std::byte>> StoreClient::gather(const std::string& prefi
       for (const int number : numbers) {
         if (place[static_cast<std::size_t>(number)] != 0) wanted.push_back(number);
       }
-      link_->send(StoreOp::gather, prefix, pack_numbers(wanted));
+      std::vector<std::byte> request(sizeof cut);
+      std::memcpy(request.data(), &cut, sizeof cut);
+      const std::vector<std::byte> bits = pack_numbers(wanted);
+      request.insert(request.end(), bits.begin(), bits.end());
+      link_->send(StoreOp::gather, prefix, request);
       ask_ns = now + again_ns;
     }
     const bool alive = link_->pump();

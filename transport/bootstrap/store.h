@@ -139,9 +139,10 @@ class StoreClient {
   /// Waits until all keys `prefix`N have values, N of `numbers`, which are distinct, and returns the values in that order. Calls
   /// lacking(N) with the first number whose value is missing, whenever that is another than before; it returns a name for errors.
   /// Each such number has the whole timeout. What arrives meanwhile by
-  /// subscription is left for next(). Precondition: `prefix` doesn't end in a digit. Throws as get().
+  /// subscription is left for next(). `cut`: the part that is wanted of each value. Precondition: `prefix` doesn't end in a
+  /// digit, numbers are below kMostNumbers. Throws as get().
   std::vector<std::vector<std::byte>> gather(const std::string& prefix, const std::vector<int>& numbers,
-                                             const std::function<std::string(int)>& lacking);
+                                             const std::function<std::string(int)>& lacking, const GatherCut& cut = {});
 
   /// Sets how long the server's machine may leave data unacknowledged before the link ends (TCP_USER_TIMEOUT); at first the
   /// timeout.

@@ -43,6 +43,9 @@ static_assert(sizeof(GatheredEntry) == 8);
 /// Most bytes of entries in a frame: one of the longest value fits.
 inline constexpr std::size_t kMostGatheredBytes = sizeof(GatheredEntry) + kMostValueBytes;
 
+/// Numbers of keys that can be gathered are below this.
+inline constexpr std::size_t kMostNumbers = 8 * (kMostValueBytes - 64);
+
 /// Kind of a frame.
 enum class StoreOp : std::uint16_t {
   set = 1,    ///< client to server: set the key to this value

@@ -6,6 +6,7 @@
 #include "transport/verbs/device.h"
 #include "transport/verbs/memory.h"
 #include "transport/verbs/verbs_transport.h"
+#include "transport/verbs/wire.h"
 
 #include <fmt/format.h>
 
@@ -77,7 +78,7 @@ constinit const Factory kFactory{.name = "verbs",
                                  .lacks = lacks,
                                  .shortage = shortage,
                                  .to_tell = "to say which RDMA device it has",
-                                 .address_per_peer = true,
+                                 .own_bytes = sizeof(OwnFields),
                                  .to_link = "to connect its queue pairs"};
 
 }  // namespace tsprun::detail::verbs

@@ -37,7 +37,7 @@ void VerbsTransport::tell_opened(Peer& to) {
     const Opened mine{reinterpret_cast<std::uint64_t>(ring->region.data()), ring->region.remote_key(), kRingBytes};
     std::memcpy(place, &mine, sizeof mine);
     ring->told = true;
-    if (to.pair.write({place, sizeof mine, doors.local_key()}, {to.address.door + offset, to.address.doors_key},
+    if (to.pair.write({place, sizeof mine, doors.local_key()}, {to.address.door() + offset, to.address.doors_key},
                       Immediate{News::opened, stream, 0}, true) == 0)
       return break_lanes(to, to.pair.post_error());
   }

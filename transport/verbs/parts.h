@@ -76,8 +76,8 @@ struct VerbsTransport::Ring {
 
 /// Connection to one peer, the memory that both ends write, and all lanes.
 struct VerbsTransport::Peer {
-  Peer(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, int peer_number)
-      : number(peer_number), pair(pd, completions, port, static_cast<std::uint32_t>(peer_number)) {}
+  Peer(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, int peer_number, std::uint32_t first_packet)
+      : number(peer_number), pair(pd, completions, port, static_cast<std::uint32_t>(peer_number), first_packet) {}
 
   /// Returns the ring of a queue; null until one of the two ranks has begun to use it.
   Ring* ring(int stream) const { return rings[static_cast<std::size_t>(stream)].get(); }
@@ -92,7 +92,7 @@ struct VerbsTransport::Peer {
   }
   /// Writes nothing, with an immediate or without.
   std::uint64_t nudge(std::optional<Immediate> immediate, bool signalled) {
-    return pair.write({nullptr, 0, 0}, {address.door, address.doors_key}, immediate, signalled);
+    return pair.write({nullptr, 0, 0}, {address.door(), address.doors_key}, immediate, signalled);
   }
 
   /// Returns the largest payload of a packet on the way to the peer.
@@ -133,11 +133,12 @@ struct VerbsTransport::Parts {
   std::optional<Events> events;
   std::optional<Region> doors;  // what arrives, then what leaves
   std::vector<std::unique_ptr<Peer>> peers;
-  std::map<int, std::string> unmade;  // why there is no queue pair or region for a peer, which another transport may reach
+  std::map<int, std::string> unmade;  // why there is no queue pair for a peer, which another transport may reach
   std::string port_trouble;           // set while the port is down
   std::string address_trouble;        // set once the port's addresses aren't those that peers were told
   std::vector<Peer*> touched;         // those with Peer::touched
   RetryLimits limits{};
+  std::uint32_t first_packet = 0;  // of all queue pairs
   std::uint32_t rounds_since_events = 0;
   std::uint64_t next_question_ns = 0;  // time of the next search for silent peers
 

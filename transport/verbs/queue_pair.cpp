@@ -11,7 +11,6 @@
 #include <cassert>
 #include <cerrno>
 #include <cstring>
-#include <random>
 #include <utility>
 
 namespace tsprun::detail::verbs {
@@ -65,8 +64,8 @@ std::string RetryLimits::text() const {
                      each_s * (retry_count + 1), retry_count, timeout);
 }
 
-QueuePair::QueuePair(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, std::uint32_t tag)
-    : tag_(std::uint64_t{tag} << 40), first_packet_(std::random_device()() & 0xffffff) {
+QueuePair::QueuePair(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, std::uint32_t tag, std::uint32_t first_packet)
+    : tag_(std::uint64_t{tag} << 40), first_packet_(first_packet) {
   int error = 0;
   for (const std::uint32_t wanted : kInlineWanted) {
     ibv_qp_init_attr attributes{};
@@ -104,7 +103,7 @@ bool QueuePair::connect(const Address& peer, const ChosenPort& port, RetryLimits
   ibv_qp_attr ready{};
   ready.qp_state = IBV_QPS_RTR;
   ready.path_mtu = static_cast<ibv_mtu>(std::min(port.port.mtu, peer.mtu));
-  ready.dest_qp_num = peer.queue_pair;
+  ready.dest_qp_num = peer.own.queue_pair;
   ready.rq_psn = peer.first_packet;
   ready.max_dest_rd_atomic = 0;
   ready.min_rnr_timer = 12;

@@ -44,13 +44,12 @@ struct RetryLimits {
 /// A queue pair and its counters. The device and protection domain must outlive it.
 class QueuePair {
  public:
-  /// Makes the queue pair and posts its first receives. `tag` comes back in the upper bits of wr_id. Throws Error(refused |
+  /// Makes the queue pair and posts its first receives. `tag` comes back in the upper bits of wr_id. `first_packet`: the packet
+  /// sequence number (PSN) with which this end begins. Throws Error(refused |
   /// out_of_memory) with the call that failed.
-  QueuePair(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, std::uint32_t tag);
+  QueuePair(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, std::uint32_t tag, std::uint32_t first_packet);
 
   std::uint32_t number() const { return pair_->qp_num; }
-  /// Returns the first packet sequence number (PSN) of this end.
-  std::uint32_t first_packet() const { return first_packet_; }
 
   /// Moves the queue pair to RTR and RTS. At RTR the kernel resolves the peer's Ethernet address, which takes a second if the
   /// peer doesn't answer. Returns false if the address wasn't found and this isn't the last try. Throws Error(refused) for any

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <random>
 
 namespace tsprun::detail::verbs {
 
@@ -31,7 +32,8 @@ VerbsTransport::VerbsTransport(const VerbsOptions& options) : parts_(std::make_u
       parts.doors.emplace(parts.pd.get(), 2 * doors_bytes(static_cast<std::size_t>(std::max(1, options.peers))));
       parts.slabs.emplace(parts.pd.get(), options.heap, options.heap_expected);
       // A device that lists itself may yet have no queue pairs as they are needed here. Better known now than with the peers.
-      QueuePair(parts.pd.get(), parts.events->queue(), parts.port, 0);
+      QueuePair(parts.pd.get(), parts.events->queue(), parts.port, 0, 0);
+      parts.first_packet = std::random_device()() & 0xffffff;
     }
   } catch (const Error& error) {
     if (choice.names_ports()) throw;
@@ -71,18 +73,17 @@ std::vector<std::byte> VerbsTransport::address(int number) {
   std::unique_ptr<Peer>& slot = parts.peers.at(static_cast<std::size_t>(number));
   if (!slot) {
     try {
-      slot = std::make_unique<Peer>(parts.pd.get(), parts.events->queue(), parts.port, number);
+      slot = std::make_unique<Peer>(parts.pd.get(), parts.events->queue(), parts.port, number, parts.first_packet);
     } catch (const Error& error) {
       if (parts.named) throw;
-      address.why_not = parts.unmade[number] =
+      parts.unmade[number] =
           parts.options.place.empty() ? error.what() : fmt::format("{}: {}", parts.options.place, error.what());
-      return address.encode();
     }
   }
-  address.queue_pair = slot->pair.number();
-  address.first_packet = slot->pair.first_packet();
-  address.probe = reinterpret_cast<std::uint64_t>(parts.doors->data());
-  address.door = address.probe + door_offset(number);
+  if (slot) address.own = {slot->pair.number(), static_cast<std::uint32_t>(number)};
+  if (!parts.unmade.empty()) address.why_not = parts.unmade.begin()->second;  // for those that have no queue pair
+  address.first_packet = parts.first_packet;
+  address.doors = reinterpret_cast<std::uint64_t>(parts.doors->data());
   address.doors_key = parts.doors->remote_key();
   address.lid = parts.port.port.lid;
   address.mtu = parts.port.port.mtu;
@@ -150,7 +151,7 @@ bool VerbsTransport::connected(int number) {
   if (to.broken.empty() && to.first_probe == 0) {
     // First a small write, then one that fills a packet. Nobody reads them.
     const Region& doors = *parts_->doors;
-    const QueuePair::Target there{to.address.probe, to.address.doors_key};
+    const QueuePair::Target there{to.address.doors, to.address.doors_key};
     to.first_probe = to.pair.write({doors.data(), kProbeBytes, doors.local_key()}, there, std::nullopt, true);
     if (to.first_probe != 0) {
       const std::size_t packet = std::min(to.packet_bytes(parts_->port), kFullProbeBytes);

@@ -93,6 +93,7 @@ inline constexpr std::size_t kRingBytes = kSlots * (kEntryBytes + kGrantBytes);
 constexpr std::size_t entry_offset(std::uint64_t ticket) { return ticket % kSlots * kEntryBytes; }
 constexpr std::size_t grant_offset(std::uint64_t ticket) { return kSlots * kEntryBytes + ticket % kSlots * kGrantBytes; }
 
+inline constexpr std::uint32_t kMostDoors = 1 << 24;  ///< queue pairs have numbers of 24 bits
 /// Returns the bytes of the region of a rank's doors for so many peers.
 constexpr std::size_t doors_bytes(std::size_t peers) { return kFullProbeBytes + peers * kDoorBytes; }
 /// Returns the offset in that region of a peer's door.
@@ -131,14 +132,19 @@ constexpr std::uint64_t widen(std::uint32_t low, std::uint64_t near) {
   return near >= down ? near - down : near + up;
 }
 
-/// Begin of an address blob; its texts follow.
+/// Begin of an address blob: what is for one peer alone.
+struct OwnFields {
+  std::uint32_t queue_pair = 0;  ///< 0: there is none for this peer, and `why_not` says why
+  std::uint32_t door = 0;        ///< number of the door for this peer
+};
+static_assert(sizeof(OwnFields) == 8);
+
+/// What follows; the texts follow that.
 struct AddressFields {
   std::uint32_t magic = 0x35567354;       ///< "TsV5"
   std::uint32_t ring_bytes = kRingBytes;  ///< differs if the peer has another layout of rings
-  std::uint64_t probe = 0;                ///< address in its owner of the region with the doors, where probes land
-  std::uint64_t door = 0;                 ///< address in its owner of the door for the peer that reads this
-  std::uint32_t queue_pair = 0;
-  std::uint32_t first_packet = 0;  ///< packet sequence number, 24 bits
+  std::uint64_t doors = 0;                ///< address in its owner of the region with the doors, where probes land
+  std::uint32_t first_packet = 0;         ///< packet sequence number, 24 bits, of all queue pairs
   std::uint32_t doors_key = 0;
   std::uint16_t lid = 0;
   std::uint8_t mtu = 0;
@@ -150,14 +156,18 @@ struct AddressFields {
   std::uint16_t why_not_bytes = 0;  ///< of the text `why_not`
   std::uint16_t pkey = 0xffff;      ///< partition
   std::uint8_t grh_required = 0;    ///< 1: packets to it need a global routing header
-  std::uint8_t padding[7] = {};
+  std::uint8_t padding[11] = {};
 };
-static_assert(sizeof(AddressFields) == 72 && std::is_trivially_copyable_v<AddressFields>);
+static_assert(sizeof(AddressFields) == 64 && std::is_trivially_copyable_v<AddressFields>);
 
 /// Facts that a peer needs to connect to this rank.
 struct Address : AddressFields {
+  OwnFields own;
   std::string port;     ///< for messages: "rxe0 port 1, …"
-  std::string why_not;  ///< why the rank has no device; if not empty, the other fields are void
+  std::string why_not;  ///< why the rank has no device, or no queue pair for this peer; if not empty, the other fields are void
+
+  /// Returns the address in its owner of the door for the peer that reads this.
+  std::uint64_t door() const { return doors + door_offset(static_cast<int>(own.door)); }
 
   /// Packs the address into a blob; texts are cut to 200 bytes.
   std::vector<std::byte> encode() const;
