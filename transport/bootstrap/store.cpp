@@ -97,8 +97,10 @@ void StoreServer::pump() {
   for (const int listener : at_the_door) accept(listener);
   const std::uint64_t now = posix::now_ns();
   std::vector<int> late;
-  for (auto& [descriptor, client] : clients_) {
-    if (!client.link.ready() && client.deadline_ns + (client.link.greeted() ? kProof_ns : 0) <= now) late.push_back(descriptor);
+  std::erase_if(unproven_, [this](int descriptor) { return clients_.at(descriptor).link.ready(); });
+  for (const int descriptor : unproven_) {
+    const Client& client = clients_.at(descriptor);
+    if (client.deadline_ns + (client.link.greeted() ? kProof_ns : 0) <= now) late.push_back(descriptor);
   }
   for (const int descriptor : late) {
     refusals_.refused(clients_.at(descriptor).address, "it didn't prove itself in time");
@@ -129,6 +131,7 @@ void StoreServer::accept(int listener) {
       refusals_.refused(arrival.from.print(), error.what());  // this connection can't be served; the job goes on
       continue;
     }
+    unproven_.insert(descriptor);
     if (pacing_) pacing_->add(descriptor);
     serve(descriptor);  // a client has sent its greeting by now
   }
@@ -160,6 +163,8 @@ void StoreServer::drop(int descriptor, const std::string& why) {
   if (pacing_) pacing_->remove(descriptor);
   for (auto& [key, who] : waiting_) who.erase(descriptor);
   gatherings_.forget(descriptor);
+  unproven_.erase(descriptor);
+  subscribers_.erase(descriptor);
   const StoreLink& link = node.mapped().link;
   if (link.ready() && on_gone) on_gone(descriptor, why, link.damaged());
 }
@@ -222,13 +227,14 @@ void StoreServer::obey(Client& client, const StoreFrame& frame) {
       break;
     case StoreOp::subscribe:
       client.prefixes.push_back(frame.key);
+      subscribers_.insert(client.link.descriptor());
       for (auto each = values_.lower_bound(frame.key); each != values_.end() && each->first.starts_with(frame.key); ++each)
         client.link.send(StoreOp::value, each->first, each->second);
       break;
     case StoreOp::gather:
-      client.asked_too_much =
-          gatherings_.ask(client.link.descriptor(), frame.key, frame.value,
-                          [this](int to, const std::string& prefix, const auto& entries) { send_gathered(to, prefix, entries); });
+      client.asked_too_much = gatherings_.ask(
+          client.link.descriptor(), frame.key, frame.value,
+          [this](int to, const std::string& prefix, const auto& entries) { send(to, StoreOp::gathered, prefix, entries); });
       break;
     case StoreOp::damaged:
     case StoreOp::gathered:
@@ -239,21 +245,18 @@ void StoreServer::obey(Client& client, const StoreFrame& frame) {
 }
 
 void StoreServer::publish(const std::string& key, const std::vector<std::byte>& value) {
-  const auto waiting = waiting_.extract(key);
-  for (auto& [descriptor, client] : clients_) {
-    const bool asked = !waiting.empty() && waiting.mapped().contains(descriptor);
-    const bool subscribed = std::any_of(client.prefixes.begin(), client.prefixes.end(),
-                                        [&](const std::string& prefix) { return key.starts_with(prefix); });
-    if (!asked && !subscribed) continue;
-    client.link.send(StoreOp::value, key, value);
-    client.link.flush();  // if the client has gone, serve() will find that
-    arrange(client);
+  std::set<int> to;
+  if (auto waiting = waiting_.extract(key); !waiting.empty()) to = std::move(waiting.mapped());
+  for (const int descriptor : subscribers_) {
+    const std::vector<std::string>& prefixes = clients_.at(descriptor).prefixes;
+    if (std::ranges::any_of(prefixes, [&](const std::string& prefix) { return key.starts_with(prefix); })) to.insert(descriptor);
   }
+  for (const int descriptor : to) send(descriptor, StoreOp::value, key, value);
 }
 
-void StoreServer::send_gathered(int descriptor, const std::string& prefix, const std::vector<std::byte>& entries) {
+void StoreServer::send(int descriptor, StoreOp op, const std::string& key, const std::vector<std::byte>& value) {
   Client& client = clients_.at(descriptor);
-  client.link.send(StoreOp::gathered, prefix, entries);
+  client.link.send(op, key, value);
   client.link.flush();  // if the client has gone, serve() will find that
   arrange(client);
 }
@@ -262,8 +265,9 @@ void StoreServer::set(const std::string& key, std::span<const std::byte> value) 
   std::vector<std::byte>& mine = values_[key];
   mine.assign(value.begin(), value.end());
   publish(key, mine);
-  gatherings_.set(key, mine,
-                  [this](int to, const std::string& prefix, const auto& entries) { send_gathered(to, prefix, entries); });
+  gatherings_.set(key, mine, [this](int to, const std::string& prefix, const auto& entries) {
+    send(to, StoreOp::gathered, prefix, entries);
+  });
 }
 
 const std::vector<std::byte>* StoreServer::find(const std::string& key) const {

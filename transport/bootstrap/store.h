@@ -97,12 +97,14 @@ class StoreServer {
   void drop(int descriptor, const std::string& why);
   void arrange(Client& client);
   void publish(const std::string& key, const std::vector<std::byte>& value);
-  void send_gathered(int descriptor, const std::string& prefix, const std::vector<std::byte>& entries);
+  void send(int descriptor, StoreOp op, const std::string& key, const std::vector<std::byte>& value);
 
   tls::Credentials credentials_;
   posix::UniqueFd epoll_;
   std::vector<posix::UniqueFd> listeners_;
   std::map<int, Client> clients_;  ///< by descriptor
+  std::set<int> unproven_;         ///< of them, those that weren't ready when last looked at
+  std::set<int> subscribers_;      ///< of them, those with prefixes
   std::map<std::string, std::vector<std::byte>, std::less<>> values_;
   std::map<std::string, std::set<int>> waiting_;  ///< clients that wait for a key that isn't set yet
   Gatherings gatherings_{values_};
