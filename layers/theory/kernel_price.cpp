@@ -50,7 +50,7 @@ double fraction_of(const KernelCost& cost, const Machine& machine) {
 }
 
 /// Returns the seconds of attention in kernels of its own for each product and each softmax.
-double unfused_seconds(const KernelCost& cost, const Machine& machine) {
+double unfused_seconds(const KernelCost& cost, const Machine& machine, bool drops) {
   const AttentionSizes of(cost);
   const double peak = peak_of(cost, machine);
   const double scores = of.heads * of.queries * of.keys;
@@ -65,7 +65,7 @@ double unfused_seconds(const KernelCost& cost, const Machine& machine) {
   const double of_scores = product(of.elements, scores);
   const double of_queries = product(of.keys, of.heads * of.queries * of.elements);
   const double of_keys = product(of.queries, of.heads * of.keys * of.elements);
-  const double dropout = machine.attention_drops ? passes_over(2 + 1 / bytes) : 0;
+  const double dropout = drops ? passes_over(2 + 1 / bytes) : 0;
   const double make_scores = of_scores + passes_over(2) + dropout;
   if (cost.kernel == "flash forward") return make_scores + of_queries;
   const double again = machine.attention == AttentionKind::unfused_again ? make_scores : 0;
@@ -74,12 +74,12 @@ double unfused_seconds(const KernelCost& cost, const Machine& machine) {
 
 }  // namespace
 
-double kernel_seconds(const KernelCost& cost, const Machine& machine) {
+double kernel_seconds(const KernelCost& cost, const Machine& machine, bool drops) {
   if (machine.cores) return machine.launch_seconds + machine.cores->price(cost, machine.name).seconds;
   const double bytes = static_cast<double>(cost.bytes_read) + static_cast<double>(cost.bytes_written);
   const double memory = bytes / machine.memory_rate();
   if (cost.flops == 0) return machine.launch_seconds + memory;
-  if (cost.kernel != "gemm" && machine.attention != AttentionKind::fused) return unfused_seconds(cost, machine);
+  if (cost.kernel != "gemm" && machine.attention != AttentionKind::fused) return unfused_seconds(cost, machine, drops);
   return machine.launch_seconds + std::max(cost.flops / (peak_of(cost, machine) * fraction_of(cost, machine)), memory);
 }
 

@@ -16,8 +16,8 @@
 
 namespace tsprun::detail::theory {
 
-/// Returns the seconds that a kernel takes. Throws Error(refused) if the machine doesn't state FLOP/s for its dtype, or has no
-/// price for it.
-double kernel_seconds(const KernelCost& cost, const Machine& machine);
+/// Returns the seconds that a kernel takes. `drops`: training drops probabilities of attention, which costs time where that isn't
+/// fused. Throws Error(refused) if the machine doesn't state FLOP/s for its dtype, or has no price for it.
+double kernel_seconds(const KernelCost& cost, const Machine& machine, bool drops = false);
 
 }  // namespace tsprun::detail::theory

@@ -107,7 +107,6 @@ struct Machine {
   AttentionEfficiency attention_efficiency = 1;
   std::map<std::string, AttentionEfficiency> attention_kernels;  ///< of other implementations, by name
   AttentionKind attention = AttentionKind::fused;
-  bool attention_drops = false;  ///< probabilities: costs time if it isn't fused
   PieceSizes pieces;             ///< that ranks work in; those of a real rank where ranks have cores
   int gpus_per_node = 1;
 

@@ -69,8 +69,8 @@ double slowness_of(int rank, const SimulateOptions& options) {
 /// Seconds between ticks, at least: kernels without work have none.
 constexpr double kShortestTick = 1e-7;
 
-PlayedRun play_on(const Machine& machine, std::span<const Program> programs, int world, const SimulateOptions& options,
-                  bool watched = false) {
+PlayedRun play_on(const Machine& machine, std::span<const Program> programs, int world, bool drops,
+                  const SimulateOptions& options, bool watched = false) {
   const int unit = static_cast<int>(programs.size());
   std::optional<CoreOptions> cores;
   if (machine.cores) {
@@ -93,7 +93,7 @@ PlayedRun play_on(const Machine& machine, std::span<const Program> programs, int
                          .trace = watched && options.trace,
                          .tasks = watched && options.tasks,
                          .price = [&](int rank, const KernelCost& cost) {
-                           return slowness_of(rank, options) * kernel_seconds(cost, machine);
+                           return slowness_of(rank, options) * kernel_seconds(cost, machine, drops);
                          }});
 }
 
@@ -127,9 +127,9 @@ void make_across_nodes_infinite(Machine& machine) {
 }
 
 /// Returns the seconds of a rank's kernels, if no message slows them.
-double kernels_seconds(const Program& program, const Machine& machine) {
+double kernels_seconds(const Program& program, const Machine& machine, bool drops) {
   std::vector<double> seconds;
-  for (const KernelCost& cost : program.costs) seconds.push_back(kernel_seconds(cost, machine));
+  for (const KernelCost& cost : program.costs) seconds.push_back(kernel_seconds(cost, machine, drops));
   double sum = 0;
   for (const ProgramItem& item : program.items) {
     if (item.kind == ItemKind::kernel) sum += seconds[item.index];
@@ -139,8 +139,8 @@ double kernels_seconds(const Program& program, const Machine& machine) {
 
 /// Returns what would shorten the run most if it took no time. To play again takes long, so a resource that can't gain as much as
 /// another one does is left out: without it a step still takes as long as the kernels of any rank.
-std::string what_binds(const Machine& machine, std::span<const Program> programs, int world, const SimulateOptions& options,
-                       const PlayedRun& run) {
+std::string what_binds(const Machine& machine, std::span<const Program> programs, int world, bool drops,
+                       const SimulateOptions& options, const PlayedRun& run) {
   struct WhatIf {
     std::string_view resource;
     Machine without;
@@ -154,7 +154,8 @@ std::string what_binds(const Machine& machine, std::span<const Program> programs
     make_infinite(candidate.without);
     double least = 0;
     for (std::size_t rank = 0; rank < programs.size(); ++rank)
-      least = std::max(least, slowness_of(static_cast<int>(rank), options) * kernels_seconds(programs[rank], candidate.without));
+      least = std::max(least,
+                       slowness_of(static_cast<int>(rank), options) * kernels_seconds(programs[rank], candidate.without, drops));
     candidate.most = run.seconds / options.steps - least;
   };
   if (machine.cores) {
@@ -179,7 +180,7 @@ std::string what_binds(const Machine& machine, std::span<const Program> programs
     if (candidate.most <= gain) break;
     SimulateOptions how = options;
     how.host_seconds = candidate.host_seconds;
-    const double seconds = play_on(candidate.without, programs, world, how).seconds;
+    const double seconds = play_on(candidate.without, programs, world, drops, how).seconds;
     if ((run.seconds - seconds) / options.steps <= gain) continue;
     gain = (run.seconds - seconds) / options.steps;
     binds = candidate.resource;
@@ -239,9 +240,8 @@ int unit_of(const Layout& layout, const Machine& machine) {
   return layout.ranks() <= leaf ? layout.ranks() : unit_of(layout, static_cast<int>(leaf));
 }
 
-Simulated simulate(const MeshSetting& of, const Machine& on, const SimulateOptions& options) {
-  Machine machine = on;
-  machine.attention_drops = options.training && of.setting.model.attention_dropout > 0;
+Simulated simulate(const MeshSetting& of, const Machine& machine, const SimulateOptions& options) {
+  const bool drops = options.training && of.setting.model.attention_dropout > 0;
   const int world = of.layout.ranks();
   if (const int fewest = most_named(options) + 1; fewest > 0 && (options.fold || fewest > world)) {
     throw Error(Cause::refused, options.fold ? std::string("slow ranks and ways need every rank to be played")
@@ -259,12 +259,12 @@ Simulated simulate(const MeshSetting& of, const Machine& on, const SimulateOptio
     }
     programs.push_back(std::move(recorded.program));
   }
-  PlayedRun run = play_on(machine, programs, world, options, true);
+  PlayedRun run = play_on(machine, programs, world, drops, options, true);
   result.traces = std::move(run.traces);
   result.tracks = shown(run);
   result.slice_seconds = run.slice_seconds;
   result.tasks = std::move(run.tasks);
-  if (options.binds) result.binds = what_binds(machine, programs, world, options, run);
+  if (options.binds) result.binds = what_binds(machine, programs, world, drops, options, run);
 
   const int units = world / unit;
   result.seconds = run.seconds / options.steps;
@@ -285,7 +285,7 @@ Simulated simulate(const MeshSetting& of, const Machine& on, const SimulateOptio
   for (std::size_t rank = 0; options.tasks && rank < programs.size(); ++rank) {
     std::vector<double> seconds;
     for (const KernelCost& cost : programs[rank].costs)
-      seconds.push_back(slowness_of(static_cast<int>(rank), options) * kernel_seconds(cost, machine));
+      seconds.push_back(slowness_of(static_cast<int>(rank), options) * kernel_seconds(cost, machine, drops));
     result.programs.push_back({.program = std::move(programs[rank]), .kernel_seconds = std::move(seconds)});
   }
   result.links = busiest(run.links, run.seconds, options.steps);

@@ -91,6 +91,6 @@ int unit_of(const Layout& layout, int gpus_per_node);
 int unit_of(const Layout& layout, const Machine& machine);
 /// Plays one step of the layout on the machine. Token ids are taken as equally frequent on every rank. Throws
 /// Error(refused) for an impossible layout, or a machine that doesn't state FLOP/s for the dtype.
-Simulated simulate(const MeshSetting& of, const Machine& on, const SimulateOptions& options);
+Simulated simulate(const MeshSetting& of, const Machine& machine, const SimulateOptions& options);
 
 }  // namespace tsprun::detail::theory

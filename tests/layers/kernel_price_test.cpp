@@ -59,9 +59,10 @@ TEST(KernelPrices, OfUnfusedAttentionAreThoseOfItsKernels) {
   Machine of = machine();
   of.gemm_efficiency = 0.5;
   of.launch_seconds = 3;
+  bool drops = false;
   const auto seconds = [&](bool forward, AttentionKind kind) {
     of.attention = kind;
-    return kernel_seconds(attention(forward, 1000, 1000.0 * 1001 / 2, 4, 64), of);
+    return kernel_seconds(attention(forward, 1000, 1000.0 * 1001 / 2, 4, 64), of, drops);
   };
   // All pairs of 1000 tokens in 4 heads, each 2 bytes: a pass over them takes longer than a product's FLOPs.
   const double scores = 1000.0 * 1000 * 4;
@@ -75,12 +76,12 @@ TEST(KernelPrices, OfUnfusedAttentionAreThoseOfItsKernels) {
   EXPECT_DOUBLE_EQ(seconds(false, AttentionKind::unfused_again), 7 * 3 + 10 * pass);
   // Dropout reads and writes, and a byte of each probability's mask is written or read; backward passes that make scores again,
   // too.
-  of.attention_drops = true;
+  drops = true;
   EXPECT_DOUBLE_EQ(seconds(true, AttentionKind::unfused), 4 * 3 + 6.5 * pass);
   EXPECT_DOUBLE_EQ(seconds(false, AttentionKind::unfused), 6 * 3 + 9.5 * pass);
   EXPECT_DOUBLE_EQ(seconds(false, AttentionKind::unfused_again), 9 * 3 + 15 * pass);
   const double fused = seconds(true, AttentionKind::fused);
-  of.attention_drops = false;
+  drops = false;
   EXPECT_EQ(seconds(true, AttentionKind::fused), fused);
   // With a fast memory, products alone take time: of all pairs.
   of.memory_bytes_per_s = 1e30;
