@@ -159,7 +159,7 @@ void remarks(Page& page, const PlanQuestion& question, std::span<const PlanPoint
 
 void time_table(Page& page, const PlanQuestion& question, const std::vector<PlanPoint>& points) {
   page.prose("");
-  page.prose(fmt::format("Time of a step, modelled (theory/step_time.h), on {}.", question.machine->name));
+  page.prose(fmt::format("Time of a step, modelled from a rank's program (theory/lone_walk.h), on {}.", question.machine->name));
   remarks(page, question, points);
   Table table({{"layout", Align::left}, "ms", "tokens/s", "MFU", "exposed", {"bound by", Align::left}});
   for (const PlanPoint& point : points) {
@@ -300,7 +300,7 @@ std::vector<std::string> search_table(const PlanQuestion& question, const std::v
   page.prose(describe(question));
   page.prose(fmt::format("machine: {}; {} a GPU", question.machine->name, readable_bytes(real(question.memory_bytes))));
   page.prose(
-      "step times are modelled (theory/step_time.h): for ranking, not for promises; MFU: the model's FLOPs without recomputation "
+      "step times are modelled from the fullest rank's program (theory/lone_walk.h): for ranking, not for promises; MFU: the model's FLOPs without recomputation "
       "over all GPUs' peak; what fits is asked of the fullest GPU, with ids that spread evenly: `plan --layout` asks all",
       kMostColumns);
   remarks(page, question, points);

@@ -1,8 +1,10 @@
-// Enumerates layouts, judges each by memory (a phantom's run) and time (step_time.h), and sorts them.
+// Enumerates layouts, judges each by a phantom's run, which tells its memory and records its program, and by the time that the
+// program takes (lone_walk.h), and sorts them.
 #include "layers/theory/search.h"
 
 #include "layers/layout/check_layout.h"
 #include "layers/theory/flops.h"
+#include "layers/theory/lone_walk.h"
 
 #include <fmt/format.h>
 
@@ -91,13 +93,13 @@ Candidate judge_mode(const Setting& setting, const Layout& layout, const Machine
     candidate.memory = recorded.peaks;
     candidate.saving = recorded.saving;
     candidate.amounts = amounts_of(recorded.program);
+    candidate.time = walk(recorded.program, machine, setting.model.attention_dropout > 0);
   } catch (const Error& error) {
     if (error.cause() != Cause::out_of_memory) throw;
     candidate.possible = false;
     candidate.why = error.what();
     return candidate;
   }
-  candidate.time = step_time(setting, layout, machine, options.dtype);
   candidate.tokens_per_s = static_cast<double>(setting.tokens()) / candidate.time.seconds;
   candidate.utilization =
       model_flops(setting) / (layout.ranks() * machine.flops(options.dtype).value_or(0) * candidate.time.seconds);
@@ -138,8 +140,8 @@ Candidate judge(const Setting& setting, const Layout& layout, const Machine& mac
   candidate.recompute = setting.recompute;
   candidate.why = why_impossible(setting, layout);
   if (!candidate.why.empty()) return candidate;
-  // Modes are tried fastest first, and the first that fits is taken: times are cheap to compute, while memory takes a run of the
-  // schedule.
+  // Modes are tried fastest first, by formulas that cost nothing (step_time.h), and the first that fits is taken: the others need
+  // no run of the schedule.
   std::vector<Setting> modes;
   for (const Recompute mode : options.modes) {
     modes.push_back(setting);
@@ -149,6 +151,13 @@ Candidate judge(const Setting& setting, const Layout& layout, const Machine& mac
   std::stable_sort(modes.begin(), modes.end(), [&](const Setting& a, const Setting& b) {
     return step_time(a, layout, machine, options.dtype).seconds < step_time(b, layout, machine, options.dtype).seconds;
   });
+  // Nor does one that certainly doesn't fit, but for the one that needs least, whose needs are told.
+  const auto least = [&](const Setting& mode) {
+    const MeshSetting mesh{mode, layout};
+    return certain(mesh, place_of(layout, fullest(mesh)), 0).total;
+  };
+  const std::uint64_t fewest = least(*std::ranges::min_element(modes, {}, least));
+  std::erase_if(modes, [&](const Setting& mode) { return least(mode) > std::max(fewest, options.memory_bytes); });
   for (const Setting& mode : modes) {
     Candidate judged = judge_mode(mode, layout, machine, options);
     if (judged.fits) return judged;
@@ -180,7 +189,8 @@ std::vector<Candidate> search(const Setting& setting, int gpus, const Machine& m
     if (sibling->fits) {
       std::vector<Recompute> modes = options.modes;
       modes.push_back(sibling->recompute);
-      return std::ranges::any_of(modes, [&](Recompute mode) { return seconds(mode, layout) < sibling->time.seconds; });
+      const double without = seconds(sibling->recompute, sibling->layout);
+      return std::ranges::any_of(modes, [&](Recompute mode) { return seconds(mode, layout) < without; });
     }
     MeshSetting least{setting, layout};
     least.setting.recompute = Recompute::full;

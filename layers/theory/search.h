@@ -55,7 +55,7 @@ struct SearchOptions {
 /// FLOP/s of all GPUs together and by the step's seconds, it gives the model FLOPs utilization (MFU).
 double model_flops(const Setting& setting);
 
-/// Judges one layout: whether it is possible, its memory, and the time of a step. Throws what step_time() throws.
+/// Judges one layout: whether it is possible, its memory, and the time of a step. Throws what step_time() and walk() throw.
 Candidate judge(const Setting& setting, const Layout& layout, const Machine& machine, const SearchOptions& options);
 /// Judges all layouts of `gpus` GPUs. Those that fit come first, fastest first; then the others by the memory they need, least
 /// first; impossible ones last. Layouts that differ in no figure are listed once (Candidate::alike); one whose replicas share

@@ -1,6 +1,6 @@
-// Model of the time that a training step takes on a machine. It is good for ranking layouts, not for promises. It stands on
-// formulas (flows.h, flops.h) rather than on recorded programs: a search asks it for every layout in every recomputation mode
-// before it runs any, and it needs to know along which axis and behind which part of the pass something moves.
+// Estimate of the time that a training step takes on a machine, by formulas (flows.h, flops.h) rather than recorded programs: a
+// search asks it for every layout in every recomputation mode before it runs any, to know which are worth a run. The times that
+// it prints are those of programs (lone_walk.h).
 //
 //   compute    GEMM FLOPs over peak × gemm_efficiency, plus flash attention's FLOPs over peak × attention_efficiency, on the rank
 //              that computes most. Counts causal pairs only, and every recomputation. Kernels count as large; launching them
