@@ -97,6 +97,7 @@ void check_chunks(std::string_view operation, std::span<const std::size_t> count
   check_one_each(operation, "counts", counts, ranks);
   check_one_each(operation, "offsets", *offsets, ranks);
   std::vector<std::size_t> order;  // chunks that aren't empty, later sorted by offset
+  order.reserve(counts.size());
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] == 0) continue;
     if (counts[r] > whole.count || (*offsets)[r] > whole.count - counts[r]) {
@@ -105,7 +106,10 @@ void check_chunks(std::string_view operation, std::span<const std::size_t> count
     }
     order.push_back(r);
   }
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return (*offsets)[a] < (*offsets)[b]; });
+  const auto lies_before = [&](std::size_t a, std::size_t b) { return (*offsets)[a] < (*offsets)[b]; };
+  // Chunks mostly rise or fall with their ranks.
+  if (!order.empty() && lies_before(order.back(), order.front())) std::ranges::reverse(order);
+  if (!std::ranges::is_sorted(order, lies_before)) std::ranges::sort(order, lies_before);
   for (std::size_t i = 1; i < order.size(); ++i) {
     const std::size_t before = order[i - 1];
     const std::size_t after = order[i];
