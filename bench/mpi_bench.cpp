@@ -37,12 +37,23 @@ class MpiSubject final : public Subject {
   std::span<std::byte> output() override { return output_.bytes(); }
 
   void run(const Case& which, std::uint64_t times) override {
-    if (which.count() > 0x7FFF'FFFF) throw std::length_error("MPI counts are ints: choose a smaller size");
+    const std::size_t most = which.kind == Kind::all_to_all_v ? which.elements() : which.count();
+    if (most > 0x7FFF'FFFF) throw std::length_error("MPI counts are ints: choose a smaller size");
     const auto count = static_cast<int>(which.count());
+    if (which.kind == Kind::all_to_all_v) lay_out(which);
     for (std::uint64_t i = 0; i < times; ++i) run_once(which, count);
   }
 
  private:
+  /// Sets counts_ and offsets_ to the parts of an all_to_all_v.
+  void lay_out(const Case& which) {
+    counts_.clear();
+    offsets_.clear();
+    for (const std::size_t part : which.parts_of(rank_)) {
+      offsets_.push_back(counts_.empty() ? 0 : offsets_.back() + counts_.back());
+      counts_.push_back(static_cast<int>(part));
+    }
+  }
   void run_once(const Case& which, int count) {
     const MPI_Datatype type = which.dtype == DType::f64 ? MPI_DOUBLE : MPI_FLOAT;
     void* in = input_.bytes().data();
@@ -59,16 +70,9 @@ class MpiSubject final : public Subject {
       case Kind::reduce_scatter: MPI_Reduce_scatter_block(in, out, count, type, MPI_SUM, world); break;
       case Kind::all_reduce: MPI_Allreduce(in, out, count, type, MPI_SUM, world); break;
       case Kind::all_to_all: MPI_Alltoall(in, count, type, out, count, type, world); break;
-      case Kind::all_to_all_v: {
-        std::vector<int> counts;
-        std::vector<int> offsets;
-        for (const std::size_t part : which.parts_of(rank_)) {
-          offsets.push_back(counts.empty() ? 0 : offsets.back() + counts.back());
-          counts.push_back(static_cast<int>(part));
-        }
-        MPI_Alltoallv(in, counts.data(), offsets.data(), type, out, counts.data(), offsets.data(), type, world);
+      case Kind::all_to_all_v:
+        MPI_Alltoallv(in, counts_.data(), offsets_.data(), type, out, counts_.data(), offsets_.data(), type, world);
         break;
-      }
       case Kind::reduce: MPI_Reduce(in, out, count, type, MPI_SUM, 0, world); break;
       case Kind::barrier: MPI_Barrier(world); break;
     }
@@ -76,6 +80,8 @@ class MpiSubject final : public Subject {
 
   int rank_ = 0;
   int size_ = 1;
+  std::vector<int> counts_;
+  std::vector<int> offsets_;
   PlainMemory input_;
   PlainMemory output_;
 };

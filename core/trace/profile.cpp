@@ -1,10 +1,18 @@
 // Finds the row of an event, and adds to it.
 #include "core/trace/profile.h"
 
-#include <algorithm>
+#include <bit>
 #include <functional>
 
 namespace tsprun::detail {
+
+namespace {
+
+// Places in the sizes of attention.
+constexpr std::size_t kQueries = 1;
+constexpr std::size_t kKeys = 2;
+
+}  // namespace
 
 std::size_t Profile::Hash::operator()(
     const std::tuple<std::string_view, std::string_view, std::array<std::uint32_t, 5>>& key) const {
@@ -18,15 +26,18 @@ void Profile::add(const TraceEvent& event) {
   if (event.op || event.row != TraceEvent::kCompute) return;
   const std::uint64_t ns = event.end_ns - event.begin_ns;
   if (event.name == "wait") {
-    const auto same = std::ranges::find_if(
-        waits_, [&](const Wait& wait) { return wait.rank == event.waited_for && (wait.rank < 0 || wait.op == event.waited_op); });
-    Wait& wait = same != waits_.end() ? *same : waits_.emplace_back(Wait{.op = event.waited_op, .rank = event.waited_for});
+    const Op op = event.waited_for < 0 ? Op::barrier : event.waited_op;
+    const auto [at, is_new] = wait_places_.try_emplace({op, event.waited_for}, waits_.size());
+    if (is_new) waits_.push_back({.op = op, .rank = event.waited_for});
+    Wait& wait = waits_[at->second];
     ++wait.calls;
     wait.ns += ns;
     return;
   }
-  const auto [at, is_new] = places_.try_emplace({event.name, event.matrix, event.sizes}, kernels_.size());
-  if (is_new) kernels_.push_back({.name = event.name, .matrix = event.matrix, .sizes = event.sizes});
+  std::array<std::uint32_t, 5> sizes = event.sizes;
+  if (event.name == "flash forward" && sizes[kQueries] == 1) sizes[kKeys] = std::bit_ceil(sizes[kKeys]);
+  const auto [at, is_new] = places_.try_emplace({event.name, event.matrix, sizes}, kernels_.size());
+  if (is_new) kernels_.push_back({.name = event.name, .matrix = event.matrix, .sizes = sizes});
   Kernel& kernel = kernels_[at->second];
   ++kernel.calls;
   kernel.ns += ns;

@@ -1,5 +1,5 @@
-// Sums of a rank's kernels and waits, for `--profile`: as many rows as there are kernels of unlike sizes, however long the run
-// is.
+// Sums of a rank's kernels and waits, for `--profile`: a row for each kernel on tensors of the same sizes, however long the run
+// is. Where a text's next token attends, keys count as the next power of two, since their number grows with every token.
 #pragma once
 
 #include "tsprun/trace.h"
@@ -7,9 +7,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace tsprun::detail {
@@ -54,6 +56,7 @@ class Profile {
   std::vector<Kernel> kernels_;
   std::vector<Wait> waits_;
   std::unordered_map<std::tuple<std::string_view, std::string_view, std::array<std::uint32_t, 5>>, std::size_t, Hash> places_;
+  std::map<std::pair<Op, std::int32_t>, std::size_t> wait_places_;
   std::uint64_t total_ns_ = 0;
 };
 

@@ -54,7 +54,7 @@ struct TraceEvent {
   /// storage.
   std::string_view matrix{};
   /// Kernels: rows, columns and depth of a product; batch, queries, keys, heads and elements of a head of attention; elsewhere
-  /// the result's sizes; 0 where there are fewer.
+  /// the sizes of the result, or of the input where that is summed up; 0 where there are fewer.
   std::array<std::uint32_t, 5> sizes{};
 };
 

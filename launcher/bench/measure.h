@@ -82,7 +82,7 @@ struct Timing {
 Timing measure(Subject& subject, const Case& which, const Pace& pace);
 
 /// Fewest bytes that copy_speed() copies: smaller buffers lie in caches.
-inline constexpr std::size_t kLeastCopied = std::size_t{4} << 20;
+inline constexpr std::size_t kLeastCopied = std::size_t{32} << 20;
 /// Measures by how many 10⁹ bytes a second the slowest rank copies its input buffer to its output buffer while all do. Returns it
 /// on rank 0; 0 if the smaller buffer has less than kLeastCopied bytes. Collective over the subject's ranks.
 double copy_speed(Subject& subject);

@@ -311,8 +311,13 @@ void BenchCommand::measure(Context& context, ReportSink& sink, int cores, bool s
   };
   bench::ResultTable table([&](const std::string& line) { say(sink, line); }, columns_);
   std::string wrong_rows;
-  const std::uint64_t largest = std::ranges::max(cases_, {}, &Case::bytes).bytes;
-  std::vector<std::pair<std::string_view, double>> busbw;  // at the largest size
+  // Of a ping-pong two ranks alone move bytes.
+  const auto is_largest = [&](const Case& which) {
+    const bool all_move = which.kind != Kind::pingpong || context.size() == 2;
+    return all_move &&
+           std::ranges::none_of(cases_, [&](const Case& other) { return other.kind == which.kind && other.bytes > which.bytes; });
+  };
+  std::vector<std::pair<std::string_view, double>> busbw;  // of each operation at its largest size
   for (const Case& which : cases_) {
     bench::Measurements outcomes;
     const bool usually_in_place = which.kind == Kind::broadcast;
@@ -320,7 +325,7 @@ void BenchCommand::measure(Context& context, ReportSink& sink, int cores, bool s
     if (options_.both_places || usually_in_place) outcomes.in_place = outcome(bench::in_place(which));
     if (!speaks) continue;
     table.add(which, outcomes, transports.of(which.kind));
-    if (which.bytes == largest) {
+    if (is_largest(which)) {
       for (const std::optional<bench::Measurement>& each : {outcomes.out_of_place, outcomes.in_place}) {
         if (each) busbw.emplace_back(bench::name(which.kind), each->timing.busbw(which));
       }
@@ -334,11 +339,13 @@ void BenchCommand::measure(Context& context, ReportSink& sink, int cores, bool s
   }
   if (speaks) table.finish();
   if (const double copied = bench::copy_speed(subject); copied > 0 && speaks) {
-    sink.set("memcpy_gbps", copied);
     const std::uint64_t bytes = std::min(subject.input().size(), subject.output().size());
-    say(sink, fmt::format("# For comparison: a memcpy of {} bytes by {} has {:.2f} GB/s{}", bytes,
-                          context.size() == 1 ? "this rank" : fmt::format("each of {} ranks at once", context.size()), copied,
-                          busbw.empty() ? "" : fmt::format("; busbw of as many is {} of that", shares(busbw, copied))));
+    sink.set("memcpy_gbps", copied);
+    sink.set("memcpy_bytes", bytes);
+    say(sink,
+        fmt::format("# For comparison: a memcpy of {} bytes by {} has {:.2f} GB/s{}", bytes,
+                    context.size() == 1 ? "this rank" : fmt::format("each of {} ranks at once", context.size()), copied,
+                    busbw.empty() ? "" : fmt::format("; of that, busbw of the largest sizes is {}", shares(busbw, copied))));
   }
   if (!wrong_rows.empty()) throw Error(Cause::corrupt, fmt::format("results were wrong: {}", wrong_rows));
 }

@@ -68,9 +68,7 @@ void Session::finish(void (ReportSink::*print)(std::string_view)) {
     const nlohmann::ordered_json all = gather_profiles(context_, *profile_);
     if (speaks()) {
       sink_.set("profile", all);
-      if (!global_.quiet) {
-        for (const std::string& line : profile_lines(all, global_.columns)) (sink_.*print)(line);
-      }
+      for (const std::string& line : profile_lines(all, global_.columns)) (sink_.*print)(line);
     }
   }
   if (global_.trace.empty()) return;

@@ -99,7 +99,7 @@ class Bpe : public Model {
   const Vocabulary& vocabulary_;
   BpeOptions options_;
   Merges merges_;
-  Token last_result_ = kNone;  // of the merge that was added last
+  Token last_result_ = kNone;  // of the merge that was looked up last
   Token unknown_;
   std::array<Token, 256> bytes_{};  // <0x00> to <0xFF>
   std::vector<Token> characters_;   // ids of the characters below kByteAlphabetEnd, where neither prefix nor suffix is used

@@ -118,7 +118,8 @@ class Reader {
       // The view goes with the next string, not with the next number.
       const auto id = static_cast<Token>(cursor.integer(kLargestId, "an id"));
       const std::size_t before = parts_->vocabulary.size();
-      if (!parts_->vocabulary.add(token, id)) cursor.refuse("each id once before this");
+      if (!parts_->vocabulary.add(token, id))
+        cursor.refuse(parts_->vocabulary.find(token) == kNone ? "each id once before this" : "each token once before this");
       if (parts_->vocabulary.size() == before) cursor.refuse("each token once before this");
     });
   }

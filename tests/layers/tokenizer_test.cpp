@@ -122,6 +122,20 @@ std::string small(const std::string& what = "", const std::string& by = "") {
 
 Tokenizer parsed(const std::string& what, const std::string& by) { return Tokenizer::parse(small(what, by), "file"); }
 
+// Merges are looked up some time after they were read; which of them is bad, and where it ends in the file, is known
+// nevertheless.
+TEST(Tokenizer, NamesABadMergeWhereverItStands) {
+  for (const int count : {1, 15, 16, 17, 31, 32, 33, 100}) {
+    for (const int bad : {0, count / 2, count - 1}) {
+      std::string merges;
+      for (int i = 0; i < count; ++i) merges += std::string(i == 0 ? "" : ",") + (i == bad ? R"("a c")" : R"("a b")");
+      const std::string whole = small(R"("merges":["a b"])", R"("merges":[)" + merges + "]");
+      const std::size_t end = whole.find(R"("a c")") + 5;
+      EXPECT_REFUSED(Tokenizer::parse(whole, "file"), "it lacks c", "byte " + std::to_string(end) + ":");
+    }
+  }
+}
+
 TEST(Tokenizer, RefusesWhatItCantRead) {
   EXPECT_EQ(encoded(Tokenizer::parse(small(), "file"), "aabb<s>"), (std::vector<Token>{0, 2, 1, 3}));
   EXPECT_REFUSED(Tokenizer::parse("", "file"), "file", "byte 0", "the end");
@@ -135,6 +149,7 @@ TEST(Tokenizer, RefusesWhatItCantRead) {
   EXPECT_REFUSED(parsed(R"(,"merges":["a b"])", ""), "model.merges", "missing");
   EXPECT_REFUSED(parsed(R"("b":1)", R"("b":0)"), "each id once");
   EXPECT_REFUSED(parsed(R"("b":1)", R"("a":1)"), "each token once");
+  EXPECT_REFUSED(parsed(R"("b":1)", R"("a":0)"), "each token once");
   EXPECT_REFUSED(parsed(R"("b":1)", R"("b":99999999999)"), "an id from 0 to 16777215");
   EXPECT_REFUSED(parsed(R"("b":1)", R"("b":-1)"), "an id from 0");
   EXPECT_REFUSED(parsed(R"("b":1)", R"("\ud800":1)"), "surrogate");

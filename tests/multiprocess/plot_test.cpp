@@ -113,6 +113,20 @@ def report(speed, total):
 
 rows = points.one_each(points.points_of(report(10, 5)) + points.points_of(report(30, 7)) + points.points_of(report(11, 6)))
 assert [(row.batch, row.tokens_per_s, row.memory["total"]) for row in rows] == [(1, 11, 7), (2, 11, 7)], rows
+
+forward = report(40, 3)
+forward["compare"] = [{**row, "forward_only": True} for row in forward["compare"]]
+training = report(10, 5)
+training["compare"] = [{**row, "forward_only": False} for row in training["compare"]]
+rows = points.told_apart(points.one_each(points.points_of(forward) + points.points_of(training)))
+assert sorted((row.label, row.tokens_per_s) for row in rows if row.batch == 1) == [
+    ("tsp=2, forward_only False", 10), ("tsp=2, forward_only True", 40)], rows
+
+overfull = {"plan": [{"label": "tp=2", "config": "nano", "seq": 32, "batch": 1, "ranks": 2, "fits": False, "step_seconds": None,
+                      "memory_peak_bytes": {"total": 9}}], "origin": {"options": []}}
+assert len(points.points_of(overfull)) == 1
+overfull["origin"]["options"] = [{"name": "--search", "value": "true"}]
+assert points.points_of(overfull) == []
 print("one each")
 )";
   ProcessOptions options;

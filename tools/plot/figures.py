@@ -103,7 +103,7 @@ def over(points, along, others, value, label, title):
 def over_models(points):
     """As Fig. 6: bytes and memory over the number of parameters; a row of panels for each batch, length and number of ranks."""
     known = [point for point in points if point.parameters and point.forward is not None and point.memory]
-    known = one_each(replace(point, config="") for point in known)  # a model is its size here
+    known = one_each(replace(point, config="", settings={}) for point in known)  # a model is its size here
     settings = {
         key: here
         for key, here in groups(known, "batch", "seq", "ranks").items()

@@ -98,13 +98,13 @@ def main():
             rows += points.points_of(report)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             refuse(f"{path}: not a report that this version knows: {error!r}")
-    rows = points.one_each(rows)
+    rows = points.told_apart(points.one_each(rows))
     if paper is None and not rows and not any(report.get(key) for report in runs.values() for key in ("steps", "bench", "simulate")):
         refuse(f"{', '.join(arguments.reports)}: none has rows in `plan`, `compare`, `steps`, `bench` or `simulate`, or `paper`")
 
     try:
         drawn, wrong = draw(paper, rows, runs, arguments.out, arguments.check)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
         refuse(f"{', '.join(arguments.reports)}: not reports that this version knows: {error!r}")
     if drawn == 0:
         refuse("there was nothing to draw: no point that can be, or fits")

@@ -5,7 +5,7 @@ import matplotlib.pyplot as pyplot
 
 from drawing import stacked, tokens
 from looks import legend_below, log_scale, numbered, plot_lines, powers_of_two, unique
-from points import rows_of
+from points import first_of_search
 
 MS = 1e-3
 
@@ -20,14 +20,15 @@ def loss_curves(runs):
     of_loss = []
     of_speed = []
     for name, report in trained.items():
-        steps = [row["step"] for row in report["steps"]]
         color = numbered(name, names)["color"]
-        of_loss.append((steps, [row["loss"] for row in report["steps"]], {"color": color, "label": name}))
-        of_speed.append((steps, [row["tokens_per_s"] for row in report["steps"]], {"color": color, "label": name}))
+        known = [row for row in report["steps"] if row.get("loss") is not None]  # of a run that failed the last may lack it
+        steps = [row["step"] for row in known]
+        of_loss.append((steps, [row["loss"] for row in known], {"color": color, "label": name}))
+        of_speed.append((steps, [row["tokens_per_s"] for row in known], {"color": color, "label": name}))
         held_out = report.get("evaluations") or []
         if held_out:
             x = [row["step"] for row in held_out]
-            style = {"color": color, "marker": "o", "linestyle": "--", "label": f"{name}, evaluated"}
+            style = {"color": color, "marker": "s", "linestyle": "--", "label": f"{name}, evaluated"}
             of_loss.append((x, [row["loss"] for row in held_out], style))
     for axes, lines, label in ((losses, of_loss, "loss, nats a token"), (speeds, of_speed, "tokens/s")):
         plot_lines(axes, [(x, y, {"marker": "o" if len(x) == 1 else "", **style}) for x, y, style in lines])
@@ -56,6 +57,8 @@ def bench_curves(runs):
     for name, row in rows:
         label = f"{row['op']} on {row['ranks']}" + (f", {name}" if several else "")
         lines.setdefault(label, []).append(row)
+    if not any(row["bytes"] for _, row in rows):
+        return None  # barriers alone
     figure, panels = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
     wanted = (
         (lambda row: row.get("busbw_gbps"), "bus bandwidth, GB/s (log scale)"),
@@ -86,7 +89,7 @@ def step_times(runs):
     for name, report in runs.items():
         played = [row for row in report.get("simulate") or [] if row.get("seconds")]
         rows = [(row["layout"], row, row["seconds"]) for row in played]
-        rows += [(row["label"], row, row["step_seconds"]) for row in rows_of(report, "plan") if row.get("step_seconds")]
+        rows += [(row["label"], row, row["step_seconds"]) for row in first_of_search(report)]
         if rows:
             found[name] = rows
     if not found:
@@ -111,7 +114,7 @@ def step_times(runs):
             labels = [f"{number}: {text}" for number, text in enumerate(labels, 1)]
         waits = [row["exposed_seconds"] for _, row, _ in rows]
         computes = [seconds - wait for (_, _, seconds), wait in zip(rows, waits)]
-        stacked(axes, labels, {"computing": computes, "waiting for communication": waits}, MS)
+        stacked(axes, labels, {"computing, and what hides behind it": computes, "waiting for communication": waits}, MS)
         axes.set_title(": ".join(filter(None, (name, words(rows[0][1], alike)))), fontsize=9)
         axes.set_ylabel("ms a step")
     legend_below(figure)
