@@ -113,7 +113,7 @@ double total(const ordered_json& rows, const char* field) {
 
 std::string percent(double part, double whole) { return whole > 0 ? fmt::format("{:.1f} %", 100 * part / whole) : "-"; }
 
-/// Returns "256 × 704 × 64".
+/// Returns "256×704×64".
 std::string sizes_text(const ordered_json& sizes) {
   std::vector<std::string> numbers;
   const auto add = [&](const ordered_json& size) { numbers.push_back(size.dump()); };
@@ -121,7 +121,7 @@ std::string sizes_text(const ordered_json& sizes) {
     if (value.is_array()) std::ranges::for_each(value, add);
     else add(value);
   }
-  return fmt::format("{}", fmt::join(numbers, " × "));
+  return fmt::format("{}", fmt::join(numbers, "×"));
 }
 
 /// Returns a row for each kernel and weight, with the sizes on which it took longest and how many `others` there are; the longest
@@ -196,7 +196,7 @@ std::vector<std::string> profile_lines(const ordered_json& profile, std::size_t 
     return std::pair(fmt::format("{:.4g}", row.at("calls").get<double>() / ranks),
                      fmt::format("{:.3f}", row.at("seconds").get<double>() / ranks));
   };
-  Table table({Column("kernel", Align::left), Column("sizes", Align::left), "calls", "seconds", "share", "GFLOP/s", "GB/s"});
+  Table table({Column("kernel", Align::left), Column("sizes (+ others)", Align::left), "calls", "seconds", "share", "GFLOP/s", "GB/s"});
   const std::vector<ordered_json> groups = grouped(kernels);
   for (std::size_t i = 0; i < std::min(groups.size(), kKernelsShown); ++i) {
     const ordered_json& row = groups[i];
@@ -209,7 +209,7 @@ std::vector<std::string> profile_lines(const ordered_json& profile, std::size_t 
     };
     const int others = row.at("others").get<int>();
     table.row({row.at("kernel").get<std::string>() + (matrix.empty() ? "" : " " + matrix),
-               sizes_text(row.at("sizes")) + (others > 0 ? fmt::format(" and {} more", others) : ""), calls, seconds,
+               sizes_text(row.at("sizes")) + (others > 0 ? fmt::format(" +{}", others) : ""), calls, seconds,
                percent(took, whole), rate("flops"), rate("bytes")});
   }
   std::ranges::move(table.lines(columns), std::back_inserter(lines));
