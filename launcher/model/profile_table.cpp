@@ -196,7 +196,8 @@ std::vector<std::string> profile_lines(const ordered_json& profile, std::size_t 
     return std::pair(fmt::format("{:.4g}", row.at("calls").get<double>() / ranks),
                      fmt::format("{:.3f}", row.at("seconds").get<double>() / ranks));
   };
-  Table table({Column("kernel", Align::left), Column("sizes (+ others)", Align::left), "calls", "seconds", "share", "GFLOP/s", "GB/s"});
+  Table table(
+      {Column("kernel", Align::left), Column("sizes (+ others)", Align::left), "calls", "seconds", "share", "GFLOP/s", "GB/s"});
   const std::vector<ordered_json> groups = grouped(kernels);
   for (std::size_t i = 0; i < std::min(groups.size(), kKernelsShown); ++i) {
     const ordered_json& row = groups[i];
