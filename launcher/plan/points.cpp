@@ -300,7 +300,8 @@ std::vector<std::string> search_table(const PlanQuestion& question, const std::v
   page.prose(describe(question));
   page.prose(fmt::format("machine: {}; {} a GPU", question.machine->name, readable_bytes(real(question.memory_bytes))));
   page.prose(
-      "step times are modelled from the fullest rank's program (theory/lone_walk.h): for ranking, not for promises; MFU: the model's FLOPs without recomputation "
+      "step times are modelled from the fullest rank's program (theory/lone_walk.h): for ranking, not for promises; MFU: the "
+      "model's FLOPs without recomputation "
       "over all GPUs' peak; what fits is asked of the fullest GPU, with ids that spread evenly: `plan --layout` asks all",
       kMostColumns);
   remarks(page, question, points);

@@ -107,7 +107,7 @@ struct Machine {
   AttentionEfficiency attention_efficiency = 1;
   std::map<std::string, AttentionEfficiency> attention_kernels;  ///< of other implementations, by name
   AttentionKind attention = AttentionKind::fused;
-  PieceSizes pieces;             ///< that ranks work in; those of a real rank where ranks have cores
+  PieceSizes pieces;  ///< that ranks work in; those of a real rank where ranks have cores
   int gpus_per_node = 1;
 
   std::optional<CoreMachine> cores;  ///< ranks have cores of this host; nothing: they are GPUs
