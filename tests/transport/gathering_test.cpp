@@ -46,7 +46,7 @@ TEST(Gathering, RequestsThatCannotBeAreRefused) {
   std::map<std::string, std::vector<std::byte>, std::less<>> values;
   Gatherings gatherings(values);
   const auto why = [&](const std::string& prefix, const std::vector<std::byte>& bytes) {
-    return gatherings.ask(1, prefix, bytes, [](int, const std::string&, const auto&) { FAIL(); });
+    return gatherings.ask(1, prefix, bytes);
   };
   EXPECT_EQ(why("k/", request({0})), "");
   EXPECT_NE(why("k/1", request({0})), "");
@@ -61,13 +61,14 @@ TEST(Gathering, CutEntriesAreFoundOut) {
   std::map<std::string, std::vector<std::byte>, std::less<>> values;
   values["k/5"] = {std::byte{1}, std::byte{2}, std::byte{3}};
   values["k/2"] = {std::byte{4}};
-  std::vector<std::byte> frame;
   Gatherings gatherings(values);
-  gatherings.ask(1, "k/", request({2, 5}), [&](int client, const std::string& prefix, const auto& entries) {
-    EXPECT_EQ(client, 1);
-    EXPECT_EQ(prefix, "k/");
-    frame = entries;
-  });
+  gatherings.ask(1, "k/", request({2, 5}));
+  EXPECT_FALSE(gatherings.next(2));
+  const auto whole = gatherings.next(1);
+  ASSERT_TRUE(whole);
+  EXPECT_FALSE(gatherings.next(1));
+  EXPECT_EQ(whole->prefix, "k/");
+  std::vector<std::byte> frame = whole->entries;
   std::map<int, std::vector<std::byte>> found;
   const auto note = [&](int number, std::span<const std::byte> value) { found[number].assign(value.begin(), value.end()); };
   ASSERT_TRUE(each_entry(frame, note));
@@ -83,14 +84,34 @@ TEST(Gathering, CutEntriesAreFoundOut) {
 TEST(Gathering, WhoHasGoneIsSentNothing) {
   std::map<std::string, std::vector<std::byte>, std::less<>> values;
   Gatherings gatherings(values);
-  std::vector<int> sent;
-  const Gatherings::Send send = [&](int client, const std::string&, const auto&) { sent.push_back(client); };
-  for (const int client : {1, 2, 3}) gatherings.ask(client, "k/", request({0, 1}), send);
+  for (const int client : {1, 2, 3}) gatherings.ask(client, "k/", request({0, 1}));
   gatherings.forget(2);
   gatherings.forget(7);
-  for (const char* key : {"k/1", "k/0"}) gatherings.set(key, values[key] = {}, send);
-  EXPECT_EQ(sent, (std::vector<int>{1, 3}));
-  gatherings.forget(1);  // it waits no more
+  EXPECT_EQ(gatherings.set("k/1", values["k/1"] = {}), std::vector<int>());
+  EXPECT_EQ(gatherings.set("k/0", values["k/0"] = {}), (std::vector<int>{1, 3}));
+  gatherings.forget(1);  // it isn't waited for any more, but was to be sent
+  EXPECT_FALSE(gatherings.next(1));
+  EXPECT_TRUE(gatherings.next(3));
+}
+
+/// Returns the numbers in a client's next frame, in order; none: there is no frame.
+std::vector<int> next_numbers(Gatherings& gatherings, int client) {
+  std::vector<int> numbers;
+  const std::vector<std::byte> entries = gatherings.next(client).value_or(Gatherings::Frame{}).entries;
+  EXPECT_TRUE(each_entry(entries, [&](int number, std::span<const std::byte>) { numbers.push_back(number); }));
+  return numbers;
+}
+
+TEST(Gathering, WhatIsThereComesAtOnceAndTheRestTogether) {
+  std::map<std::string, std::vector<std::byte>, std::less<>> values;
+  const std::vector<std::byte> half(kMostValueBytes / 2);
+  for (const char* key : {"k/1", "k/4", "k/5"}) values[key] = half;
+  Gatherings gatherings(values);
+  gatherings.ask(1, "k/", request({0, 1, 3, 4, 5}));
+  EXPECT_EQ(next_numbers(gatherings, 1), std::vector<int>{1});  // two and their headers are more than a frame holds
+  EXPECT_EQ(gatherings.set("k/3", values["k/3"] = half), std::vector<int>());
+  EXPECT_EQ(gatherings.set("k/0", values["k/0"] = {}), std::vector<int>{1});
+  for (const auto& each : {std::vector<int>{4}, {5, 0}, {3}, {}}) EXPECT_EQ(next_numbers(gatherings, 1), each);
 }
 
 }  // namespace

@@ -74,73 +74,77 @@ Gatherings::Table& Gatherings::table(const std::string& prefix, std::size_t numb
   return known;
 }
 
-/// Sends the values of keys that are all there.
-void Gatherings::send_all(int client, const std::string& prefix, const GatherCut& cut, std::span<const int> numbers,
-                          const Send& send) const {
-  const Table& known = tables_.find(prefix)->second;
-  Value frame;
-  for (const int number : numbers) {
-    const Value value = cut.of(*known.values[static_cast<std::size_t>(number)]);
-    const GatheredEntry entry{static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(value.size())};
-    if (!frame.empty() && frame.size() + sizeof entry + value.size() > kMostGatheredBytes) {
-      send(client, prefix, frame);
-      frame.clear();
-    }
-    const auto header = std::as_bytes(std::span(&entry, 1));
-    frame.insert(frame.end(), header.begin(), header.end());
-    frame.insert(frame.end(), value.begin(), value.end());
-  }
-  if (!frame.empty()) send(client, prefix, frame);
-}
-
-std::string Gatherings::ask(int client, const std::string& prefix, std::span<const std::byte> request, const Send& send) {
+std::string Gatherings::ask(int client, const std::string& prefix, std::span<const std::byte> request) {
   if (prefix.empty() || (prefix.back() >= '0' && prefix.back() <= '9'))
     return fmt::format("it asked for numbered keys behind '{}', which is empty or ends in a digit", prefix);
   GatherCut cut;
   if (request.size() < sizeof cut) return "it asked for numbered keys, but not for which";
   std::memcpy(&cut, request.data(), sizeof cut);
   if (cut.from > cut.rest || cut.bytes > cut.rest - cut.from) return "it asked for parts of values that overlap";
-  const std::span<const std::byte> numbers = request.subspan(sizeof cut);
+  const std::span<const std::byte> bits = request.subspan(sizeof cut);
   forget(client);
-  Table& known = table(prefix, 8 * numbers.size());
-  std::vector<int> there;
-  std::vector<int> left;
-  for (const int number : unpack_numbers(numbers))
-    (known.values[static_cast<std::size_t>(number)] != nullptr ? there : left).push_back(number);
-  send_all(client, prefix, cut, there, send);
-  if (left.empty()) return {};
-  known.waiting[left.front()].insert(client);
-  waits_[client] = {prefix, cut, std::move(left), 0};
+  std::vector<int> numbers = unpack_numbers(bits);
+  if (numbers.empty()) return {};
+  Table& known = table(prefix, 8 * bits.size());
+  const auto missing = std::stable_partition(
+      numbers.begin(), numbers.end(), [&](int number) { return known.values[static_cast<std::size_t>(number)] != nullptr; });
+  if (missing != numbers.end()) known.waiting[*missing].insert(client);
+  const auto there = static_cast<std::size_t>(missing - numbers.begin());
+  waits_[client] = {.prefix = prefix, .cut = cut, .numbers = std::move(numbers), .sent = 0, .ready = there, .there = there};
   return {};
 }
 
-void Gatherings::set(std::string_view key, const Value& value, const Send& send) {
+std::vector<int> Gatherings::set(std::string_view key, const Value& value) {
   const std::size_t prefix = key.find_last_not_of("0123456789") + 1;
   const auto found = tables_.find(key.substr(0, prefix));
-  if (found == tables_.end()) return;
+  if (found == tables_.end()) return {};
   Table& known = found->second;
   const auto number = number_behind(key, prefix, known.values.size());
-  if (!number) return;
+  if (!number) return {};
   known.values[*number] = &value;
   const auto waiting = known.waiting.extract(static_cast<int>(*number));
-  if (waiting.empty()) return;
+  if (waiting.empty()) return {};
+  std::vector<int> whole;
   for (const int client : waiting.mapped()) {
     Wait& wait = waits_.at(client);
-    while (wait.at < wait.left.size() && known.values[static_cast<std::size_t>(wait.left[wait.at])] != nullptr) ++wait.at;
-    if (wait.at < wait.left.size()) {
-      known.waiting[wait.left[wait.at]].insert(client);
+    while (wait.there < wait.numbers.size() && known.values[static_cast<std::size_t>(wait.numbers[wait.there])] != nullptr)
+      ++wait.there;
+    if (wait.there < wait.numbers.size()) {
+      known.waiting[wait.numbers[wait.there]].insert(client);
       continue;
     }
-    const auto whole = waits_.extract(client);
-    send_all(client, whole.mapped().prefix, whole.mapped().cut, whole.mapped().left, send);
+    wait.ready = wait.there;
+    whole.push_back(client);
   }
+  return whole;
+}
+
+std::optional<Gatherings::Frame> Gatherings::next(int client) {
+  const auto found = waits_.find(client);
+  if (found == waits_.end() || found->second.sent == found->second.ready) return std::nullopt;
+  Wait& wait = found->second;
+  const Table& known = tables_.find(wait.prefix)->second;
+  Frame frame{wait.prefix, {}};
+  for (; wait.sent < wait.ready; ++wait.sent) {
+    const int number = wait.numbers[wait.sent];
+    const Value value = wait.cut.of(*known.values[static_cast<std::size_t>(number)]);
+    const GatheredEntry entry{static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(value.size())};
+    if (!frame.entries.empty() && frame.entries.size() + sizeof entry + value.size() > kMostGatheredBytes) break;
+    const auto header = std::as_bytes(std::span(&entry, 1));
+    frame.entries.insert(frame.entries.end(), header.begin(), header.end());
+    frame.entries.insert(frame.entries.end(), value.begin(), value.end());
+  }
+  if (wait.sent == wait.numbers.size()) waits_.erase(found);
+  return frame;
 }
 
 void Gatherings::forget(int client) {
-  const auto wait = waits_.extract(client);
-  if (wait.empty()) return;
-  auto& waiting = tables_.at(wait.mapped().prefix).waiting;
-  const auto number = waiting.find(wait.mapped().left[wait.mapped().at]);
+  const auto found = waits_.extract(client);
+  if (found.empty()) return;
+  const Wait& wait = found.mapped();
+  if (wait.there == wait.numbers.size()) return;
+  auto& waiting = tables_.find(wait.prefix)->second.waiting;
+  const auto number = waiting.find(wait.numbers[wait.there]);
   number->second.erase(client);
   if (number->second.empty()) waiting.erase(number);
 }

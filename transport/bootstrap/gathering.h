@@ -4,14 +4,16 @@
 //   gather     key: PREFIX   value: GatherCut, then a bit for each number that is wanted, from the lowest bit of the first byte
 //   gathered   key: PREFIX   value: entries of ┌ number, 4 B ┬ bytes, 4 B ┬ value ┐, one after another
 //
-// The server sends at once what is there, and the rest when all of it is there. Another gather of the same client takes the place
-// of the one before, so a client that waits asks again now and then for what it lacks, and so learns for whom it waits.
+// The server sends at once what is there, and the rest when all of it is there; of both only as much as the client takes, so that
+// no answer is ever kept as a whole. Another gather of the same client takes the place of the one before, so a client to which
+// nothing comes asks again now and then for what it lacks, and so learns for whom it waits.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -39,21 +41,27 @@ std::vector<int> unpack_numbers(std::span<const std::byte> bits);
 /// Calls visit(number, value) for each entry of a frame `gathered`. Returns false if it isn't made of entries.
 bool each_entry(std::span<const std::byte> frame, const std::function<void(int, std::span<const std::byte>)>& visit);
 
-/// The server's gathers: what each client still waits for.
+/// The server's gathers: what each client still waits for, and what of it can be sent.
 class Gatherings {
  public:
   using Value = std::vector<std::byte>;
   using Values = std::map<std::string, Value, std::less<>>;
-  /// Takes a frame of entries for a client.
-  using Send = std::function<void(int client, const std::string& prefix, const Value& entries)>;
 
   /// `values`: all keys of the store, which stay where they are once they are set. Borrowed.
   explicit Gatherings(const Values& values) : values_(values) {}
 
-  /// Begins a gather, in place of the client's last one, and sends what is there. Returns why it is refused; empty: it isn't.
-  std::string ask(int client, const std::string& prefix, std::span<const std::byte> request, const Send& send);
-  /// Notes that a key was set, and sends what clients have waited for.
-  void set(std::string_view key, const Value& value, const Send& send);
+  /// Begins a gather, in place of the client's last one. Returns why it is refused; empty: it isn't. What is there comes in
+  /// next().
+  std::string ask(int client, const std::string& prefix, std::span<const std::byte> request);
+  /// Notes that a key was set. Returns the clients for which next() now has the rest of their answers.
+  std::vector<int> set(std::string_view key, const Value& value);
+  /// A frame of an answer.
+  struct Frame {
+    std::string prefix;
+    Value entries;
+  };
+  /// Takes the next frame of a client's answer; empty: there is none at present.
+  std::optional<Frame> next(int client);
   /// Forgets a client.
   void forget(int client);
 
@@ -66,12 +74,12 @@ class Gatherings {
   struct Wait {
     std::string prefix;
     GatherCut cut;
-    std::vector<int> left;
-    std::size_t at = 0;  ///< all before it are there
+    std::vector<int> numbers;  ///< in the order in which they are sent: first those that were there at once
+    std::size_t sent;
+    std::size_t ready;  ///< those before it may be sent
+    std::size_t there;  ///< those before it are there
   };
   Table& table(const std::string& prefix, std::size_t numbers);
-  void send_all(int client, const std::string& prefix, const GatherCut& cut, std::span<const int> numbers,
-                const Send& send) const;
 
   const Values& values_;
   std::map<std::string, Table, std::less<>> tables_;

@@ -36,6 +36,9 @@ constexpr int kTryAgain_ms = 20;
 constexpr std::size_t kMostKeys = 1 << 20;
 /// Most bytes that may wait for a client. One that leaves more unread is dropped.
 constexpr std::size_t kMostBacklog = 64 << 20;
+/// Bytes that wait for a client while its gather isn't answered any further. A frame more may wait then, but not all values of a
+/// job for each of its ranks.
+constexpr std::size_t kMostAhead = 64 << 10;
 constexpr int kSlice_ms = 50;
 /// Time after which a client asks again for what it lacks of a gather.
 constexpr std::uint64_t kAskAgain_ns = 1'000'000'000;
@@ -46,6 +49,8 @@ constexpr std::size_t kJobBytes = 32;
 std::string claimed(int name) {
   return name < launcher_name(0) ? fmt::format(" (it says it is node {})", launcher_name(0) - name) : std::string();
 }
+
+std::string too_much(const StoreLink& link) { return fmt::format("it left {} MiB unread", link.backlog() >> 20); }
 
 }  // namespace
 
@@ -106,6 +111,7 @@ void StoreServer::pump() {
     refusals_.refused(clients_.at(descriptor).address, "it didn't prove itself in time");
     drop(descriptor, {});
   }
+  for (const int descriptor : std::exchange(overfull_, {})) serve(descriptor);
   refusals_.tick();
 }
 
@@ -165,6 +171,7 @@ void StoreServer::drop(int descriptor, const std::string& why) {
   gatherings_.forget(descriptor);
   unproven_.erase(descriptor);
   subscribers_.erase(descriptor);
+  overfull_.erase(descriptor);
   const StoreLink& link = node.mapped().link;
   if (link.ready() && on_gone) on_gone(descriptor, why, link.damaged());
 }
@@ -181,7 +188,7 @@ void StoreServer::serve(int descriptor) {
     trouble = error.what();  // such as no memory for its handshake: this link ends, not the job
   }
   StoreFrame frame;
-  while (client.asked_too_much.empty() && client.link.next(frame)) obey(client, frame);
+  while (client.asked_too_much.empty() && client.link.backlog() <= kMostBacklog && client.link.next(frame)) obey(client, frame);
   if (!client.asked_too_much.empty()) {
     const std::string why = client.asked_too_much;
     refusals_.refused(client.address, why);
@@ -189,9 +196,7 @@ void StoreServer::serve(int descriptor) {
     return;
   }
   if (!alive || client.link.backlog() > kMostBacklog) {
-    const std::string why = alive              ? fmt::format("it left {} MiB unread", client.link.backlog() >> 20)
-                            : !trouble.empty() ? trouble
-                                               : client.link.why_over();
+    const std::string why = alive ? too_much(client.link) : !trouble.empty() ? trouble : client.link.why_over();
     if (!client.link.ready() || client.link.broke_rules()) {
       const std::string who = claimed(client.link.peer());
       refusals_.refused(client.address + who, why);
@@ -200,7 +205,7 @@ void StoreServer::serve(int descriptor) {
     drop(descriptor, why);
     return;
   }
-  arrange(client);
+  answer_gather(client);
 }
 
 void StoreServer::arrange(Client& client) {
@@ -232,10 +237,9 @@ void StoreServer::obey(Client& client, const StoreFrame& frame) {
         client.link.send(StoreOp::value, each->first, each->second);
       break;
     case StoreOp::gather:
-      client.asked_too_much = gatherings_.ask(
-          client.link.descriptor(), frame.key, frame.value,
-          [this](int to, const std::string& prefix, const auto& entries) { send(to, StoreOp::gathered, prefix, entries); });
-      break;
+      client.asked_too_much = gatherings_.ask(client.link.descriptor(), frame.key, frame.value);
+      answer_gather(client);
+      return;
     case StoreOp::damaged:
     case StoreOp::gathered:
     case StoreOp::value: break;  // of these one ends the link, and only servers send the others: ignored
@@ -251,13 +255,27 @@ void StoreServer::publish(const std::string& key, const std::vector<std::byte>& 
     const std::vector<std::string>& prefixes = clients_.at(descriptor).prefixes;
     if (std::ranges::any_of(prefixes, [&](const std::string& prefix) { return key.starts_with(prefix); })) to.insert(descriptor);
   }
-  for (const int descriptor : to) send(descriptor, StoreOp::value, key, value);
+  for (const int descriptor : to) {
+    Client& client = clients_.at(descriptor);
+    if (client.link.backlog() > kMostBacklog) {
+      client.asked_too_much = too_much(client.link);
+      overfull_.insert(descriptor);  // pump() drops it: here it may be in use
+      continue;
+    }
+    client.link.send(StoreOp::value, key, value);
+    client.link.flush();  // if the client has gone, serve() will find that
+    arrange(client);
+  }
 }
 
-void StoreServer::send(int descriptor, StoreOp op, const std::string& key, const std::vector<std::byte>& value) {
-  Client& client = clients_.at(descriptor);
-  client.link.send(op, key, value);
-  client.link.flush();  // if the client has gone, serve() will find that
+/// Sends a client as much of its gather as it takes. What is left follows when its socket has room.
+void StoreServer::answer_gather(Client& client) {
+  while (client.link.backlog() < kMostAhead && !client.link.over()) {
+    const std::optional<Gatherings::Frame> frame = gatherings_.next(client.link.descriptor());
+    if (!frame) break;
+    client.link.send(StoreOp::gathered, frame->prefix, frame->entries);
+    client.link.flush();  // if the client has gone, serve() will find that
+  }
   arrange(client);
 }
 
@@ -265,9 +283,13 @@ void StoreServer::set(const std::string& key, std::span<const std::byte> value) 
   std::vector<std::byte>& mine = values_[key];
   mine.assign(value.begin(), value.end());
   publish(key, mine);
-  gatherings_.set(key, mine, [this](int to, const std::string& prefix, const auto& entries) {
-    send(to, StoreOp::gathered, prefix, entries);
-  });
+  for (const int descriptor : gatherings_.set(key, mine)) answer_gather(clients_.at(descriptor));
+}
+
+std::size_t StoreServer::unread() const {
+  std::size_t bytes = 0;
+  for (const auto& each : clients_) bytes += each.second.link.held();
+  return bytes;
 }
 
 const std::vector<std::byte>* StoreServer::find(const std::string& key) const {

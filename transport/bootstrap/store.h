@@ -77,6 +77,8 @@ class StoreServer {
   std::function<void(int client, const std::string& why, bool damaged)> on_gone;
   /// Returns true if no client is connected.
   bool alone() const { return clients_.empty(); }
+  /// Returns the bytes that wait in this process for clients that read slowly.
+  std::size_t unread() const;
   /// Return how many frames clients have sent so far, and how many keys there are.
   std::uint64_t requests() const { return requests_; }
   std::size_t keys() const { return values_.size(); }
@@ -88,7 +90,7 @@ class StoreServer {
     std::uint64_t deadline_ns = 0;  ///< for its greeting
     bool room_wanted = false;
     std::vector<std::string> prefixes{};
-    std::string asked_too_much{};  ///< why its link ends; empty: it goes on
+    std::string asked_too_much{};  ///< why its link ends: it asked for too much, or left too much unread; empty: it goes on
   };
   void accept(int listener);
   bool make_room(bool no_descriptors);
@@ -97,7 +99,7 @@ class StoreServer {
   void drop(int descriptor, const std::string& why);
   void arrange(Client& client);
   void publish(const std::string& key, const std::vector<std::byte>& value);
-  void send(int descriptor, StoreOp op, const std::string& key, const std::vector<std::byte>& value);
+  void answer_gather(Client& client);
 
   tls::Credentials credentials_;
   posix::UniqueFd epoll_;
@@ -105,6 +107,7 @@ class StoreServer {
   std::map<int, Client> clients_;  ///< by descriptor
   std::set<int> unproven_;         ///< of them, those that weren't ready when last looked at
   std::set<int> subscribers_;      ///< of them, those with prefixes
+  std::set<int> overfull_;         ///< of them, those that have left too much unread to be told more
   std::map<std::string, std::vector<std::byte>, std::less<>> values_;
   std::map<std::string, std::set<int>> waiting_;  ///< clients that wait for a key that isn't set yet
   Gatherings gatherings_{values_};

@@ -97,8 +97,9 @@ bool StoreLink::write() {
     if (sent < 0 && try_later(errno)) return true;
     if (sent < 0) why_mute_ = std::strerror(errno);
     else out_sent_ += static_cast<std::size_t>(sent);
-    if (out_sent_ == out_.size()) {
-      out_.clear();
+    // Where more is always queued, what was sent must go, too: from half on, so that no more bytes are moved than were sent.
+    if (2 * out_sent_ >= out_.size()) {
+      out_.erase(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(out_sent_));
       out_sent_ = 0;
     }
   }

@@ -108,6 +108,8 @@ class StoreLink {
   bool wants_room() const { return ready() ? backlog() != 0 : channel_.has_to_send(); }
   /// Returns the bytes that this end's kernel hasn't taken.
   std::size_t backlog() const { return out_.size() - out_sent_ + channel_.unsent(); }
+  /// Returns the bytes that frames take in this process until the kernel has them, with those of it that it has already.
+  std::size_t held() const { return out_.size() + channel_.unsent(); }
   int peer() const { return channel_.peer(); }
   bool over() const { return !why_over_.empty(); }
   /// Returns why the link is over; empty while it isn't.
