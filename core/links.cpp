@@ -1,6 +1,7 @@
 // Chooses a transport for each other rank, and connects to it through the job's store.
 #include "core/links.h"
 
+#include "core/link_words.h"
 #include "transport/bootstrap/store.h"
 #include "transport/cause.h"
 
@@ -15,19 +16,9 @@ namespace tsprun::detail {
 namespace {
 
 constexpr std::uint64_t kPause_ns = 200'000;
-/// Bytes of a reason that a peer is told, and of all of them: a value of the store has room for no more.
+/// Bytes of a reason that is reported, and of all of them: a value of the store has room for no more.
 constexpr std::size_t kReasonBytes = 300;
 constexpr std::size_t kReasonsBytes = 48 << 10;
-
-/// Returns a reason as a line of the store's values may hold it, if `text` has room for it: cut to kReasonBytes, in which a
-/// control character, such as those that separate lines and fields, is a blank.
-std::string short_reason(std::string_view reason, std::string_view text) {
-  if (text.size() >= kReasonsBytes) return {};
-  std::string line(reason.substr(0, kReasonBytes));
-  std::ranges::replace_if(
-      line, [](unsigned char c) { return c < ' '; }, ' ');
-  return line;
-}
 
 }  // namespace
 
@@ -321,7 +312,8 @@ void Links::fail(Cause cause, int peer, const std::string& what, std::uint64_t b
 void Links::tell(bootstrap::StoreClient& client) const {
   std::string text;
   for (const LinkChoice& choice : choices_) {
-    text += fmt::format("{}\t{}\t{}\n", choice.kind, short_reason(choice.why, text), fmt::join(choice.ranks, ","));
+    const std::string why = text.size() < kReasonsBytes ? one_field(choice.why, kReasonBytes) : std::string();
+    text += fmt::format("{}\t{}\t{}\n", choice.kind, why, fmt::join(choice.ranks, ","));
   }
   const std::string key = fmt::format("live/way/{}", rank());
   client.set(key, bytes_of(text));
@@ -382,7 +374,7 @@ void Links::await(Used& used, const std::function<bool(int number)>& done, std::
         const std::string what =
             fmt::format("rank {} didn't connect to rank {} over {} in time", peer.rank, rank(), used.factory->name);
         if (!peer.free) fail(Cause::stalled, peer.rank, what, began);
-        used.lost[peer.rank] = what;
+        used.lost[peer.rank] = fmt::format("it didn't connect over {} in time", used.factory->name);  // one text for all peers
       }
       posix::sleep_ns(kPause_ns);
     }
@@ -435,21 +427,14 @@ void Links::try_out(Used& used, bootstrap::StoreClient& client, std::vector<Unre
 
 void Links::compare_notes(Used& used, bootstrap::StoreClient& client, std::string_view stage) const {
   const std::string prefix = fmt::format("{}/{}/", used.factory->name, stage);
-  std::string text;
-  for (const auto& [rank, why] : used.lost) text += fmt::format("{}\t{}\n", rank, short_reason(why, text));
-  client.set(fmt::format("{}{}", prefix, rank()), bytes_of(text));
-  const std::string own = fmt::format("{}\t", rank());
+  const std::size_t world = memory_->layout().world_size;
+  client.set(fmt::format("{}{}", prefix, rank()), write_notes(used.lost, world));
   std::vector<int> ranks;
   for (const Peer& peer : used.peers) ranks.push_back(peer.rank);
-  const std::map<int, std::vector<std::byte>> words = ask_all(client, prefix, ranks, used.factory->to_link, {});
-  for (Peer& peer : used.peers) {
-    const std::string told = text_of(words.at(peer.rank));
-    std::string_view rest = told;
-    while (!used.lost.contains(peer.rank) && !rest.empty()) {
-      const std::string_view line = rest.substr(0, rest.find('\n'));
-      rest.remove_prefix(std::min(rest.size(), line.size() + 1));
-      if (line.starts_with(own)) used.lost[peer.rank] = fmt::format("rank {}: {}", peer.rank, line.substr(own.size()));
-    }
+  const auto notes = ask_all(client, prefix, ranks, used.factory->to_link, notes_for(rank(), world));
+  for (const int peer : ranks) {
+    const std::optional<std::string> why = read_note(notes.at(peer));
+    if (why && !used.lost.contains(peer)) used.lost[peer] = fmt::format("rank {}: {}", peer, *why);
   }
 }
 

@@ -5,8 +5,7 @@
 //               for each rank of the world, one after another, then what is for all
 //   NAME/linked/A, NAME/probed/A
 //               by a transport whose ends tell each other how far they are: A is linked with all peers, and bytes may be sent to
-//               it; bytes have reached all peers. The value names those peers with whom it failed, and why: "rank<tab>reason" and
-//               a newline for each
+//               it; bytes have reached all peers. The value says with which peers it failed, and why (link_words.h)
 //   live/way/A  the transports that A chose: lines of transport, tab, reason, tab, ranks separated by commas
 //
 // Of the keys that end in A alone, a rank reads those of all its peers by one request (bootstrap/gathering.h).
