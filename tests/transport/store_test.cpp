@@ -407,6 +407,12 @@ TEST_P(Store, ImpossibleFramesEndTheirLinkAlone) {
 }
 
 /// Of what goes over the link one byte is changed, whichever it is: in the frame's header, its key or its value.
+TEST(StoreFrames, HaveTheNumbersOfTheFirstVersion) {
+  EXPECT_EQ(header_of(StoreOp::set, "", {}).op, 1);
+  EXPECT_EQ(header_of(StoreOp::value, "", {}).op, 4);
+  EXPECT_EQ(header_of(StoreOp::damaged, "", {}).op, 5);
+}
+
 TEST_P(Store, DamageOnTheWayEndsTheLinkAndIsKnownToBothEnds) {
   for (const std::size_t place : {0U, 9U, 20U, 33U, 70U}) {
     std::atomic<bool> armed = false;

@@ -130,7 +130,7 @@ bool StoreLink::parse() {
     // Who sends has proved itself, so it sent frames.
     if (header.magic != kStoreMagic || header.header_hash != header_hash_of(header))
       return refuse_damage("what came is damaged: a frame's header has another hash");
-    if (header.op < static_cast<std::uint16_t>(StoreOp::set) || header.op > static_cast<std::uint16_t>(StoreOp::damaged))
+    if (header.op < static_cast<std::uint16_t>(StoreOp::set) || header.op > static_cast<std::uint16_t>(StoreOp::gathered))
       return refuse("it sent something that is no frame of the store");
     const std::size_t most = header.op == static_cast<std::uint16_t>(StoreOp::gathered) ? kMostGatheredBytes : kMostValueBytes;
     if (header.key_bytes > kMostKeyBytes || header.value_bytes > most) {

@@ -46,15 +46,15 @@ inline constexpr std::size_t kMostGatheredBytes = sizeof(GatheredEntry) + kMostV
 /// Numbers of keys that can be gathered are below this.
 inline constexpr std::size_t kMostNumbers = 8 * (kMostValueBytes - 64);
 
-/// Kind of a frame.
+/// Kind of a frame. A number keeps its meaning: ends of unlike versions must at least understand why the other gives up.
 enum class StoreOp : std::uint16_t {
   set = 1,    ///< client to server: set the key to this value
   get,        ///< client to server: send the key's value as soon as it has one
   subscribe,  ///< client to server: send what is and what will be set under keys with this prefix
   value,      ///< server to client: answer to a get or a subscription
+  damaged,    ///< the last frame before an end gives up the link: what came wasn't what the other end sent
   gather,     ///< client to server: send the values of these numbered keys (gathering.h)
-  gathered,   ///< server to client: some of those values
-  damaged     ///< the last frame before an end gives up the link: what came wasn't what the other end sent
+  gathered    ///< server to client: some of those values
 };
 
 /// Header of a frame, drawn above.
