@@ -25,11 +25,7 @@ std::vector<std::byte> bytes_of(std::string_view text) {
 }
 
 std::vector<std::byte> request(const std::vector<int>& numbers, const GatherCut& cut = {}) {
-  std::vector<std::byte> bytes(sizeof cut);
-  std::memcpy(bytes.data(), &cut, sizeof cut);
-  const std::vector<std::byte> bits = pack_numbers(numbers);
-  bytes.insert(bytes.end(), bits.begin(), bits.end());
-  return bytes;
+  return gather_request(cut, 7, numbers);
 }
 
 TEST(Gathering, ACutLeavesOnePartAndTheRest) {
@@ -51,7 +47,7 @@ TEST(Gathering, RequestsThatCannotBeAreRefused) {
   EXPECT_EQ(why("k/", request({0})), "");
   EXPECT_NE(why("k/1", request({0})), "");
   EXPECT_NE(why("", request({0})), "");
-  EXPECT_NE(why("k/", std::vector<std::byte>(sizeof(GatherCut) - 1)), "");
+  EXPECT_NE(why("k/", std::vector<std::byte>(sizeof(GatherCut) + 3)), "");
   EXPECT_NE(why("k/", request({0}, {4, 2, 5})), "");
   EXPECT_NE(why("k/", request({0}, {6, 0, 5})), "");
   EXPECT_NE(why("k/", request({0}, {1, ~std::uint32_t{0}, 2})), "");
@@ -68,17 +64,20 @@ TEST(Gathering, CutEntriesAreFoundOut) {
   ASSERT_TRUE(whole);
   EXPECT_FALSE(gatherings.next(1));
   EXPECT_EQ(whole->prefix, "k/");
-  std::vector<std::byte> frame = whole->entries;
+  std::vector<std::byte> frame = whole->value;
   std::map<int, std::vector<std::byte>> found;
   const auto note = [&](int number, std::span<const std::byte> value) { found[number].assign(value.begin(), value.end()); };
-  ASSERT_TRUE(each_entry(frame, note));
+  ASSERT_TRUE(each_entry(frame, 8, note));
+  EXPECT_TRUE(found.empty());  // it answers another gather
+  ASSERT_TRUE(each_entry(frame, 7, note));
   EXPECT_EQ(found, (std::map<int, std::vector<std::byte>>{{2, values["k/2"]}, {5, values["k/5"]}}));
-  const std::size_t first = sizeof(GatheredEntry) + 1;
-  for (std::size_t bytes = 1; bytes < frame.size(); ++bytes)
-    EXPECT_EQ(each_entry(std::span(frame).first(bytes), note), bytes == first) << bytes;
+  const std::size_t id = 4;
+  const std::size_t first = id + sizeof(GatheredEntry) + 1;
+  for (std::size_t bytes = 0; bytes < frame.size(); ++bytes)
+    EXPECT_EQ(each_entry(std::span(frame).first(bytes), 7, note), bytes == id || bytes == first) << bytes;
   const std::uint32_t wild = kMostNumbers;
-  std::memcpy(frame.data(), &wild, sizeof wild);
-  EXPECT_FALSE(each_entry(frame, note));
+  std::memcpy(frame.data() + id, &wild, sizeof wild);
+  EXPECT_FALSE(each_entry(frame, 7, note));
 }
 
 TEST(Gathering, WhoHasGoneIsSentNothing) {
@@ -97,8 +96,9 @@ TEST(Gathering, WhoHasGoneIsSentNothing) {
 /// Returns the numbers in a client's next frame, in order; none: there is no frame.
 std::vector<int> next_numbers(Gatherings& gatherings, int client) {
   std::vector<int> numbers;
-  const std::vector<std::byte> entries = gatherings.next(client).value_or(Gatherings::Frame{}).entries;
-  EXPECT_TRUE(each_entry(entries, [&](int number, std::span<const std::byte>) { numbers.push_back(number); }));
+  if (const auto frame = gatherings.next(client)) {
+    EXPECT_TRUE(each_entry(frame->value, 7, [&](int number, std::span<const std::byte>) { numbers.push_back(number); }));
+  }
   return numbers;
 }
 

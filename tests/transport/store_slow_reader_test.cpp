@@ -6,8 +6,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 #include <numeric>
+#include <set>
 #include <string>
 #include <sys/socket.h>
 #include <vector>
@@ -58,7 +59,7 @@ class SlowReader : public testing::TestWithParam<bool> {
     StoreFrame frame;
     while (link_.next(frame)) {
       EXPECT_EQ(frame.op, StoreOp::gathered);
-      EXPECT_TRUE(each_entry(frame.value, [&](int number, std::span<const std::byte> value) {
+      EXPECT_TRUE(each_entry(frame.value, 1, [&](int number, std::span<const std::byte> value) {
         EXPECT_TRUE(std::ranges::equal(value, value_of(number))) << number;
         EXPECT_TRUE(got_.insert(number).second) << number;
       }));
@@ -68,12 +69,7 @@ class SlowReader : public testing::TestWithParam<bool> {
   static std::vector<std::byte> request() {
     std::vector<int> numbers(kMany);
     std::iota(numbers.begin(), numbers.end(), 0);
-    std::vector<std::byte> bytes(sizeof(GatherCut));
-    const GatherCut all;
-    std::memcpy(bytes.data(), &all, sizeof all);
-    const std::vector<std::byte> bits = pack_numbers(numbers);
-    bytes.insert(bytes.end(), bits.begin(), bits.end());
-    return bytes;
+    return gather_request({}, 1, numbers);
   }
 
   tls::Credentials credentials_{secret_from_text("of this test"), GetParam()};

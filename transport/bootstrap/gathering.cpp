@@ -14,6 +14,10 @@ namespace tsprun::detail::bootstrap {
 
 namespace {
 
+void append(std::vector<std::byte>& bytes, std::span<const std::byte> more) {
+  bytes.insert(bytes.end(), more.begin(), more.end());
+}
+
 /// Returns the number that ends a key behind `prefix`, if it is one below `limit`.
 std::optional<std::size_t> number_behind(std::string_view key, std::size_t prefix, std::size_t limit) {
   const auto number = number_from<std::size_t>(key.substr(prefix));
@@ -27,7 +31,7 @@ std::vector<std::byte> GatherCut::of(std::span<const std::byte> value) const {
   const auto first = part.first(std::min<std::size_t>(bytes, part.size()));
   const auto second = value.subspan(std::min<std::size_t>(rest, value.size()));
   std::vector<std::byte> all(first.begin(), first.end());
-  all.insert(all.end(), second.begin(), second.end());
+  append(all, second);
   return all;
 }
 
@@ -51,14 +55,27 @@ std::vector<int> unpack_numbers(std::span<const std::byte> bits) {
   return numbers;
 }
 
-bool each_entry(std::span<const std::byte> frame, const std::function<void(int, std::span<const std::byte>)>& visit) {
+std::vector<std::byte> gather_request(const GatherCut& cut, std::uint32_t id, std::span<const int> numbers) {
+  std::vector<std::byte> request;
+  append(request, std::as_bytes(std::span(&cut, 1)));
+  append(request, std::as_bytes(std::span(&id, 1)));
+  append(request, pack_numbers(numbers));
+  return request;
+}
+
+bool each_entry(std::span<const std::byte> frame, std::uint32_t id,
+                const std::function<void(int, std::span<const std::byte>)>& visit) {
+  std::uint32_t answered = 0;
+  if (frame.size() < sizeof answered) return false;
+  std::memcpy(&answered, frame.data(), sizeof answered);
+  frame = frame.subspan(sizeof answered);
   while (!frame.empty()) {
     GatheredEntry entry;
     if (frame.size() < sizeof entry) return false;
     std::memcpy(&entry, frame.data(), sizeof entry);
     frame = frame.subspan(sizeof entry);
     if (frame.size() < entry.bytes || entry.number >= kMostNumbers) return false;
-    visit(static_cast<int>(entry.number), frame.first(entry.bytes));
+    if (answered == id) visit(static_cast<int>(entry.number), frame.first(entry.bytes));
     frame = frame.subspan(entry.bytes);
   }
   return true;
@@ -78,10 +95,12 @@ std::string Gatherings::ask(int client, const std::string& prefix, std::span<con
   if (prefix.empty() || (prefix.back() >= '0' && prefix.back() <= '9'))
     return fmt::format("it asked for numbered keys behind '{}', which is empty or ends in a digit", prefix);
   GatherCut cut;
-  if (request.size() < sizeof cut) return "it asked for numbered keys, but not for which";
+  std::uint32_t id = 0;
+  if (request.size() < sizeof cut + sizeof id) return "it asked for numbered keys, but not for which";
   std::memcpy(&cut, request.data(), sizeof cut);
+  std::memcpy(&id, request.data() + sizeof cut, sizeof id);
   if (cut.from > cut.rest || cut.bytes > cut.rest - cut.from) return "it asked for parts of values that overlap";
-  const std::span<const std::byte> bits = request.subspan(sizeof cut);
+  const std::span<const std::byte> bits = request.subspan(sizeof cut + sizeof id);
   forget(client);
   std::vector<int> numbers = unpack_numbers(bits);
   if (numbers.empty()) return {};
@@ -90,7 +109,8 @@ std::string Gatherings::ask(int client, const std::string& prefix, std::span<con
       numbers.begin(), numbers.end(), [&](int number) { return known.values[static_cast<std::size_t>(number)] != nullptr; });
   if (missing != numbers.end()) known.waiting[*missing].insert(client);
   const auto there = static_cast<std::size_t>(missing - numbers.begin());
-  waits_[client] = {.prefix = prefix, .cut = cut, .numbers = std::move(numbers), .sent = 0, .ready = there, .there = there};
+  waits_[client] = {
+      .prefix = prefix, .cut = cut, .id = id, .numbers = std::move(numbers), .sent = 0, .ready = there, .there = there};
   return {};
 }
 
@@ -125,14 +145,14 @@ std::optional<Gatherings::Frame> Gatherings::next(int client) {
   Wait& wait = found->second;
   const Table& known = tables_.find(wait.prefix)->second;
   Frame frame{wait.prefix, {}};
+  append(frame.value, std::as_bytes(std::span(&wait.id, 1)));
   for (; wait.sent < wait.ready; ++wait.sent) {
     const int number = wait.numbers[wait.sent];
     const Value value = wait.cut.of(*known.values[static_cast<std::size_t>(number)]);
     const GatheredEntry entry{static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(value.size())};
-    if (!frame.entries.empty() && frame.entries.size() + sizeof entry + value.size() > kMostGatheredBytes) break;
-    const auto header = std::as_bytes(std::span(&entry, 1));
-    frame.entries.insert(frame.entries.end(), header.begin(), header.end());
-    frame.entries.insert(frame.entries.end(), value.begin(), value.end());
+    if (frame.value.size() + sizeof entry + value.size() > kMostGatheredBytes) break;
+    append(frame.value, std::as_bytes(std::span(&entry, 1)));
+    append(frame.value, value);
   }
   if (wait.sent == wait.numbers.size()) waits_.erase(found);
   return frame;

@@ -1,12 +1,15 @@
 // Many values of the store at once: a client asks for the keys PREFIX0, PREFIX1, … of all ranks whose words it needs by one
 // request, and the server answers by a few frames. So N ranks that tell each other something make N requests, not N².
 //
-//   gather     key: PREFIX   value: GatherCut, then a bit for each number that is wanted, from the lowest bit of the first byte
-//   gathered   key: PREFIX   value: entries of ┌ number, 4 B ┬ bytes, 4 B ┬ value ┐, one after another
+//   gather     key: PREFIX   value: ┌ GatherCut, 12 B ┬ its id, 4 B ┐, then a bit for each number that is wanted, from the lowest
+//   bit
+//                                   of the first byte
+//   gathered   key: PREFIX   value: ┌ id, 4 B ┐, then entries of ┌ number, 4 B ┬ bytes, 4 B ┬ value ┐, one after another
 //
 // The server sends at once what is there, and the rest when all of it is there; of both only as much as the client takes, so that
 // no answer is ever kept as a whole. Another gather of the same client takes the place of the one before, so a client to which
-// nothing comes asks again now and then for what it lacks, and so learns for whom it waits.
+// nothing comes asks again now and then for what it lacks, and so learns for whom it waits. By the id it knows answers to an
+// earlier gather, of which some may still be on their way when its last value has come twice.
 #pragma once
 
 #include <cstddef>
@@ -34,12 +37,17 @@ struct GatherCut {
 };
 static_assert(sizeof(GatherCut) == 12);
 
+/// Returns a request for numbers below kMostNumbers; `id` is the client's own for this gather.
+std::vector<std::byte> gather_request(const GatherCut& cut, std::uint32_t id, std::span<const int> numbers);
+
 /// Pack and unpack the numbers of a gather; unpacked they ascend. Precondition: they are below kMostNumbers.
 std::vector<std::byte> pack_numbers(std::span<const int> numbers);
 std::vector<int> unpack_numbers(std::span<const std::byte> bits);
 
-/// Calls visit(number, value) for each entry of a frame `gathered`. Returns false if it isn't made of entries.
-bool each_entry(std::span<const std::byte> frame, const std::function<void(int, std::span<const std::byte>)>& visit);
+/// Calls visit(number, value) for each entry of a frame `gathered`, if it answers the gather with this id. Returns false if the
+/// frame isn't made of an id and entries.
+bool each_entry(std::span<const std::byte> frame, std::uint32_t id,
+                const std::function<void(int, std::span<const std::byte>)>& visit);
 
 /// The server's gathers: what each client still waits for, and what of it can be sent.
 class Gatherings {
@@ -55,10 +63,10 @@ class Gatherings {
   std::string ask(int client, const std::string& prefix, std::span<const std::byte> request);
   /// Notes that a key was set. Returns the clients for which next() now has the rest of their answers.
   std::vector<int> set(std::string_view key, const Value& value);
-  /// A frame of an answer.
+  /// A frame `gathered`: its key, and its value.
   struct Frame {
     std::string prefix;
-    Value entries;
+    Value value;
   };
   /// Takes the next frame of a client's answer; empty: there is none at present.
   std::optional<Frame> next(int client);
@@ -74,6 +82,7 @@ class Gatherings {
   struct Wait {
     std::string prefix;
     GatherCut cut;
+    std::uint32_t id;
     std::vector<int> numbers;  ///< in the order in which they are sent: first those that were there at once
     std::size_t sent;
     std::size_t ready;  ///< those before it may be sent

@@ -260,7 +260,7 @@ void StoreServer::answer_gather(Client& client) {
   while (client.link.backlog() < kMostAhead && !client.link.over()) {
     const std::optional<Gatherings::Frame> frame = gatherings_.next(client.link.descriptor());
     if (!frame) break;
-    client.link.send(StoreOp::gathered, frame->prefix, frame->entries);
+    client.link.send(StoreOp::gathered, frame->prefix, frame->value);
     client.link.flush();  // if the client has gone, serve() will find that
   }
   arrange(client);

@@ -143,9 +143,9 @@ class StoreClient {
 
   /// Waits until all keys `prefix`N have values, N of `numbers`, which are distinct, and returns the values in that order. Calls
   /// lacking(N) with the first number whose value is missing, whenever that is another than before; it returns a name for errors.
-  /// Each such number has the whole timeout. What arrives meanwhile by
-  /// subscription is left for next(). `cut`: the part that is wanted of each value. Precondition: `prefix` doesn't end in a
-  /// digit, numbers are below kMostNumbers. Throws as get().
+  /// Each such number has the whole timeout. What arrives meanwhile by subscription is left for next(). `cut`: the part that is
+  /// wanted of each value. Precondition: `prefix` doesn't end in a digit, numbers are below kMostNumbers. Throws as get(), and
+  /// Error(corrupt) if what the store answers is no list of values.
   std::vector<std::vector<std::byte>> gather(const std::string& prefix, const std::vector<int>& numbers,
                                              const std::function<std::string(int)>& lacking, const GatherCut& cut = {});
 
@@ -173,7 +173,8 @@ class StoreClient {
   const std::string& reached() const { return reached_; }
 
  private:
-  void wait(std::uint64_t deadline_ns, const std::string& what);
+  void look(std::uint64_t deadline_ns, const std::string& what) const;
+  void wait(std::uint64_t deadline_ns, const std::string& what) const;
 
   std::uint64_t timeout_ns_;
   Check check_;
@@ -181,6 +182,7 @@ class StoreClient {
   std::string reached_;
   std::unique_ptr<StoreLink> link_;
   int also_watched_ = -1;
+  std::uint32_t gathers_ = 0;  ///< begun so far; the id of the last
   std::optional<tcp::Pacing> pacing_;
 };
 

@@ -72,12 +72,17 @@ bool StoreClient::pump() {
   return link_->pump();
 }
 
-/// Waits for the socket for up to 50 ms. Throws Error(stalled), naming `what`, at the deadline.
-void StoreClient::wait(std::uint64_t deadline_ns, const std::string& what) {
+/// Calls the check. Throws Error(stalled), naming `what`, at the deadline.
+void StoreClient::look(std::uint64_t deadline_ns, const std::string& what) const {
   if (check_) check_();
   if (posix::now_ns() >= deadline_ns) {
     throw Error(Cause::stalled, fmt::format("waited {:.1f} s for {}", static_cast<double>(timeout_ns_) * 1e-9, what));
   }
+}
+
+/// Looks, and waits for the socket for up to 50 ms.
+void StoreClient::wait(std::uint64_t deadline_ns, const std::string& what) const {
+  look(deadline_ns, what);
   pollfd watched[] = {{link_->descriptor(), static_cast<short>(POLLIN | (link_->wants_room() ? POLLOUT : 0)), 0},
                       {also_watched_, POLLIN, 0}};  // poll() skips -1
   ::poll(watched, 2, kSlice_ms);
@@ -122,6 +127,8 @@ std::vector<std::vector<std::byte>> StoreClient::gather(const std::string& prefi
   std::uint64_t deadline = 0;
   std::string waited_for;
   int lacked = -1;
+  const std::uint32_t id = ++gathers_;
+  link_->discard(StoreOp::gathered);
   while (left != 0) {
     const std::uint64_t now = posix::now_ns();
     while (place[static_cast<std::size_t>(first)] == 0) ++first;
@@ -136,30 +143,34 @@ std::vector<std::vector<std::byte>> StoreClient::gather(const std::string& prefi
       for (const int number : numbers) {
         if (place[static_cast<std::size_t>(number)] != 0) wanted.push_back(number);
       }
-      std::vector<std::byte> request(sizeof cut);
-      std::memcpy(request.data(), &cut, sizeof cut);
-      const std::vector<std::byte> bits = pack_numbers(wanted);
-      request.insert(request.end(), bits.begin(), bits.end());
-      link_->send(StoreOp::gather, prefix, request);
+      link_->send(StoreOp::gather, prefix, gather_request(cut, id, wanted));
       ask_ns = now + again_ns;
     }
     const bool alive = link_->pump();
     bool came = false;
     while (const std::optional<std::vector<std::byte>> frame = link_->take(prefix, StoreOp::gathered)) {
       came = true;
-      each_entry(*frame, [&](int number, std::span<const std::byte> value) {
+      const bool whole = each_entry(*frame, id, [&](int number, std::span<const std::byte> value) {
         if (static_cast<std::size_t>(number) >= place.size()) return;
         const int at = std::exchange(place[static_cast<std::size_t>(number)], 0);
         if (at == 0) return;
         values[static_cast<std::size_t>(at) - 1].assign(value.begin(), value.end());
         --left;
       });
+      if (!whole)
+        throw Error(Cause::corrupt,
+                    fmt::format("the job's store at {} answers with something that is no list of values", reached_));
     }
     if (left == 0) break;
     if (!alive)
       throw Error(link_->damaged() ? Cause::corrupt : Cause::disconnected,
                   fmt::format("the way to the job's store is cut: {}", link_->why_over()));
-    if (!came) wait(deadline, waited_for);
+    if (came) {
+      look(deadline, waited_for);
+      ask_ns = posix::now_ns() + again_ns;  // what is on its way needn't be sent again
+    } else {
+      wait(deadline, waited_for);
+    }
   }
   return values;
 }

@@ -40,8 +40,8 @@ struct GatheredEntry {
   std::uint32_t bytes;
 };
 static_assert(sizeof(GatheredEntry) == 8);
-/// Most bytes of entries in a frame: one of the longest value fits.
-inline constexpr std::size_t kMostGatheredBytes = sizeof(GatheredEntry) + kMostValueBytes;
+/// Most bytes of a frame `gathered`: an entry of the longest value fits, behind the id.
+inline constexpr std::size_t kMostGatheredBytes = sizeof(std::uint32_t) + sizeof(GatheredEntry) + kMostValueBytes;
 
 /// Numbers of keys that can be gathered are below this.
 inline constexpr std::size_t kMostNumbers = 8 * (kMostValueBytes - 64);
@@ -94,6 +94,10 @@ class StoreLink {
   /// Takes the first answer of this kind and key that has arrived, and leaves all other frames for next(); empty if there is
   /// none.
   std::optional<std::vector<std::byte>> take(std::string_view key, StoreOp op = StoreOp::value);
+  /// Forgets all frames of a kind that have arrived.
+  void discard(StoreOp op) {
+    std::erase_if(frames_, [op](const StoreFrame& each) { return each.op == op; });
+  }
   /// Writes as far as the socket allows, without reading. Returns false once nothing can be written any more.
   bool flush() { return !over() && (!ready() || write()); }
 
