@@ -53,6 +53,29 @@ TEST(Gathering, RequestsThatCannotBeAreRefused) {
   EXPECT_NE(why("k/", request({0}, {1, ~std::uint32_t{0}, 2})), "");
 }
 
+TEST(Gathering, PrefixesAreLimitedAndThoseInUseGoOn) {
+  std::map<std::string, std::vector<std::byte>, std::less<>> values;
+  Gatherings gatherings(values);
+  const auto ask = [&](int prefix, const std::vector<int>& numbers) {
+    return gatherings.ask(1, "k" + std::to_string(prefix) + "/", request(numbers));
+  };
+  for (int prefix = 0; prefix < 200; ++prefix) EXPECT_EQ(ask(prefix, {}), "");  // who wants nothing takes no memory
+  for (int prefix = 0; prefix < 64; ++prefix) EXPECT_EQ(ask(prefix, {0}), "");
+  EXPECT_EQ(ask(64, {0}), "it asked for numbered keys behind 'k64/', one prefix more than the 64 that the store gathers by");
+  EXPECT_EQ(ask(63, {0}), "");
+}
+
+TEST(Gathering, KeysWithLeadingZerosAreOthers) {
+  std::map<std::string, std::vector<std::byte>, std::less<>> values;
+  values["k/007"] = bytes_of("other");
+  Gatherings gatherings(values);
+  gatherings.ask(1, "k/", request({7}));
+  EXPECT_EQ(gatherings.set("k/07", values["k/07"] = bytes_of("other")), std::vector<int>());
+  EXPECT_EQ(gatherings.set("k/7", values["k/7"] = bytes_of("it")), std::vector<int>{1});
+  gatherings.ask(1, "k/", request({0}));
+  EXPECT_EQ(gatherings.set("k/0", values["k/0"] = {}), std::vector<int>{1});
+}
+
 TEST(Gathering, CutEntriesAreFoundOut) {
   std::map<std::string, std::vector<std::byte>, std::less<>> values;
   values["k/5"] = {std::byte{1}, std::byte{2}, std::byte{3}};

@@ -18,9 +18,15 @@ void append(std::vector<std::byte>& bytes, std::span<const std::byte> more) {
   bytes.insert(bytes.end(), more.begin(), more.end());
 }
 
-/// Returns the number that ends a key behind `prefix`, if it is one below `limit`.
+/// Most prefixes that can be gathered by: a job uses a few, and each takes memory for as long as the store lives.
+constexpr std::size_t kMostPrefixes = 64;
+
+/// Returns the number that ends a key behind `prefix`, if it is one below `limit` without leading zeros: of two keys that end in
+/// one number only one is meant.
 std::optional<std::size_t> number_behind(std::string_view key, std::size_t prefix, std::size_t limit) {
-  const auto number = number_from<std::size_t>(key.substr(prefix));
+  const std::string_view digits = key.substr(prefix);
+  if (digits.size() > 1 && digits.front() == '0') return std::nullopt;
+  const auto number = number_from<std::size_t>(digits);
   return number && *number < limit ? number : std::nullopt;
 }
 
@@ -104,7 +110,10 @@ std::string Gatherings::ask(int client, const std::string& prefix, std::span<con
   forget(client);
   std::vector<int> numbers = unpack_numbers(bits);
   if (numbers.empty()) return {};
-  Table& known = table(prefix, 8 * bits.size());
+  if (tables_.size() >= kMostPrefixes && !tables_.contains(prefix))
+    return fmt::format("it asked for numbered keys behind '{}', one prefix more than the {} that the store gathers by", prefix,
+                       kMostPrefixes);
+  Table& known = table(prefix, static_cast<std::size_t>(numbers.back()) + 1);
   const auto missing = std::stable_partition(
       numbers.begin(), numbers.end(), [&](int number) { return known.values[static_cast<std::size_t>(number)] != nullptr; });
   if (missing != numbers.end()) known.waiting[*missing].insert(client);
