@@ -136,7 +136,8 @@ bool StoreServer::make_room(bool no_descriptors) {
   for (const bool greeted : {false, true}) {
     std::size_t count = 0;
     const std::pair<const int, Client>* oldest = nullptr;
-    for (const auto& each : clients_) {
+    for (const int descriptor : unproven_) {
+      const auto& each = *clients_.find(descriptor);
       const StoreLink& link = each.second.link;
       if (link.ready() || link.greeted() != greeted) continue;
       ++count;
