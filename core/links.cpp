@@ -166,6 +166,12 @@ void Links::connect() {
   for (const Factory* factory : kFactories) {
     const std::vector<Unreached> candidates = accepted(*factory, left);
     if (candidates.empty()) continue;
+    if (const std::size_t most = most_ranks(factory->own_bytes); most != 0 && static_cast<std::size_t>(ranks) > most) {
+      // So all ranks decide, before any of them has an address.
+      for (const Unreached& each : candidates)
+        leave(each, fmt::format("{} connects jobs of {} ranks at most", factory->name, most), left);
+      continue;
+    }
     if (!factory->to_tell.empty() && !client) {
       if (store.empty()) return;
       if (rank() != 0 && job_.supervised == 0) note_wait(0);  // whose process serves it
@@ -199,6 +205,17 @@ std::vector<Links::Unreached> Links::accepted(const Factory& factory, std::vecto
   }
   std::erase_if(left, [](const Unreached& each) { return each.claim.answer != Factory::Claim::Answer::no; });
   return candidates;
+}
+
+/// Puts a candidate that a kind can't connect back into `left`. Throws Error(refused) if an option demands this kind.
+void Links::leave(const Unreached& candidate, const std::string& why, std::vector<Unreached>& left) const {
+  if (candidate.claim.answer == Factory::Claim::Answer::or_not_at_all) {
+    throw Error(Cause::refused,
+                fmt::format("{}: rank {} on node {} can't reach rank {}: {}", candidate.claim.why, rank(), job_.node,
+                            candidate.rank, why),
+                rank());
+  }
+  left.push_back({candidate.rank, fmt::format("{}: {}", candidate.claim.why, why)});
 }
 
 /// Makes a transport and begins to connect it to those of the candidates that it reaches; puts the others back into `left`.
@@ -249,13 +266,8 @@ void Links::choose(const Factory& factory, bootstrap::StoreClient* client, const
         if (!free) throw;
         used.lost[each.rank] = error.what();
       }
-    } else if (each.claim.answer == Factory::Claim::Answer::or_not_at_all) {
-      throw Error(
-          Cause::refused,
-          fmt::format("{}: rank {} on node {} can't reach rank {}: {}", each.claim.why, rank(), job_.node, each.rank, reach.why),
-          rank());
     } else {
-      left.push_back({each.rank, fmt::format("{}: {}", each.claim.why, reach.why)});
+      leave(each, reach.why, left);
     }
   }
   if (!factory.to_link.empty() && !used.peers.empty()) try_out(used, *client, left);
@@ -274,11 +286,6 @@ void Links::publish(const Used& used, bootstrap::StoreClient& client, const std:
     std::copy_n(address.begin(), own, value.begin() + static_cast<std::ptrdiff_t>(own) * ranks[i]);
   }
   value.insert(value.end(), address.begin() + static_cast<std::ptrdiff_t>(own), address.end());
-  if (value.size() > bootstrap::kMostValueBytes)
-    throw Error(Cause::refused,
-                fmt::format("{} connects no more than {} ranks: --inter tcp does", used.factory->name,
-                            (bootstrap::kMostValueBytes - (address.size() - own)) / own),
-                rank());
   client.set(fmt::format("{}/{}", used.factory->name, rank()), value);
 }
 

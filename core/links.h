@@ -127,6 +127,7 @@ class Links {
   void note(std::string_view kind, const std::string& why, int rank);
   void connect();
   std::vector<Unreached> accepted(const Factory& factory, std::vector<Unreached>& left) const;
+  void leave(const Unreached& candidate, const std::string& why, std::vector<Unreached>& left) const;
   void choose(const Factory& factory, bootstrap::StoreClient* client, const std::vector<Unreached>& candidates,
               std::vector<Unreached>& left);
   void publish(const Used& used, bootstrap::StoreClient& client, const std::vector<int>& ranks) const;
