@@ -132,7 +132,7 @@ bool StoreLink::parse() {
       return refuse_damage("what came is damaged: a frame's header has another hash");
     if (header.op < static_cast<std::uint16_t>(StoreOp::set) || header.op > static_cast<std::uint16_t>(StoreOp::gathered))
       return refuse("it sent something that is no frame of the store");
-    const std::size_t most = header.op == static_cast<std::uint16_t>(StoreOp::gathered) ? kMostGatheredBytes : kMostValueBytes;
+    const std::size_t most = most_value_bytes(static_cast<StoreOp>(header.op));
     if (header.key_bytes > kMostKeyBytes || header.value_bytes > most) {
       return refuse(fmt::format("it sent a key of {} and a value of {} bytes; {} and {} are allowed", header.key_bytes,
                                 header.value_bytes, kMostKeyBytes, most));

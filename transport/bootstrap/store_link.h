@@ -57,6 +57,9 @@ enum class StoreOp : std::uint16_t {
   gathered    ///< server to client: some of those values
 };
 
+/// Returns the most bytes that the value of such a frame may have.
+constexpr std::size_t most_value_bytes(StoreOp op) { return op == StoreOp::gathered ? kMostGatheredBytes : kMostValueBytes; }
+
 /// Header of a frame, drawn above.
 struct StoreHeader {
   std::uint32_t magic;
