@@ -22,17 +22,18 @@ def main():
     parser = harness.options(__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="runs of each job")
     parser.add_argument("--plain", action="store_true", help="without TLS")
+    parser.add_argument("--lost", action="store_true", help="RDMA looks up and carries nothing: ranks tell each other why")
     args = parser.parse_args()
     rows, bars = [], []
     print(f"{'ranks':>6} {'nodes':>6} {'connect s':>10} {'wire s':>8} {'requests':>9} {'keys':>7}")
     for ranks, nodes in JOBS:
-        command = [str(args.build / "bench/wiring_bench"), str(ranks), str(nodes), *(["plain"] if args.plain else [])]
+        command = [str(args.build / "bench/wiring_bench"), str(ranks), str(nodes), *(["plain"] if args.plain else []), *(["lost"] if args.lost else [])]
         runs = [json.loads(output) for _ in range(args.repeats) if (output := harness.run(command, 120))]
         if len(runs) < args.repeats:
             bars.append({"bar": f"{ranks} ranks on {nodes} nodes find each other", "reached": False, "measured": f"{len(runs)} of {args.repeats} runs"})
             continue
-        row = {key: harness.median([run[key] for run in runs]) for key in runs[0] if key != "tls"}
-        rows.append({**row, "tls": runs[0]["tls"], "runs": runs})
+        row = {key: harness.median([run[key] for run in runs]) for key in runs[0] if key not in ("tls", "lost")}
+        rows.append({**row, "tls": runs[0]["tls"], "lost": args.lost, "runs": runs})
         print(f"{ranks:>6} {nodes:>6} {row['connect_s']:>10.2f} {row['wire_s']:>8.2f} {row['requests']:>9.0f} {row['keys']:>7.0f}")
         most = max(run["requests"] for run in runs)
         bars.append({"bar": f"{ranks} ranks: at most {BAR_REQUESTS} requests and {BAR_KEYS} keys each",
