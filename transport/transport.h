@@ -50,7 +50,8 @@ class Transport {
 
   // --- sending ------------------------------------------------------------------------------------------------------------
   /// Posts a message. The payload must stay unchanged until the ticket is done. Returns kNotNow without credit. Throws
-  /// Error(refused) if the payload is larger than plain_limit() and isn't registered.
+  /// Error(refused) if the payload is larger than plain_limit() and isn't registered, Error(out_of_memory) if a lane's first
+  /// message needs memory that can't be had.
   virtual Ticket send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload,
                       Delivery delivery = Delivery::copy_if_small) = 0;
   /// Largest payload, in bytes, that can be sent from memory that isn't registered (Endpoint::register_memory()).
@@ -62,8 +63,8 @@ class Transport {
 
   // --- receiving ----------------------------------------------------------------------------------------------------------
   /// Receives the lane's next unmatched message into `into`, whose size is the size expected. Returns kNotNow if too many
-  /// receives are posted. Throws Error(refused) if a message of that size can't be received into that memory; see
-  /// can_receive_into().
+  /// receives are posted. Throws Error(refused) if a message of that size can't be received into that memory, see
+  /// can_receive_into(), and Error(out_of_memory) as send().
   virtual Ticket receive(LaneId lane, const Envelope& envelope, std::span<std::byte> into) = 0;
   /// Returns true if receive() can write messages of any size into `memory` (shm, tcp: any memory; verbs: registered memory).
   virtual bool can_receive_into(std::span<const std::byte> memory) const = 0;

@@ -101,9 +101,12 @@ bool Offer::are_read(Sends& sends) {
     switch (pending.transport->test_send(pending.lane, pending.ticket)) {
       case Outcome::done: sends.pop_back(); break;
       case Outcome::pending: me_->set_missing_world(pending.world); return false;
-      case Outcome::disconnected:
+      case Outcome::disconnected: {
+        const std::string why = pending.transport->found(pending.lane).detail;
         me_->engine().lost(pending.world, me_->info().op,
-                           fmt::format("{}: the way to rank {} was cut before it had read", name(me_->info().op), pending.world));
+                           fmt::format("{}: the way to rank {} was cut before it had read{}{}", name(me_->info().op),
+                                       pending.world, why.empty() ? "" : ": ", why));
+      }
       default:
         me_->engine().fail(
             Cause::corrupt, pending.world,

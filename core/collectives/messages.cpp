@@ -35,6 +35,16 @@ void check_tag(std::string_view operation, std::int32_t tag, std::int32_t least)
   if (tag < least) refuse(operation, fmt::format("tag = {}: a tag is 0 or larger", tag));
 }
 
+/// Makes a call of a transport outside of an operation's step: what goes wrong ends the job as in a step.
+template <class Post>
+Ticket post_at_once(Engine& engine, Post&& post) {
+  try {
+    return post();
+  } catch (const Error& error) {
+    engine.break_down(error);
+  }
+}
+
 /// Returns true for messages that are copied into the lane and out of it on all transports of the group.
 bool is_small(const Group& group, std::size_t bytes) {
   return bytes <= std::min<std::size_t>({kCopiedOnceBytes, kReceivedBytes, group.plain_limit});
@@ -116,8 +126,9 @@ Work CommunicatorState::start_send(Mode mode, const ConstBuffer& buffer, int to,
   const Group::Member& member = group.member(to);
   if (mode == Mode::blocking && channel == nullptr && engine.quiet() && is_small(group, buffer.bytes()) &&
       !engine.has_left(member.world)) {
-    const Ticket ticket =
-        member.transport->send({member.peer, options.stream}, envelope, buffer.as_bytes(), Delivery::copy_if_small);
+    const Ticket ticket = post_at_once(engine, [&] {
+      return member.transport->send({member.peer, options.stream}, envelope, buffer.as_bytes(), Delivery::copy_if_small);
+    });
     if (ticket != kNotNow) {
       engine.ran_at_once(Op::send, options.stream);
       return {};
@@ -146,7 +157,7 @@ Work CommunicatorState::start_recv(Mode mode, const Buffer& buffer, int from, co
   if (mode == Mode::blocking && channel == nullptr && engine.quiet() && is_small(group, buffer.bytes())) {
     const Group::Member& member = group.member(from);
     const LaneId lane{member.peer, options.stream};
-    ticket = member.transport->receive(lane, envelope, buffer.as_bytes());
+    ticket = post_at_once(engine, [&] { return member.transport->receive(lane, envelope, buffer.as_bytes()); });
     for (std::uint32_t looks = ticket == kNotNow ? 0 : engine.looks_at_once(); looks > 0; --looks) {
       const Outcome outcome = member.transport->test_receive(lane, ticket);
       if (outcome == Outcome::done) {

@@ -501,7 +501,7 @@ ranks death fail kill 3
 
 def unlike(lab, _steps, _size, timeout):
     """Adapters that fail where TCP would have worked cost no job but where verbs is demanded: queue pairs that can't be made and probes that
-    fail on one machine leave those pairs to TCP, on both. Completions of different queue pairs may come in any order."""
+    fail on one machine leave those pairs to TCP, on both. Where memory for messages ends later, the job does, too, with that reason. Completions of different queue pairs may come in any order."""
     digest = f"run -- {lab.options.actor} digest"
     script = f"""
 only() {{ if [ $NODE = 1 ]; then export RDMA_SHIM="$1"; else export RDMA_SHIM=""; fi; }}
@@ -509,6 +509,7 @@ export LD_PRELOAD={lab.options.shim} layout=tsp=4
 only "create_qp@2=12"; job unmade {digest}
 only "fail@1=12"; job unproved {digest}
 only "fail@1=12"; job demanded --inter verbs {digest}
+only "reg_mr@3=12"; job ringless --inter verbs {digest}
 export RDMA_SHIM="reverse"; job reverse --inter verbs {digest}
 unset LD_PRELOAD
 mkdir -p "$SHARE/store.inter"
@@ -532,6 +533,8 @@ meet inter
                 require(way["kind"] == inter and reason in way["why"], f"{name}: {way}")
                 print(f"{name}: ranks {a} and {b}: {way['why']}")
     require(lab.code("demanded", 0) != 0 and lab.code("demanded", 1) != 0, f"--inter verbs went on\n{lab.words('demanded')}")
+    require(lab.code("ringless", 0) != 0 and lab.code("ringless", 1) != 0, f"a job without rings went on\n{lab.words('ringless')}")
+    require("0.26171875 MiB of message buffers can't be registered" in lab.words("ringless"), f"its limit isn't named\n{lab.words('ringless')}")
     require("IBV_WC_RETRY_EXC_ERR" in lab.words("demanded"), f"it isn't told why\n{lab.words('demanded')}")
     for node in (0, 1):
         require("tcp sent 65536" in lab.text("inter", node, "out"), f"rank 0's TSP_INTER isn't obeyed\n{lab.words('inter')}")

@@ -396,6 +396,7 @@ int run(const std::vector<std::string>& names) {
       {"port_down", port_down},
       {"odd_devices", odd_devices},
       {"odd_failures", odd_failures},
+      {"odd_rings", odd_rings},
       {"odd_inline", odd_inline},
       {"odd_addresses", odd_addresses},
       {"odd_completions", odd_completions},

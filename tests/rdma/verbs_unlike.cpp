@@ -40,13 +40,18 @@ void expect(const std::string& text, const std::string& part) { require(contains
 
 std::string why_not() { return VerbsTransport({}).why_not(); }
 
-std::string refusal_of(const std::string& device) {
+template <class Call>
+std::string error_of(Call&& call) {
   try {
-    VerbsTransport({.device = device}).address(0);
+    call();
   } catch (const Error& error) {
     return error.what();
   }
   throw std::runtime_error("nothing was refused");
+}
+
+std::string refusal_of(const std::string& device) {
+  return error_of([&] { VerbsTransport({.device = device}).address(0); });
 }
 
 /// Sends messages of some sizes each way, each once.
@@ -118,6 +123,40 @@ void odd_failures() {
     VerbsTransport here({});
     expect(here.can_reach(0, here.address(0)).why, "message buffers can't be registered");
   }
+}
+
+void odd_rings() {
+  constexpr const char* kWhy = "message buffers can't be registered";
+  {
+    VerbsPair pair("unringed_here", {});
+    std::vector<std::byte> bytes(100);
+    pair.meet();
+    if (node() == 0) {
+      const Altered full("reg_mr@1=12");
+      const LaneId lane{0, kStream};
+      expect(error_of([&] { pair.transport().send(lane, envelope_of(1), bytes, Delivery::copy_if_small); }), kWhy);
+      expect(error_of([&] { pair.transport().receive(lane, envelope_of(1), bytes); }), kWhy);
+    }
+    pair.meet();
+    exchange_some(pair);  // once there is memory again, and not as messages 2 and later
+    pair.close();
+  }
+  // A machine that can't open its end says so, and the other one hears of it, though it only waits.
+  VerbsPair pair("unringed_there", {.device = "rxe0,retries=3,timeout=14", .timeout_s = 12});
+  std::vector<std::byte> bytes(100);
+  pair.meet();
+  const Altered full(node() == 1 ? "reg_mr@1=12" : "");
+  if (node() == 0) {
+    const Ticket ticket = pair.receive(kStream, envelope_of(1), bytes);
+    pair.until([&] { return pair.transport().test_receive({0, kStream}, ticket) != Outcome::pending; }, "an end", 12);
+    expect(pair.transport().found({0, kStream}).detail, "IBV_WC_RETRY_EXC_ERR");
+  } else {
+    pair.until([&] { return !pair.transport().broken(0).empty(); }, "a break");
+    const Ticket ticket = pair.receive(kStream, envelope_of(1), bytes);
+    require(pair.transport().test_receive({0, kStream}, ticket) == Outcome::disconnected, "a broken lane waits");
+    expect(pair.transport().found({0, kStream}).detail, kWhy);
+  }
+  pair.meet();
 }
 
 void odd_inline() {

@@ -9,6 +9,9 @@ void odd_devices();
 /// Queue pairs and registrations that fail at the n-th call: a reason to reach nobody or one peer, an error where a device is
 /// named.
 void odd_failures();
+/// A ring that can't be registered at a queue's first message: an error where the call was made, broken lanes if a peer asked for
+/// it.
+void odd_rings();
 /// Inline data from none to 512 bytes.
 void odd_inline();
 /// Checks that queue pairs are told what settings and ports ask for: headers, classes, partitions, retries.

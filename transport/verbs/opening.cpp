@@ -3,24 +3,27 @@
 //   open():  ring and receives made ── tell_opened(): the door of the other end says where ── it does the same ── both may write
 //
 // Either end may begin, or both at once.
+#include "transport/cause.h"
+#include "transport/log.h"
 #include "transport/verbs/parts.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <cstring>
+#include <utility>
 
 namespace tsprun::detail::verbs {
 
-/// Makes this end's ring of a queue, if there is none, and tells the peer as soon as possible. What fails breaks the lanes.
+/// Makes this end's ring of a queue, if there is none, and tells the peer as soon as possible. Throws Error(out_of_memory),
+/// naming the limit, or Error(refused), and leaves the queue as it was.
 void VerbsTransport::open(Peer& with, int stream) {
-  std::unique_ptr<Ring>& ring = with.rings[static_cast<std::size_t>(stream)];
-  if (!ring) {
-    try {
-      ring = std::make_unique<Ring>(parts_->pd.get());
-    } catch (const Error& error) {
-      return break_lanes(with, error.what());
-    }
-    if (!with.pair.expect_queue()) return break_lanes(with, with.pair.post_error());
+  std::unique_ptr<Ring>& place = with.rings[static_cast<std::size_t>(stream)];
+  if (!place) {
+    auto ring = std::make_unique<Ring>(parts_->pd.get());
+    if (!with.pair.expect_queue())
+      throw Error(Cause::refused, fmt::format("verbs: {} on {}", with.pair.post_error(), parts_->port.text()));
+    place = std::move(ring);
   }
   tell_opened(with);
 }
@@ -43,15 +46,21 @@ void VerbsTransport::tell_opened(Peer& to) {
   }
 }
 
-/// Reads from the door where the peer's ring of a queue is.
+/// Reads from the door where the peer's ring of a queue is. If this end can't have a ring, too, the lanes break at both ends:
+/// what the peer has for this one would never leave.
 void VerbsTransport::take_opened(Peer& from, int stream) {
   Opened there;
   std::memcpy(&there, parts_->doors->data() + door_offset(from.number) + static_cast<std::size_t>(stream) * sizeof there,
               sizeof there);
   if (there.bytes != kRingBytes || from.is_open(stream))
     return break_lanes(from, fmt::format("queue {} was opened with {} bytes, or twice", stream, there.bytes));
-  open(from, stream);
-  if (from.ring(stream) != nullptr) from.ring(stream)->there = there;
+  try {
+    open(from, stream);
+  } catch (const Error& error) {
+    logger().warn("the way by RDMA to {} is given up: {}", from.address.port, error.what());
+    return break_lanes(from, error.what());
+  }
+  from.ring(stream)->there = there;
 }
 
 }  // namespace tsprun::detail::verbs

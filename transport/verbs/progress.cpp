@@ -181,8 +181,12 @@ void VerbsTransport::take_credit(Peer& from, int stream, std::uint64_t taken) {
   out.taken = taken;
 }
 
+/// Notes why the lanes are broken. The adapter of a peer that still believes in them shall notice as soon as it sends something.
 void VerbsTransport::break_lanes(Peer& at, const std::string& cause) {
-  if (at.broken.empty()) at.broken = cause;
+  if (!at.broken.empty()) return;
+  at.broken = cause;
+  // Before its own probe has arrived a pair may only be left to another transport, which the peer's probe mustn't wait for.
+  if (at.probe != 0 && at.pair.is_completed(at.probe)) at.pair.stop();
 }
 
 /// Returns the outcome of a message that isn't done: pending, or disconnected once the connection is broken and its cause can

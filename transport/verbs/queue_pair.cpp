@@ -160,6 +160,12 @@ std::uint64_t QueuePair::write(const Source& from, const Target& to, std::option
   return number;
 }
 
+void QueuePair::stop() {
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_ERR;
+  library().modify_qp(pair_.get(), &attributes, IBV_QP_STATE);  // if it can't, the device is gone, and answers nobody either
+}
+
 bool QueuePair::received() {
   if (++receives_owed_ < kReceiveBatch) return true;
   const std::uint32_t owed = std::exchange(receives_owed_, 0);

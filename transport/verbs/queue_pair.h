@@ -1,6 +1,7 @@
 // One reliable connection (RC queue pair) to one peer: its states, the room in its send queue, its posted receives.
 //
-//   made ── INIT ── receives posted ── connect(): RTR, RTS ── probe ── in use ── a failed completion: ERROR, the rest is flushed
+//   made ── INIT ── receives posted ── connect(): RTR, RTS ── probe ── in use ── a failed completion or stop(): ERROR, the rest
+//   is flushed
 //
 // Work requests are counted from 1. They complete in order, so a signalled completion also stands for all requests before it:
 // every 16th request is signalled, and those for whose end the caller waits. Receives carry no memory: they only take the
@@ -86,6 +87,9 @@ class QueuePair {
   bool received();
   /// Posts the receives of one more queue. Returns false if that failed: see post_error().
   bool expect_queue() { return post_receives(kQueueReceives); }
+
+  /// Moves the queue pair to ERROR, in which it neither sends nor answers: the peer's next request fails after its retries.
+  void stop();
 
   /// Take a wr_id apart: its upper 24 bits are the tag, the others the request's number, which is 0 for receives.
   static constexpr std::uint64_t number_of(std::uint64_t wr_id) { return wr_id & ((std::uint64_t{1} << 40) - 1); }

@@ -13,11 +13,11 @@ namespace tsprun::detail::verbs {
 Ticket VerbsTransport::post(LaneId lane, const Envelope& envelope, std::byte* into, std::size_t bytes, Want want) {
   VerbsReceive& in = incoming(lane);
   if (in.last - in.prefix >= kSlots) return kNotNow;
-  const Ticket ticket = ++in.last;
-  in.posted[ticket % kSlots] = {envelope, into, bytes, want};
   Peer& from = peer(lane.peer);
   const int stream = static_cast<int>(lane.stream);
   if (from.broken.empty() && from.ring(stream) == nullptr) open(from, stream);
+  const Ticket ticket = ++in.last;
+  in.posted[ticket % kSlots] = {envelope, into, bytes, want};
   if (want == Want::grant) {
     in.to_grant |= bit(ticket);
     if (from.broken.empty()) write_grants(from, stream);
