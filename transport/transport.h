@@ -3,7 +3,7 @@
 //
 // A lane (message.h) carries two kinds of transfer:
 //
-//   message   send() at one end, receive() at the other: the payload ends in the receiver's buffer. Small payloads travel at
+//   message   send() at one end, receive() at the other: the payload ends in the receiver's buffer. Small payloads are taken at
 //             once, on the lane's credits. Large ones wait at the sender until the receiver has posted its buffer: over verbs the
 //             receiver then writes a grant with address and keys, and the sender writes straight into the buffer; over tcp it
 //             sends a grant frame; over shm it copies straight out of the sender's heap.

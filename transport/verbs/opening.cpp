@@ -2,7 +2,7 @@
 //
 //   open():  ring and receives made ── tell_opened(): the door of the other end says where ── it does the same ── both may write
 //
-// Either end may begin, or both at once.
+// Either end may begin, or both at once. Small messages that are sent before lie in the mirror of this end's ring (post_held()).
 #include "transport/cause.h"
 #include "transport/log.h"
 #include "transport/verbs/parts.h"

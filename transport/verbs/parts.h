@@ -29,13 +29,15 @@ struct VerbsTransport::Large {
 /// The sender's side of a lane. Sets of messages are bits, by ticket % 64; at most 16 messages are in flight.
 struct VerbsTransport::VerbsSend {
   Ticket last = 0;
-  std::uint64_t taken = 0;                      // messages that the receiver has finished: credit
-  std::uint64_t waiting = 0;                    // large messages, not granted yet
-  std::uint64_t writing = 0;                    // large messages, granted, not written completely
-  std::uint64_t refusing = 0;                   // large messages that don't match their grant; the receiver isn't told yet
-  std::uint64_t granted = 0;                    // messages granted before they were sent
-  std::uint64_t copied = 0;                     // messages that were done when send() returned
-  std::array<std::uint64_t, kSlots> request{};  // last work request of message t; 0: not posted yet
+  std::uint64_t taken = 0;                         // messages that the receiver has finished: credit
+  std::uint64_t waiting = 0;                       // large messages, not granted yet
+  std::uint64_t writing = 0;                       // large messages, granted, not written completely
+  std::uint64_t refusing = 0;                      // large messages that don't match their grant; the receiver isn't told yet
+  std::uint64_t granted = 0;                       // messages granted before they were sent
+  std::uint64_t copied = 0;                        // messages that were done when send() returned
+  std::uint64_t held = 0;                          // entries that lie in the mirror until the peer has opened the queue
+  std::array<std::uint64_t, kSlots> request{};     // last work request of message t; 0: not posted yet
+  std::array<std::uint16_t, kSlots> held_bytes{};  // of the held entry of message t
   std::array<Large, kSlots> large;
 };
 

@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <arpa/inet.h>
 #include <array>
+#include <bit>
 #include <cstring>
+#include <utility>
 
 namespace tsprun::detail::verbs {
 
@@ -55,10 +57,11 @@ bool VerbsTransport::progress() {
   return moved;
 }
 
-/// Posts what had to wait: grants, credits, refusals and granted payloads.
+/// Posts what had to wait: the places of rings, entries, grants, credits, refusals and granted payloads.
 void VerbsTransport::pump(Peer& to) {
   tell_opened(to);
   for (int stream = 0; stream < kQueues && to.broken.empty() && to.linked; ++stream) {
+    if (to.out[static_cast<std::size_t>(stream)].held != 0) post_held(to, stream);
     const VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
     if (in.to_grant != 0) write_grants(to, stream);
     if (in.prefix - in.told >= kTellAfter) write_credit(to, stream);
@@ -124,7 +127,7 @@ void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
   const Immediate immediate = Immediate::decode(word);
   if (immediate.stream >= kQueues) return break_lanes(from, "an immediate names a queue that doesn't exist");
   const Ring* const ring = from.ring(immediate.stream);
-  if ((immediate.news == News::entry || immediate.news == News::grant) && ring == nullptr)
+  if ((immediate.news == News::entry || immediate.news == News::grant) && !from.is_open(immediate.stream))
     return break_lanes(from, "a message came for a queue that isn't open");
   const auto stream = static_cast<std::size_t>(immediate.stream);
   VerbsReceive& in = from.in[stream];
@@ -174,10 +177,9 @@ void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
 void VerbsTransport::take_credit(Peer& from, int stream, std::uint64_t taken) {
   VerbsSend& out = from.out[static_cast<std::size_t>(stream)];
   if (taken <= out.taken) return;
-  if (taken > out.last) {
-    break_lanes(from, fmt::format("the peer has taken {} messages of {}", taken, out.last));
-    return;
-  }
+  Ticket sent = out.held == 0 ? out.last : out.taken;
+  while (sent < out.last && (out.held & bit(sent + 1)) == 0) ++sent;
+  if (taken > sent) return break_lanes(from, fmt::format("the peer has taken {} messages of {}", taken, sent));
   out.taken = taken;
 }
 
@@ -300,7 +302,12 @@ int VerbsTransport::descriptor() const { return parts_->events ? parts_->events-
 
 bool VerbsTransport::close(int number) {
   Peer& to = peer(number);
-  return !to.linked || !to.broken.empty() || finished_sending(to);
+  if (!to.linked || (to.broken.empty() && finished_sending(to))) return true;
+  if (to.broken.empty()) return false;
+  int lost = 0;
+  for (VerbsSend& out : to.out) lost += std::popcount(std::exchange(out.held, 0));
+  if (lost != 0) logger().warn("{} small messages that were sent never left: {}", lost, why_broken(to));
+  return true;
 }
 
 Found VerbsTransport::found(LaneId lane) const {

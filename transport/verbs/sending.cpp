@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstddef>
 #include <cstring>
+#include <limits>
 
 namespace tsprun::detail::verbs {
 
@@ -18,32 +20,30 @@ constexpr std::uint64_t kReserve = 64;
 
 }  // namespace
 
-/// Returns the next ticket of a lane if a message may be posted, else kNotNow. A broken lane always has a ticket: its test
-/// tells that the lane is broken.
+/// Returns the next ticket of a lane if a message may be posted, or held until the peer has opened the queue, else kNotNow. A
+/// broken lane always has a ticket: its test tells that the lane is broken. Throws as open().
 Ticket VerbsTransport::begin_send(Peer& to, LaneId lane) {
   const VerbsSend& out = outgoing(lane);
   const Ticket ticket = out.last + 1;
+  const int stream = static_cast<int>(lane.stream);
+  if (to.broken.empty() && to.ring(stream) == nullptr) open(to, stream);
   if (!to.broken.empty()) return ticket;
-  if (const int stream = static_cast<int>(lane.stream); !to.is_open(stream)) {
-    open(to, stream);
-    return kNotNow;
-  }
-  if (out.last - out.taken >= kSlots || to.pair.room() <= kReserve) return kNotNow;
+  if (out.last - out.taken >= kSlots) return kNotNow;
+  if (!to.is_open(stream)) return ticket;
+  if (to.pair.room() <= kReserve) return kNotNow;
   // The entry in the mirror may be overwritten only when the NIC won't read the old one any more.
   const std::uint64_t before = out.request[ticket % kSlots];
   return to.pair.is_completed(before) ? ticket : kNotNow;
 }
 
+/// Prepares an entry in the mirror, and posts it once the peer has opened the queue.
 void VerbsTransport::write_entry(Peer& to, LaneId lane, Ticket ticket, const Envelope& envelope,
                                  std::span<const std::byte> payload, std::uint64_t bytes, std::uint32_t kind, bool signalled) {
   const int stream = static_cast<int>(lane.stream);
-  VerbsReceive& in = incoming(lane);
-  VerbsSend& out = outgoing(lane);
-  const std::size_t offset = entry_offset(ticket);
-  std::byte* const place = to.ring(stream)->leaving(offset);
+  std::byte* const place = to.ring(stream)->leaving(entry_offset(ticket));
   const EntryHeader header{.signature = envelope.signature,
                            .ticket = ticket,
-                           .taken = in.prefix,
+                           .taken = 0,
                            .bytes = bytes,
                            .unused = 0,
                            .sequence = envelope.sequence,
@@ -52,15 +52,36 @@ void VerbsTransport::write_entry(Peer& to, LaneId lane, Ticket ticket, const Env
                            .reserved = {}};
   std::memcpy(place, &header, sizeof header);
   if (!payload.empty()) std::memcpy(place + sizeof header, payload.data(), payload.size());
+  const std::size_t whole = sizeof header + payload.size();
+  if (to.is_open(stream)) return post_entry(to, stream, ticket, whole, signalled);
+  static_assert(kEntryBytes <= std::numeric_limits<std::uint16_t>::max());
+  VerbsSend& out = outgoing(lane);
+  out.held |= bit(ticket);
+  out.held_bytes[ticket % kSlots] = static_cast<std::uint16_t>(whole);
+}
+
+/// Posts an entry that lies in the mirror, with the credit of this moment.
+void VerbsTransport::post_entry(Peer& to, int stream, Ticket ticket, std::size_t bytes, bool signalled) {
+  VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
+  const std::size_t offset = entry_offset(ticket);
+  std::memcpy(to.ring(stream)->leaving(offset) + offsetof(EntryHeader, taken), &in.prefix, sizeof in.prefix);
   in.told = in.prefix;
-  const std::uint64_t request =
-      to.mirror(stream, offset, sizeof header + payload.size(),
-                Immediate{News::entry, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)}, signalled);
-  if (request == 0) {
-    break_lanes(to, to.pair.post_error());
-    return;
+  const std::uint64_t request = to.mirror(
+      stream, offset, bytes, Immediate{News::entry, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)}, signalled);
+  if (request == 0) return break_lanes(to, to.pair.post_error());
+  to.out[static_cast<std::size_t>(stream)].request[ticket % kSlots] = request;
+}
+
+/// Posts the entries that were held until the peer had opened the queue, oldest first, as far as the send queue has room.
+void VerbsTransport::post_held(Peer& to, int stream) {
+  VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
+  if (!to.is_open(stream)) return;
+  for (Ticket ticket = out.taken + 1; ticket <= out.last && out.held != 0; ++ticket) {
+    if ((out.held & bit(ticket)) == 0) continue;
+    if (to.pair.room() == 0 || !to.broken.empty()) return;
+    out.held &= ~bit(ticket);
+    post_entry(to, stream, ticket, out.held_bytes[ticket % kSlots], false);
   }
-  out.request[ticket % kSlots] = request;
 }
 
 Ticket VerbsTransport::send(LaneId lane, const Envelope& envelope, std::span<const std::byte> payload, Delivery /*delivery*/) {
@@ -188,7 +209,7 @@ Outcome VerbsTransport::test_send(LaneId lane, Ticket ticket) {
 bool VerbsTransport::finished_sending(Peer& to) {
   for (int stream = 0; stream < kQueues; ++stream) {
     const VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
-    if ((out.waiting | out.writing | out.refusing) != 0) return false;
+    if ((out.waiting | out.writing | out.refusing | out.held) != 0) return false;
     if (to.is_open(stream) && to.in[static_cast<std::size_t>(stream)].to_grant != 0) return false;
   }
   for (int stream = 0; stream < kQueues; ++stream) {

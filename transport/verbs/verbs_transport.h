@@ -1,6 +1,7 @@
 // Transport over RDMA (ibverbs): reliable connections and one-sided writes; nothing is ever read from a peer.
 //
-//   first        each end that uses a queue opens it: it makes a ring, and writes where it lies into the other's door
+//   first        each end that uses a queue opens it: it makes a ring, and writes where it lies into the other's door. Entries
+//                are held until the other end has opened it, too
 //   up to 8 KiB  one WRITE_WITH_IMM carries header and payload into entry t % 16 of the receiver's ring, on the lane's credits;
 //                inline in the work request if it is small
 //   larger       the receiver, once its buffer is posted, writes a grant: where the payload must go, with the keys of its slabs.
@@ -93,6 +94,8 @@ class VerbsTransport final : public Endpoint {
   Ticket begin_send(Peer& to, LaneId lane);
   void write_entry(Peer& to, LaneId lane, Ticket ticket, const Envelope& envelope, std::span<const std::byte> payload,
                    std::uint64_t bytes, std::uint32_t kind, bool signalled);
+  void post_entry(Peer& to, int stream, Ticket ticket, std::size_t bytes, bool signalled);
+  void post_held(Peer& to, int stream);
   void check_grant(Peer& from, int stream, Ticket ticket);
   void write_refusals(Peer& to, int stream);
   void write_large(Peer& to, int stream);
