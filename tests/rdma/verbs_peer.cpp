@@ -173,45 +173,6 @@ void credits() {
   pair.close();
 }
 
-/// What is sent before the peer knows of the queue is the caller's at once, up to the lane's credits, and arrives in order.
-void early() {
-  VerbsPair pair("early", {});
-  const auto bytes_of = [](std::uint32_t i) {
-    return i == 7 ? std::size_t{50000} : i == 15 ? std::size_t{8192} : i * std::size_t{40};
-  };
-  std::vector<std::byte> small(8192);
-  pair.meet();  // from here on machine 1 makes no progress, until both meet again
-  if (node() == 0) {
-    verbs::VerbsTransport& transport = pair.transport();
-    const LaneId lane{0, kStream};
-    for (std::uint32_t i = 0; i < 16; ++i) {
-      const std::span<std::byte> payload = i == 7 ? pair.heap(0, bytes_of(i)) : std::span(small).first(bytes_of(i));
-      fill(payload, seed_of(0, i));
-      const Ticket ticket = transport.send(lane, envelope_of(i), payload, Delivery::copy_if_small);
-      require(ticket != kNotNow, "message " + std::to_string(i) + " has no room");
-      require((transport.test_send(lane, ticket) == Outcome::done) == (i != 7), "the end of message " + std::to_string(i));
-      if (i != 6) continue;
-      const std::uint64_t begin = posix::now_ns();
-      while (posix::now_ns() - begin < 500'000'000) transport.progress();  // until what opens the queue is acknowledged
-      require(!transport.close(0), "what hasn't left counts as arrived");
-    }
-    require(transport.send(lane, envelope_of(16), small, Delivery::copy_if_small) == kNotNow, "credits without end");
-    fill(small, 99);
-    pair.meet();
-    pair.send(kStream, envelope_of(16), small);
-  } else {
-    pair.meet();
-    for (std::uint32_t i = 0; i < 16; ++i) {
-      const std::span<std::byte> into = pair.heap(kMiB, bytes_of(i));
-      pair.finish_receive(kStream, pair.receive(kStream, envelope_of(i), into));
-      require(holds(into, seed_of(0, i)), "message " + std::to_string(i) + " arrived damaged");
-    }
-    pair.finish_receive(kStream, pair.receive(kStream, envelope_of(16), small));
-    require(holds(small, 99), "the message after them arrived damaged");
-  }
-  pair.close();
-}
-
 /// Both ends must agree before a byte reaches the receiver's buffer, whether the message is small or large.
 void mismatch() {
   for (const std::size_t bytes : {std::size_t{40}, std::size_t{40000}}) {
@@ -431,6 +392,7 @@ int run(const std::vector<std::string>& names) {
       {"silence", silence},
       {"ungranted", ungranted},
       {"unopened", unopened},
+      {"unanswered", unanswered},
       {"port_down", port_down},
       {"odd_devices", odd_devices},
       {"odd_failures", odd_failures},

@@ -1,4 +1,4 @@
-// Scenarios: a machine cut off, silent, or without grants, and ports that flap or go down.
+// Scenarios: a machine cut off, silent, without grants, or late, and ports that flap or go down.
 #include "tests/rdma/verbs_trouble.h"
 
 #include "tests/rdma/verbs_pair.h"
@@ -99,6 +99,60 @@ void unopened() {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     expect_break_of_traffic(pair, "IBV_WC_RETRY_EXC_ERR");
   });
+}
+
+void early() {
+  VerbsPair pair("early", {});
+  const auto bytes_of = [](std::uint32_t i) {
+    return i == 7 ? std::size_t{50000} : i == 15 ? std::size_t{8192} : i * std::size_t{40};
+  };
+  std::vector<std::byte> small(8192);
+  pair.meet();  // from here on machine 1 makes no progress, until both meet again
+  if (node() == 0) {
+    verbs::VerbsTransport& transport = pair.transport();
+    const LaneId lane{0, kStream};
+    for (std::uint32_t i = 0; i < 16; ++i) {
+      const std::span<std::byte> payload = i == 7 ? pair.heap(0, bytes_of(i)) : std::span(small).first(bytes_of(i));
+      fill(payload, i);
+      const Ticket ticket = transport.send(lane, envelope_of(i), payload, Delivery::copy_if_small);
+      require(ticket != kNotNow, "message " + std::to_string(i) + " has no room");
+      require((transport.test_send(lane, ticket) == Outcome::done) == (i != 7), "the end of message " + std::to_string(i));
+      if (i != 6) continue;
+      const std::uint64_t begin = posix::now_ns();
+      while (posix::now_ns() - begin < 500'000'000) transport.progress();  // until what opens the queue is acknowledged
+      require(!transport.close(0), "what hasn't left counts as arrived");
+    }
+    require(transport.send(lane, envelope_of(16), small, Delivery::copy_if_small) == kNotNow, "credits without end");
+    fill(small, 99);
+    pair.meet();
+    pair.send(kStream, envelope_of(16), small);
+  } else {
+    pair.meet();
+    for (std::uint32_t i = 0; i < 16; ++i) {
+      const std::span<std::byte> into = pair.heap(1 << 20, bytes_of(i));
+      pair.finish_receive(kStream, pair.receive(kStream, envelope_of(i), into));
+      require(holds(into, i), "message " + std::to_string(i) + " arrived damaged");
+    }
+    pair.finish_receive(kStream, pair.receive(kStream, envelope_of(16), small));
+    require(holds(small, 99), "the message after them arrived damaged");
+  }
+  pair.close();
+}
+
+void unanswered() {
+  VerbsPair pair("unanswered", {.timeout_s = kDeadline_s});
+  pair.meet();  // from here on machine 1 makes no progress
+  std::vector<std::byte> bytes(100);
+  if (node() == 0) {
+    const Ticket ticket = pair.send(kStream, envelope_of(1), bytes);
+    require(pair.transport().test_send({0, kStream}, ticket) == Outcome::done, "a small send isn't done at once");
+    const auto outcome = [&] { return pair.transport().broken(0).empty() ? Outcome::pending : Outcome::disconnected; };
+    expect_quiet(pair, 3'000'000'000, outcome);  // what opens the queue has long been acknowledged
+    while_cut_off(pair, [&] { expect_break(pair, "IBV_WC_RETRY_EXC_ERR", outcome); });
+    require(pair.transport().close(0), "an entry that can't leave any more keeps close() waiting");
+  } else {
+    while_cut_off(pair, [] {});
+  }
 }
 
 void port_flap() {

@@ -1,5 +1,5 @@
-// Scenarios of verbs_peer in which a port or a machine goes away; each runs on both machines, in lock step, and throws at the
-// first thing that doesn't hold.
+// Scenarios of verbs_peer in which a port or a machine goes away, or comes late; each runs on both machines, in lock step, and
+// throws at the first thing that doesn't hold.
 #pragma once
 
 namespace tsprun::detail::test {
@@ -16,6 +16,11 @@ void silence();
 void ungranted();
 /// A peer that is gone before it has opened its end of a queue breaks the lanes, too.
 void unopened();
+/// What is sent before the peer knows of the queue is the caller's at once, up to the lane's credits, and arrives in order.
+void early();
+/// A sender whose first small message waits for a peer that doesn't answer has nothing in flight either, and notices when that
+/// peer is gone.
+void unanswered();
 /// The own port down for good: the cause names it.
 void port_down();
 
