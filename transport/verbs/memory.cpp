@@ -40,8 +40,8 @@ std::string locked_memory_shortage(int peers, std::size_t heap_bytes) {
       2 * (doors_bytes(static_cast<std::size_t>(peers)) + static_cast<std::uint64_t>(peers) * kQueues * kRingBytes) +
       std::min(heap_bytes, kSlabBytes);
   if (limit >= needed || !bound_by_limit()) return {};
-  return fmt::format("a rank must lock {} MiB for the NIC, and locked memory is limited to {} KiB: {}", (needed >> 20) + 1,
-                     limit >> 10, kHowToRaise);
+  return fmt::format("a rank may need to lock up to {} MiB for the NIC, and locked memory is limited to {} KiB: {}",
+                     (needed >> 20) + 1, limit >> 10, kHowToRaise);
 }
 
 Registration register_bytes(ibv_pd* pd, std::span<std::byte> memory, const char* what) {
