@@ -30,7 +30,8 @@ void require(bool holds) {
 void try_immediate(std::uint32_t word, Ticket finished) {
   const verbs::Immediate immediate = verbs::Immediate::decode(word);
   require(immediate.encode() == word);
-  if (immediate.stream >= kQueues) return;  // refused by whoever takes it
+  if (!verbs::trouble_of(immediate, true).empty()) return;
+  require(immediate.stream < kQueues && immediate.news <= verbs::News::opened);
   const std::optional<Ticket> ticket = verbs::awaited(immediate.low, finished);
   const Ticket named = ticket.value_or(verbs::widen(immediate.low, finished));
   require(verbs::entry_offset(named) + verbs::kEntryBytes <= verbs::kRingBytes);

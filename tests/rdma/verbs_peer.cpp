@@ -337,7 +337,10 @@ void queues() {
     for (int peer = 0; peer < kPeers; ++peer) idle.address(peer);
     const std::size_t held = pinned_bytes() - before;
     std::printf("%d idle peers pin %zu bytes\n", kPeers, held);
-    require(held > 0 && held <= kPeers * (std::size_t{8} << 20) / 1023, "idle peers pin more than 8 MiB of 1,023");
+    constexpr std::size_t kPage = 4096;
+    const std::size_t doors = (2 * verbs::doors_bytes(kPeers) + kPage - 1) / kPage * kPage;
+    require(held == doors,
+            "idle peers pin " + std::to_string(held) + " bytes, not the " + std::to_string(doors) + " of their doors");
   }
   VerbsPair pair("queues", {});
   std::size_t held = pinned_bytes();

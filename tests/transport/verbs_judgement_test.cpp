@@ -33,6 +33,27 @@ TEST(VerbsJudgement, NewsMayOnlySpeakOfTheSlotsAfterWhatIsOver) {
   EXPECT_EQ(awaited(Immediate::kLowMask, wrapped), std::nullopt);
 }
 
+TEST(VerbsJudgement, NewsIsOfAKnownKindAndOfAQueueThatIsOpen) {
+  for (const News news : {News::entry, News::grant}) {
+    EXPECT_EQ(trouble_of(Immediate{news, 2, 1}, true), "");
+    EXPECT_NE(trouble_of(Immediate{news, 2, 1}, false), "");
+  }
+  for (const News news : {News::data, News::credit, News::opened}) {
+    for (const bool is_open : {false, true}) EXPECT_EQ(trouble_of(Immediate{news, 2, 1}, is_open), "");
+  }
+  for (std::uint32_t word = 5; word < 8; ++word) EXPECT_NE(trouble_of(Immediate::decode(word << 29 | 1), true), "") << word;
+  for (int queue = 0; queue < kMostQueues; ++queue)
+    EXPECT_EQ(trouble_of(Immediate{News::opened, queue, 0}, false) == "", queue < kQueues) << queue;
+}
+
+TEST(VerbsJudgement, AQueueIsOpenedOnceWithARingOfThisVersion) {
+  const Opened there{.address = 4096, .key = 7, .bytes = kRingBytes};
+  EXPECT_EQ(trouble_of(there, false), "");
+  EXPECT_NE(trouble_of(there, true), "");
+  for (const std::uint32_t bytes : {std::uint32_t{0}, static_cast<std::uint32_t>(kRingBytes) - 1, UINT32_MAX})
+    EXPECT_NE(trouble_of(Opened{.address = 4096, .key = 7, .bytes = bytes}, false), "") << bytes;
+}
+
 /// News of it names what is over; its header, should it lie where a later message is awaited, another number.
 TEST(VerbsJudgement, AMessageThatComesTwiceIsFound) {
   const Awaited message{kEnvelope, 100};

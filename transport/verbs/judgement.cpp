@@ -13,6 +13,24 @@ std::optional<Ticket> awaited(std::uint32_t low, Ticket finished) {
   return ticket;
 }
 
+std::string_view trouble_of(const Immediate& news, bool is_open) {
+  if (news.stream >= kQueues) return "an immediate names a queue that doesn't exist";
+  switch (news.news) {
+    case News::entry:
+    case News::grant: return is_open ? "" : "a message came for a queue that isn't open";
+    case News::data:
+    case News::credit:
+    case News::opened: return {};
+  }
+  return "an immediate of no known kind arrived";
+}
+
+std::string trouble_of(const Opened& there, bool is_open) {
+  if (is_open) return "a queue was opened twice";
+  if (there.bytes != kRingBytes) return fmt::format("a queue was opened with {} bytes, not {}", there.bytes, kRingBytes);
+  return {};
+}
+
 Outcome judge_entry(const EntryHeader& header, Ticket ticket, const Awaited& message) {
   const Envelope arrived{header.signature, header.sequence, header.tag, message.envelope.purpose};
   if (header.ticket != ticket) return Outcome::corrupt;

@@ -9,12 +9,20 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace tsprun::detail::verbs {
 
 /// Returns the message to which an immediate with these low bits refers: one of the kSlots messages after `finished`, up to
 /// which all are finished. Nothing if it is none of those.
 std::optional<Ticket> awaited(std::uint32_t low, Ticket finished);
+
+/// Returns why a peer can't have sent this news; empty if it can. `is_open`: both ends have opened the queue that it names.
+std::string_view trouble_of(const Immediate& news, bool is_open);
+
+/// Returns why the place of a ring that a peer has left in the door of a queue can't be used; empty if it can. `is_open`: it has
+/// left one before.
+std::string trouble_of(const Opened& there, bool is_open);
 
 /// A message for whose entry a receiver waits.
 struct Awaited {

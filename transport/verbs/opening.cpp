@@ -5,6 +5,7 @@
 // Either end may begin, or both at once. Small messages that are sent before lie in the mirror of this end's ring (post_held()).
 #include "transport/cause.h"
 #include "transport/log.h"
+#include "transport/verbs/judgement.h"
 #include "transport/verbs/parts.h"
 
 #include <fmt/format.h>
@@ -52,8 +53,7 @@ void VerbsTransport::take_opened(Peer& from, int stream) {
   Opened there;
   std::memcpy(&there, parts_->doors->data() + door_offset(from.number) + static_cast<std::size_t>(stream) * sizeof there,
               sizeof there);
-  if (there.bytes != kRingBytes || from.is_open(stream))
-    return break_lanes(from, fmt::format("queue {} was opened with {} bytes, or twice", stream, there.bytes));
+  if (const std::string trouble = trouble_of(there, from.is_open(stream)); !trouble.empty()) return break_lanes(from, trouble);
   try {
     open(from, stream);
   } catch (const Error& error) {

@@ -13,6 +13,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 namespace tsprun::detail::verbs {
@@ -125,10 +126,10 @@ bool VerbsTransport::completion(const void* found) {
 
 void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
   const Immediate immediate = Immediate::decode(word);
-  if (immediate.stream >= kQueues) return break_lanes(from, "an immediate names a queue that doesn't exist");
+  const bool is_open = immediate.stream < kQueues && from.is_open(immediate.stream);
+  if (const std::string_view trouble = trouble_of(immediate, is_open); !trouble.empty())
+    return break_lanes(from, std::string(trouble));
   const Ring* const ring = from.ring(immediate.stream);
-  if ((immediate.news == News::entry || immediate.news == News::grant) && !from.is_open(immediate.stream))
-    return break_lanes(from, "a message came for a queue that isn't open");
   const auto stream = static_cast<std::size_t>(immediate.stream);
   VerbsReceive& in = from.in[stream];
   VerbsSend& out = from.out[stream];
@@ -171,7 +172,6 @@ void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
     }
     case News::opened: take_opened(from, immediate.stream); return;
   }
-  break_lanes(from, "an immediate of no known kind arrived");
 }
 
 void VerbsTransport::take_credit(Peer& from, int stream, std::uint64_t taken) {
