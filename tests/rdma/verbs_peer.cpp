@@ -157,13 +157,13 @@ void credits() {
       require(sent < 1000, "credits without end");
     }
     require(sent == 16, "16 credits, not " + std::to_string(sent));
-    pair.finish_send(Stream::control, pair.send(Stream::control, envelope_of(0), payload));
+    pair.finish_send(Stream::control, pair.send(Stream::control, envelope_of(0), pair.heap(0, kMiB)));
     pair.meet();  // now the receiver takes
     fill(payload, sent);
     pair.send(kStream, envelope_of(sent), payload);
   } else {
     std::vector<std::byte> into(100);
-    pair.finish_receive(Stream::control, pair.receive(Stream::control, envelope_of(0), into));
+    pair.finish_receive(Stream::control, pair.receive(Stream::control, envelope_of(0), pair.heap(0, kMiB)));
     pair.meet();
     for (std::uint32_t i = 0; i <= 16; ++i) {
       pair.finish_receive(kStream, pair.receive(kStream, envelope_of(i), into));
