@@ -68,7 +68,7 @@ def check_field(tsprun, folder, kind, fields, field, value):
         ids, _ = families.draw(model.c.vocab_size, "1,12,3")
         expected = check_folders.loss_of_windows(model, weights, ids[0], 11)
         hub_folder.write_folder(folder / "model", kind, dict(changed), "f64")
-    except (ValueError, KeyError, NotImplementedError) as error:  # the witness doesn't compute that
+    except (ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:  # no such model
         expected, why = None, error
         hub_folder.write_folder(folder / "model", kind, dict(fields), "f64")
         ids = torch.arange(12)[None]
