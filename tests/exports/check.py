@@ -233,7 +233,8 @@ def chakra(tsprun, folder):
         begun = [collections.Counter() for _ in range(row["gpus"])]  # names of kernels and operations in the trace
         for event in json.loads(trace.read_text())["traceEvents"]:
             if event["ph"] == "X" and event["name"] != "wait":
-                begun[event["pid"]][event["name"]] += 1
+                # A trace names a product's weight, too.
+                begun[event["pid"]]["gemm" if event["name"].startswith("gemm ") else event["name"]] += 1
         received = collections.Counter()
         seconds, flops = [], 0
         calls = collections.defaultdict(list)  # of a group, by rank
