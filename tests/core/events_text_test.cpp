@@ -90,8 +90,8 @@ TEST(EventsText, SaysBytesAndPeersOfEveryOperationAndWhatAKernelDoes) {
   EXPECT_EQ(both.at("peer"), 2);
   EXPECT_EQ(both.at("from"), 0);
   EXPECT_FALSE(both.contains("peers"));
-  const nlohmann::json product = arguments_of({.name = "gemm", .flops = 512, .bytes = 96});
-  EXPECT_EQ(product.dump(), R"({"bytes":96,"flops":512})");
+  const nlohmann::json product = arguments_of({.name = "gemm", .flops = 512, .bytes = 96, .matrix = "W_Q", .sizes = {8, 16, 2}});
+  EXPECT_EQ(product.dump(), R"({"bytes":96,"flops":512,"k":2,"m":8,"n":16})");
   const nlohmann::json norm = arguments_of({.name = "norm", .bytes = 96});
   EXPECT_EQ(norm.dump(), R"({"bytes":96,"flops":0})");
 }
