@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
   if (const auto address = tsprun::detail::verbs::Address::decode(bytes)) {
     const auto again = tsprun::detail::verbs::Address::decode(address->encode());
-    if (!again || again->port != address->port || again->why_not != address->why_not || again->door != address->door)
+    if (!again || again->port != address->port || again->why_not != address->why_not || again->doors_key != address->doors_key)
       std::abort();
   }
   if (size == sizeof(tsprun::detail::tcp::AddressBlob)) {
