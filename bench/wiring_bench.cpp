@@ -38,7 +38,7 @@ constexpr std::size_t kLostReason = 60;
 constexpr std::size_t kTcpAddress = 48;
 constexpr std::size_t kWay = 120;
 
-/// What nodes and the server share. Times are CLOCK_MONOTONIC.
+/// Board that nodes and the server share. Times are CLOCK_MONOTONIC.
 struct Board {
   std::atomic<int> connected;
   std::atomic<int> done;

@@ -180,7 +180,8 @@ class Communicator {
 
   /// Sends a message to rank `to`. A send is complete when the buffer may be reused. A rank can't send to itself.
   /// If `to` has left the job before, the send fails as a recv from it does: with Error(exited), or killed. A small message is
-  /// complete before anybody takes it; if nobody does, the job ends with Error(mismatch) when both ranks have finished.
+  /// complete before anybody takes it; if nobody does, the job ends with Error(mismatch) when both ranks have finished. Over RDMA
+  /// the first ones of a stream to a peer leave once both ranks have entered the library after they were sent.
   ///
   /// Without a tag, the k-th send to a peer on a stream is matched by that peer's k-th recv from this rank on the same stream,
   /// with equal count and dtype. That is the fastest way.

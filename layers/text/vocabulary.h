@@ -30,7 +30,7 @@ class Vocabulary {
 
   /// Returns the id of a text; kNone: no token has it.
   Token find(std::string_view text) const { return find(text, hash_of(text)); }
-  /// The same, for a text whose hash_of() is known.
+  /// Returns the same, for a text whose hash_of() is known.
   Token find(std::string_view text, std::uint64_t hash) const;
   /// Asks the caches for what find() of a text with this hash will read: first its place in the table, then, once that is there,
   /// its text.

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t index_of(Resource resource) { return static_cast<std::size_t>(resource); }
 
-/// What a program's kernels and operations take.
+/// Prices of a program's kernels and operations.
 struct Prices {
   std::vector<double> kernels;
   std::vector<CallPrice> calls;

@@ -9,7 +9,7 @@
 namespace tsprun::detail::link_words_test {
 namespace {
 
-/// What a rank reads of notes.
+/// Returns why a rank is lost, as it reads that in notes.
 std::optional<std::string> read(const std::vector<std::byte>& notes, int rank, std::size_t world) {
   return read_note(notes_for(rank, world).of(notes));
 }

@@ -1,5 +1,6 @@
 // Frames of many values: numbers and entries come out as they went in, and what isn't made of them is found out.
 #include "transport/bootstrap/gathering.h"
+#include "tests/transport/owned_bytes.h"
 
 #include "transport/bootstrap/store_link.h"
 
@@ -12,6 +13,8 @@
 namespace tsprun::detail::bootstrap::gathering_test {
 namespace {
 
+using test::owned_bytes;
+
 TEST(Gathering, NumbersAreBits) {
   EXPECT_TRUE(pack_numbers({}).empty());
   const std::vector<std::byte> bits = pack_numbers(std::vector<int>{9, 0, 7});
@@ -19,23 +22,18 @@ TEST(Gathering, NumbersAreBits) {
   EXPECT_EQ(unpack_numbers(bits), (std::vector<int>{0, 7, 9}));
 }
 
-std::vector<std::byte> bytes_of(std::string_view text) {
-  const auto bytes = std::as_bytes(std::span(text));
-  return {bytes.begin(), bytes.end()};
-}
-
 std::vector<std::byte> request(const std::vector<int>& numbers, const GatherCut& cut = {}) {
   return gather_request(cut, 7, numbers);
 }
 
 TEST(Gathering, ACutLeavesOnePartAndTheRest) {
-  const std::vector<std::byte> value = bytes_of("aabbccREST");
+  const std::vector<std::byte> value = owned_bytes("aabbccREST");
   EXPECT_EQ(GatherCut().of(value), value);
-  EXPECT_EQ((GatherCut{2, 2, 6}).of(value), bytes_of("bbREST"));
-  EXPECT_EQ((GatherCut{4, 2, 6}).of(value), bytes_of("ccREST"));
-  EXPECT_EQ((GatherCut{4, 2, 20}).of(value), bytes_of("cc"));
-  EXPECT_EQ((GatherCut{9, 8, 17}).of(value), bytes_of("T"));
-  EXPECT_EQ((GatherCut{11, 2, 13}).of(value), bytes_of(""));
+  EXPECT_EQ((GatherCut{2, 2, 6}).of(value), owned_bytes("bbREST"));
+  EXPECT_EQ((GatherCut{4, 2, 6}).of(value), owned_bytes("ccREST"));
+  EXPECT_EQ((GatherCut{4, 2, 20}).of(value), owned_bytes("cc"));
+  EXPECT_EQ((GatherCut{9, 8, 17}).of(value), owned_bytes("T"));
+  EXPECT_EQ((GatherCut{11, 2, 13}).of(value), owned_bytes(""));
 }
 
 TEST(Gathering, RequestsThatCannotBeAreRefused) {
@@ -67,11 +65,11 @@ TEST(Gathering, PrefixesAreLimitedAndThoseInUseGoOn) {
 
 TEST(Gathering, KeysWithLeadingZerosAreOthers) {
   std::map<std::string, std::vector<std::byte>, std::less<>> values;
-  values["k/007"] = bytes_of("other");
+  values["k/007"] = owned_bytes("other");
   Gatherings gatherings(values);
   gatherings.ask(1, "k/", request({7}));
-  EXPECT_EQ(gatherings.set("k/07", values["k/07"] = bytes_of("other")), std::vector<int>());
-  EXPECT_EQ(gatherings.set("k/7", values["k/7"] = bytes_of("it")), std::vector<int>{1});
+  EXPECT_EQ(gatherings.set("k/07", values["k/07"] = owned_bytes("other")), std::vector<int>());
+  EXPECT_EQ(gatherings.set("k/7", values["k/7"] = owned_bytes("it")), std::vector<int>{1});
   gatherings.ask(1, "k/", request({0}));
   EXPECT_EQ(gatherings.set("k/0", values["k/0"] = {}), std::vector<int>{1});
 }

@@ -1,4 +1,5 @@
 // A client of the job's store against a store that answers what it shouldn't.
+#include "tests/transport/owned_bytes.h"
 #include "transport/bootstrap/store.h"
 #include "transport/cause.h"
 #include "transport/tcp/dial.h"
@@ -20,12 +21,9 @@
 namespace tsprun::detail::bootstrap::store_client_test {
 namespace {
 
-constexpr std::uint64_t kSecond = 1'000'000'000;
+using test::owned_bytes;
 
-std::vector<std::byte> bytes(std::string_view text) {
-  const auto all = std::as_bytes(std::span(text));
-  return {all.begin(), all.end()};
-}
+constexpr std::uint64_t kSecond = 1'000'000'000;
 
 /// Returns a frame `gathered` with one value.
 std::vector<std::byte> answer(std::uint32_t id, std::uint32_t number, std::string_view value) {
@@ -33,7 +31,7 @@ std::vector<std::byte> answer(std::uint32_t id, std::uint32_t number, std::strin
   const GatheredEntry entry{number, static_cast<std::uint32_t>(value.size())};
   std::memcpy(frame.data(), &id, sizeof id);
   std::memcpy(frame.data() + sizeof id, &entry, sizeof entry);
-  const std::vector<std::byte> tail = bytes(value);
+  const std::vector<std::byte> tail = owned_bytes(value);
   frame.insert(frame.end(), tail.begin(), tail.end());
   return frame;
 }
@@ -74,7 +72,7 @@ std::string lacking(int number) { return "rank " + std::to_string(number); }
 
 TEST(StoreClientOfOddStores, NamesTheStoreThatAnswersNoList) {
   OddStore store([](StoreLink& link, const StoreFrame& request) {
-    if (request.op == StoreOp::gather) link.send(StoreOp::gathered, request.key, bytes("no list"));
+    if (request.op == StoreOp::gather) link.send(StoreOp::gathered, request.key, owned_bytes("no list"));
   });
   StoreClient client = store.client(10 * kSecond);
   try {
@@ -96,8 +94,8 @@ TEST(StoreClientOfOddStores, LeavesAnswersToAnEarlierGather) {
     link.send(StoreOp::gathered, request.key, answer(id, 0, "new"));
   });
   StoreClient client = store.client(10 * kSecond);
-  EXPECT_EQ(client.gather("k/", {0}, lacking).front(), bytes("old"));
-  EXPECT_EQ(client.gather("k/", {0}, lacking).front(), bytes("new"));
+  EXPECT_EQ(client.gather("k/", {0}, lacking).front(), owned_bytes("old"));
+  EXPECT_EQ(client.gather("k/", {0}, lacking).front(), owned_bytes("new"));
 }
 
 TEST(StoreClientOfOddStores, CallsItsCheckAlthoughFramesKeepComing) {

@@ -3,6 +3,7 @@
 #include "transport/bootstrap/store.h"
 #include "tests/support/few_descriptors.h"
 #include "tests/support/on_path.h"
+#include "tests/transport/owned_bytes.h"
 #include "transport/cause.h"
 #include "transport/tcp/dial.h"
 
@@ -25,12 +26,9 @@
 namespace tsprun::detail::bootstrap::store_test {
 namespace {
 
-constexpr std::uint64_t kSecond = 1'000'000'000;
+using test::owned_bytes;
 
-std::vector<std::byte> bytes_of(std::string_view text) {
-  const auto bytes = std::as_bytes(std::span(text));
-  return {bytes.begin(), bytes.end()};
-}
+constexpr std::uint64_t kSecond = 1'000'000'000;
 
 std::string name_of(const testing::TestParamInfo<bool>& info) { return info.param ? "WithTls" : "Plain"; }
 
@@ -94,8 +92,8 @@ TEST_P(Store, KeepsValuesAndWaitsForThem) {
   StoreClient one = client(0);
   StoreClient two = client(1);
   EXPECT_EQ(one.local_host(), "127.0.0.1");
-  one.set("early", bytes_of("worm"));
-  EXPECT_EQ(two.get("early", "it"), bytes_of("worm"));
+  one.set("early", owned_bytes("worm"));
+  EXPECT_EQ(two.get("early", "it"), owned_bytes("worm"));
   std::thread later([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     one.set("late", std::vector<std::byte>(kMostValueBytes, std::byte{7}));
@@ -122,9 +120,9 @@ TEST_P(Store, GathersManyValuesByOneRequest) {
     return std::vector<std::byte>(kMostValueBytes - static_cast<std::size_t>(number), std::byte(number));
   };
   for (const int number : {0, 3, 9, 1000}) one.set(fmt::format("kind/{}", number), long_value(number));
-  one.set("kind/linked/2", bytes_of("another prefix"));
-  one.set("kind/2x", bytes_of("no number"));
-  one.set("kin/2", bytes_of("a shorter prefix"));
+  one.set("kind/linked/2", owned_bytes("another prefix"));
+  one.set("kind/2x", owned_bytes("no number"));
+  one.set("kin/2", owned_bytes("a shorter prefix"));
   one.get("kin/2", "it");
   std::vector<int> lacked;
   const auto lacking = [&](int number) {
@@ -137,15 +135,15 @@ TEST_P(Store, GathersManyValuesByOneRequest) {
   EXPECT_LE(server_.requests(), before + 2);  // where an answer takes more than a second, it asks again
   EXPECT_EQ(lacked.front(), 0);               // the lowest, until something has come
   EXPECT_EQ(two.gather("kind/", {}, lacking), std::vector<std::vector<std::byte>>());
-  one.set("cut/1", bytes_of("aabbccrest"));
-  one.set("cut/0", bytes_of("xxyyzz"));
-  EXPECT_EQ(two.gather("cut/", {0, 1}, lacking, {2, 2, 6}), (std::vector{bytes_of("yy"), bytes_of("bbrest")}));
+  one.set("cut/1", owned_bytes("aabbccrest"));
+  one.set("cut/0", owned_bytes("xxyyzz"));
+  EXPECT_EQ(two.gather("cut/", {0, 1}, lacking, {2, 2, 6}), (std::vector{owned_bytes("yy"), owned_bytes("bbrest")}));
 }
 
 TEST_P(Store, GathersWhatComesLaterAndTellsWhatIsMissing) {
   StoreClient one = client(0);
   StoreClient two = client(1, 20 * kSecond);
-  for (const int number : {0, 1}) one.set(fmt::format("kind/{}", number), bytes_of("early"));
+  for (const int number : {0, 1}) one.set(fmt::format("kind/{}", number), owned_bytes("early"));
   one.get("kind/1", "it");
   std::atomic<int> lacked = -1;
   const auto until_it_lacks = [&](int number) {
@@ -155,28 +153,29 @@ TEST_P(Store, GathersWhatComesLaterAndTellsWhatIsMissing) {
   };
   std::jthread later([&] {
     until_it_lacks(2);  // it has asked, and has what was there
-    one.set("kind/2", bytes_of("c"));
+    one.set("kind/2", owned_bytes("c"));
     until_it_lacks(3);  // it hears of 2 although 3 is missing
     one.set("kind/4", {});
-    one.set("kind/3", bytes_of("d"));
+    one.set("kind/3", owned_bytes("d"));
   });
-  EXPECT_EQ(two.gather("kind/", {0, 1, 2, 3, 4},
-                       [&](int number) {
-                         lacked = number;
-                         return std::string();
-                       }),
-            (std::vector<std::vector<std::byte>>{bytes_of("early"), bytes_of("early"), bytes_of("c"), bytes_of("d"), {}}));
+  EXPECT_EQ(
+      two.gather("kind/", {0, 1, 2, 3, 4},
+                 [&](int number) {
+                   lacked = number;
+                   return std::string();
+                 }),
+      (std::vector<std::vector<std::byte>>{owned_bytes("early"), owned_bytes("early"), owned_bytes("c"), owned_bytes("d"), {}}));
   later.join();
   // Changed values are what later gathers get.
-  one.set("kind/2", bytes_of("e"));
+  one.set("kind/2", owned_bytes("e"));
   one.get("kind/2", "it");
-  EXPECT_EQ(two.gather("kind/", {2}, [](int) { return std::string(); }), (std::vector<std::vector<std::byte>>{bytes_of("e")}));
+  EXPECT_EQ(two.gather("kind/", {2}, [](int) { return std::string(); }), (std::vector<std::vector<std::byte>>{owned_bytes("e")}));
 }
 
 TEST_P(Store, NamesTheFirstThatAGatherLacksAtTheDeadline) {
   StoreClient one = client(0);
   StoreClient two = client(1, kSecond);  // within which it also has to connect
-  for (const int number : {0, 1, 2, 4}) one.set(fmt::format("kind/{}", number), bytes_of("here"));
+  for (const int number : {0, 1, 2, 4}) one.set(fmt::format("kind/{}", number), owned_bytes("here"));
   try {
     two.gather("kind/", {0, 1, 2, 3, 4}, [](int number) { return fmt::format("rank {} to come", number); });
     FAIL();
@@ -197,10 +196,10 @@ TEST_P(Store, ManyGatherFromEachOther) {
       StoreClient mine = client(rank, 60 * kSecond);
       bool right = true;
       for (const char* prefix : {"first/", "second/"}) {
-        mine.set(fmt::format("{}{}", prefix, rank), bytes_of(fmt::format("{}{}", prefix, rank * rank)));
+        mine.set(fmt::format("{}{}", prefix, rank), owned_bytes(fmt::format("{}{}", prefix, rank * rank)));
         const auto values = mine.gather(prefix, all, [](int number) { return std::to_string(number); });
         for (int other = 0; other < kMany; ++other) {
-          right = right && values[static_cast<std::size_t>(other)] == bytes_of(fmt::format("{}{}", prefix, other * other));
+          right = right && values[static_cast<std::size_t>(other)] == owned_bytes(fmt::format("{}{}", prefix, other * other));
         }
       }
       whole += right ? 1 : 0;
@@ -236,11 +235,11 @@ TEST(FullStore, EndsTheLinkOfWhoeverSetsAnotherKey) {
       server.pump();
     }
   };
-  one.set("7", bytes_of("changed"));  // known keys still change
-  pump_until([&] { return *server.find("7") == bytes_of("changed"); });
-  EXPECT_EQ(*server.find("7"), bytes_of("changed"));
+  one.set("7", owned_bytes("changed"));  // known keys still change
+  pump_until([&] { return *server.find("7") == owned_bytes("changed"); });
+  EXPECT_EQ(*server.find("7"), owned_bytes("changed"));
   EXPECT_EQ(why, "");
-  one.set("another", bytes_of("lost"));
+  one.set("another", owned_bytes("lost"));
   pump_until([&] { return !why.empty() && !one.pump(); });
   EXPECT_EQ(why, "the store is full: it holds 1048576 keys and takes no other");
   EXPECT_FALSE(one.pump());
@@ -250,11 +249,11 @@ TEST(FullStore, EndsTheLinkOfWhoeverSetsAnotherKey) {
 TEST_P(Store, SubscribersHearEverythingUnderTheirPrefix) {
   StoreClient one = client(0);
   StoreClient two = client(1);
-  one.set("live/a", bytes_of("1"));
-  one.set("dead/a", bytes_of("2"));
+  one.set("live/a", owned_bytes("1"));
+  one.set("dead/a", owned_bytes("2"));
   one.get("dead/a", "it");
   two.subscribe("live/");
-  one.set("live/b", bytes_of("3"));
+  one.set("live/b", owned_bytes("3"));
   std::string heard;
   const std::uint64_t ends = posix::now_ns() + 60 * kSecond;
   while (heard.size() < 12 && posix::now_ns() < ends) {
@@ -268,13 +267,13 @@ TEST_P(Store, WhatComesBySubscriptionWaitsWhileAKeyIsAskedFor) {
   StoreClient one = client(0);
   StoreClient two = client(1);
   two.subscribe("live/");
-  one.set("live/a", bytes_of("1"));
-  one.set("after", bytes_of("it"));
-  EXPECT_EQ(two.get("after", "it"), bytes_of("it"));  // live/a came before it
+  one.set("live/a", owned_bytes("1"));
+  one.set("after", owned_bytes("it"));
+  EXPECT_EQ(two.get("after", "it"), owned_bytes("it"));  // live/a came before it
   StoreFrame frame;
   ASSERT_TRUE(two.next(frame));
   EXPECT_EQ(frame.key, "live/a");
-  EXPECT_EQ(frame.value, bytes_of("1"));
+  EXPECT_EQ(frame.value, owned_bytes("1"));
   EXPECT_FALSE(two.next(frame));
 }
 
@@ -288,8 +287,8 @@ TEST_P(Store, StrangersAreDroppedAndOthersGoOn) {
   std::vector<posix::UniqueFd> half_open;
   for (int i = 0; i < 80; ++i) half_open.push_back(dial());
   EXPECT_TRUE(is_dropped(half_open.front().get()));  // too many try at once: the oldest goes
-  one.set("still", bytes_of("here"));
-  EXPECT_EQ(client(1).get("still", "it"), bytes_of("here"));
+  one.set("still", owned_bytes("here"));
+  EXPECT_EQ(client(1).get("still", "it"), owned_bytes("here"));
 }
 
 TEST_P(Store, WhoHasGreetedIsNotDrivenOutByStrangers) {
@@ -363,7 +362,7 @@ TEST(StoreClientAtTheDoor, TriesAgainWhenItIsTurnedAway) {
   std::atomic<bool> in = false;
   std::thread client([&] {
     try {
-      StoreClient(where.print(), secret, 0, 30 * kSecond).set("here", bytes_of("I am"));
+      StoreClient(where.print(), secret, 0, 30 * kSecond).set("here", owned_bytes("I am"));
       in = true;
     } catch (const Error& error) {
       ADD_FAILURE() << error.what();
@@ -398,8 +397,8 @@ TEST_P(Store, ImpossibleFramesEndTheirLinkAlone) {
     ASSERT_EQ(liar.write(&frame, 1), static_cast<ssize_t>(sizeof header));
     EXPECT_TRUE(is_dropped(liar.descriptor()));
   }
-  good.set("still", bytes_of("here"));
-  EXPECT_EQ(client(1).get("still", "it"), bytes_of("here"));
+  good.set("still", owned_bytes("here"));
+  EXPECT_EQ(client(1).get("still", "it"), owned_bytes("here"));
   const std::string said = testing::internal::GetCapturedStderr();
   for (const char* reason : {"it sent something that is no frame", "it sent a key of 60000", "a value of 65537 bytes",
                              "a frame's header has another hash"})
@@ -423,10 +422,10 @@ TEST_P(Store, DamageOnTheWayEndsTheLinkAndIsKnownToBothEnds) {
       return std::optional(std::move(bytes));
     });
     StoreClient one(attacker.where().print(), credentials_, 3, 5 * kSecond);
-    one.set("first", bytes_of("whole"));
-    EXPECT_EQ(client(1).get("first", "it"), bytes_of("whole"));
+    one.set("first", owned_bytes("whole"));
+    EXPECT_EQ(client(1).get("first", "it"), owned_bytes("whole"));
     armed = true;
-    one.set("second", bytes_of(std::string(100, 'v')));
+    one.set("second", owned_bytes(std::string(100, 'v')));
     const std::uint64_t ends = posix::now_ns() + 10 * kSecond;
     while (one.pump() && posix::now_ns() < ends) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_TRUE(one.link().damaged()) << place << ": " << one.link().why_over();
