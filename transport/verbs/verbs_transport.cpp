@@ -32,7 +32,7 @@ VerbsTransport::VerbsTransport(const VerbsOptions& options) : parts_(std::make_u
       parts.doors.emplace(parts.pd.get(), 2 * doors_bytes(static_cast<std::size_t>(std::max(1, options.peers))));
       parts.slabs.emplace(parts.pd.get(), options.heap, options.heap_expected);
       // A device that lists itself may yet have no queue pairs as they are needed here. Better known now than with the peers.
-      QueuePair(parts.pd.get(), parts.events->queue(), parts.port, 0, 0);
+      const QueuePair trial(parts.pd.get(), parts.events->queue(), parts.port, 0, 0);
       parts.first_packet = std::random_device()() & 0xffffff;
     }
   } catch (const Error& error) {
