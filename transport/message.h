@@ -16,6 +16,9 @@ namespace tsprun::detail {
 inline constexpr Stream kTagged = static_cast<Stream>(kStreams);
 /// Number of queues of a rank, and of lanes to each peer: the streams, and kTagged.
 inline constexpr int kQueues = kStreams + 1;
+/// Number of those of which the flight board and what RDMA peers write to each other have room.
+inline constexpr int kMostQueues = 8;
+static_assert(kQueues <= kMostQueues);
 
 /// Names a lane by the rank at its other end (numbered as the transport numbers its peers) and its stream. The direction
 /// follows from the call: sends use the outgoing lane, receives and views the incoming one.

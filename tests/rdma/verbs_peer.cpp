@@ -275,6 +275,35 @@ void large() {
   pair.close();
 }
 
+/// A message of another stream doesn't wait until a long one before it has left.
+void turns() {
+  constexpr std::size_t kLong = 64 * kMiB;
+  VerbsPair pair("turns", {.heap_bytes = 2 * (kLong + kMiB), .timeout_s = 120});
+  pair.open(Stream::weights);
+  pair.open(Stream::kv);
+  const std::span<std::byte> whole = pair.heap(0, kLong);
+  const std::span<std::byte> part = pair.heap(kLong, kMiB);
+  if (node() == 0) {
+    fill(whole, 1);
+    fill(part, 2);
+    pair.meet();  // the grants are on their way
+    const Ticket first = pair.send(Stream::weights, envelope_of(2), whole);
+    const Ticket second = pair.send(Stream::kv, envelope_of(2), part);
+    pair.finish_send(Stream::weights, first);
+    pair.finish_send(Stream::kv, second);
+  } else {
+    const Ticket first = pair.receive(Stream::weights, envelope_of(2), whole);
+    const Ticket second = pair.receive(Stream::kv, envelope_of(2), part);
+    pair.meet();
+    pair.finish_receive(Stream::kv, second);
+    const LaneId lane{0, Stream::weights};
+    require(pair.transport().test_receive(lane, first) == Outcome::pending, "1 MiB waited for 64 MiB of another stream");
+    pair.finish_receive(Stream::weights, first);
+    require(holds(whole, 1) && holds(part, 2), "damaged");
+  }
+  pair.close();
+}
+
 /// Ends whose path MTU differs agree on the smaller one.
 void mtu() {
   if (node() == 1) run_shell("ip link set eth0 mtu 1500");
@@ -389,6 +418,7 @@ int run(const std::vector<std::string>& names) {
       {"queues", queues},
       {"rails", rails},
       {"large", large},
+      {"turns", turns},
       {"mtu", mtu},
       {"port_flap", port_flap},
       {"cut", cut},

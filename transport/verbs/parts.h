@@ -76,10 +76,37 @@ struct VerbsTransport::Ring {
   std::byte* leaving(std::size_t offset) const { return region.data() + kRingBytes + offset; }
 };
 
+/// Largest write of a payload.
+inline constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
+
+/// The newest chunks that were posted to a peer: no more than so many are under way, by their work requests. What is posted
+/// later, also on other streams, waits for them alone.
+class VerbsTransport::Chunks {
+ public:
+  /// Bounds them by what a port carries in 1.25 ms, a little more than the millisecond after which a rank that computes looks at
+  /// its messages again; a fast port so is never idle. 16 to 64, if the rate isn't known 64.
+  explicit Chunks(double port_gbps)
+      : most_(port_gbps <= 0 ? kMost
+                             : std::clamp(static_cast<std::size_t>(port_gbps * 1e9 / 8 * 1.25e-3) / kChunkBytes, kLeast, kMost)) {
+  }
+
+  /// Returns the request that must be complete before another chunk is posted; 0: none.
+  std::uint64_t oldest() const { return requests_[posted_ % most_]; }
+  void add(std::uint64_t request) { requests_[posted_++ % most_] = request; }
+
+ private:
+  static constexpr std::size_t kLeast = kSlots, kMost = 64;
+  std::size_t most_;
+  std::size_t posted_ = 0;
+  std::array<std::uint64_t, kMost> requests_{};
+};
+
 /// Connection to one peer, the memory that both ends write, and all lanes.
 struct VerbsTransport::Peer {
   Peer(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, int peer_number, std::uint32_t first_packet)
-      : number(peer_number), pair(pd, completions, port, static_cast<std::uint32_t>(peer_number), first_packet) {}
+      : number(peer_number),
+        pair(pd, completions, port, static_cast<std::uint32_t>(peer_number), first_packet),
+        chunks(port.port.gbps) {}
 
   /// Returns the ring of a queue; null until one of the two ranks has begun to use it.
   Ring* ring(int stream) const { return rings[static_cast<std::size_t>(stream)].get(); }
@@ -103,6 +130,8 @@ struct VerbsTransport::Peer {
   int number;
   std::array<std::unique_ptr<Ring>, kQueues> rings;
   QueuePair pair;  // destroyed before the rings that it writes
+  Chunks chunks;
+  int turn = 0;  // stream whose chunk is next
   Address address;
   bool linked = false;               // ready to send and to receive
   std::uint64_t give_up_ns = 0;      // deadline for linking; 0: connect() wasn't called
@@ -144,7 +173,6 @@ struct VerbsTransport::Parts {
   std::uint32_t rounds_since_events = 0;
   std::uint64_t next_question_ns = 0;  // time of the next search for silent peers
 
-  void ask_silent_peers();
   void ask_port();
   void ask_address();
 };

@@ -68,8 +68,8 @@ void VerbsTransport::pump(Peer& to) {
     if (in.prefix - in.told >= kTellAfter) write_credit(to, stream);
     const VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
     if (out.refusing != 0) write_refusals(to, stream);
-    if (out.writing != 0) write_large(to, stream);
   }
+  if (to.linked) write_large(to);
 }
 
 /// Describes a failed request with what else is known of it: how often it was tried, and which part of the probe it was.
@@ -264,12 +264,13 @@ void VerbsTransport::Parts::ask_address() {
 
 /// Tests peers that owe a message, a grant or credit and have been silent. A rank that only waits has nothing in flight, so the
 /// NIC can't notice a dead peer; an empty write makes it notice.
-void VerbsTransport::Parts::ask_silent_peers() {
+void VerbsTransport::ask_silent_peers() {
+  Parts& parts = *parts_;
   const std::uint64_t now = posix::now_ns();
-  if (now < next_question_ns) return;
-  const std::uint64_t patience = options.timeout_ns / kSilence;
-  next_question_ns = now + patience / 4;
-  for (const std::unique_ptr<Peer>& each : peers) {
+  if (now < parts.next_question_ns) return;
+  const std::uint64_t patience = parts.options.timeout_ns / kSilence;
+  parts.next_question_ns = now + patience / 4;
+  for (const std::unique_ptr<Peer>& each : parts.peers) {
     if (!each || !each->linked || !each->broken.empty()) continue;
     const std::uint64_t signs = each->arrivals + each->pair.done();
     const bool awaited =
@@ -282,14 +283,14 @@ void VerbsTransport::Parts::ask_silent_peers() {
                each->pair.is_completed(each->pair.last_signalled())) {  // requests that aren't signalled may be done long since
       each->quiet_since_ns = now;
       each->question = each->nudge(std::nullopt, true);
-      if (each->question == 0) each->broken = each->pair.post_error();
+      if (each->question == 0) break_lanes(*each, each->pair.post_error());
     }
   }
 }
 
 std::uint64_t VerbsTransport::arm() {
   if (parts_->events) {
-    parts_->ask_silent_peers();
+    ask_silent_peers();
     parts_->events->arm();
     look_at_events();
   }

@@ -5,7 +5,8 @@
 //   up to 8 KiB  one WRITE_WITH_IMM carries header and payload into entry t % 16 of the receiver's ring, on the lane's credits;
 //                inline in the work request if it is small
 //   larger       the receiver, once its buffer is posted, writes a grant: where the payload must go, with the keys of its slabs.
-//                The sender compares envelopes and writes straight into place, the last write with an immediate
+//                The sender compares envelopes and writes straight into place, in chunks of at most 1 MiB, with streams in turns;
+//                an immediate tells that all have arrived: with the payload if that is one chunk, else behind it
 //
 // Arrival is known from completions alone, never from payload bytes. Credits travel in entries and grants or, if none goes that
 // way, in an immediate of their own.
@@ -82,6 +83,7 @@ class VerbsTransport final : public Endpoint {
   struct Posted;
   struct Large;
   struct Ring;
+  class Chunks;
   struct Peer;
   struct Parts;
   enum class Want : std::uint8_t { copy, grant };
@@ -98,7 +100,8 @@ class VerbsTransport final : public Endpoint {
   void post_held(Peer& to, int stream);
   void check_grant(Peer& from, int stream, Ticket ticket);
   void write_refusals(Peer& to, int stream);
-  void write_large(Peer& to, int stream);
+  void write_large(Peer& to);
+  bool write_chunk(Peer& to, int stream);
   bool finished_sending(Peer& to);
 
   // receiving.cpp
@@ -120,6 +123,7 @@ class VerbsTransport final : public Endpoint {
   void arrived(Peer& from, std::uint32_t immediate);
   void take_credit(Peer& from, int stream, std::uint64_t taken);
   void look_at_events();
+  void ask_silent_peers();
   void break_lanes(Peer& peer, const std::string& cause);
   Outcome unless_broken(const Peer& peer);
   std::string why_broken(const Peer& peer) const;

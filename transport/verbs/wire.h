@@ -79,9 +79,6 @@ struct Opened {
 };
 static_assert(sizeof(Opened) == 16);
 
-inline constexpr int kMostQueues = 8;  ///< those of which an immediate and a door have room
-static_assert(kQueues <= kMostQueues);
-
 inline constexpr std::size_t kProbeBytes = 64;        ///< of the first probe
 inline constexpr std::size_t kFullProbeBytes = 4096;  ///< of the second at most: the largest packet
 inline constexpr std::size_t kDoorBytes = kMostQueues * sizeof(Opened);
