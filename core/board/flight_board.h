@@ -27,7 +27,7 @@
 //     │ clock         │ last sign of life, ticks,    the rank
 //     │               │ core
 // 128 ├───────────────┤
-//     │ activity ×5   │ per stream: the operation    the rank
+//     │ activity ×8   │ per stream: the operation    the rank
 //     │               │ at its head
 //     ├───────────────┤
 //     │ counts        │ operations posted, by kind   the rank
@@ -193,7 +193,7 @@ struct RankPage {
   std::atomic<std::int32_t> blocked_on;   ///< Stream + 1 while the rank waits for that stream's head; 0: it doesn't wait
   std::atomic<std::int32_t> core;         ///< 1 + number of the core on which it last ran, where ranks share cores; 0: unknown
   std::atomic<std::uint64_t> yielded_ns;  ///< in long yields, where ranks share cores, after which it still had nothing to do
-  ActivityLine activity[kQueues];
+  ActivityLine activity[kMostQueues];  ///< by stream; those behind kQueues are never busy
   std::atomic<std::uint64_t> counts[kOps];              ///< operations posted, by Op
   std::atomic<std::uint64_t> fault_counts[kMaxFaults];  ///< how often each injected fault struck here, see note_fault()
   std::atomic<std::uint64_t> fault_records;             ///< number of fault_lines in use
