@@ -56,8 +56,10 @@ def parse_sizes(text):
 
 
 def build_mpi_bench(compiler, folder):
-    """Compiles mpi_bench; returns the program, or None if this MPI isn't installed."""
+    """Compiles mpi_bench; returns the program, or None if this MPI or its headers aren't installed."""
     if shutil.which(compiler) is None:
+        return None
+    if subprocess.run([compiler, "-x", "c++", "-fsyntax-only", "-include", "mpi.h", os.devnull], stderr=subprocess.DEVNULL).returncode:
         return None
     program = folder / f"mpi_bench.{compiler}"
     folders = ("bench", "launcher/bench", "core/tensor")
@@ -108,7 +110,7 @@ def find_peers(arguments, folder, pace):
         program = build_mpi_bench(compiler, folder) if shutil.which(launcher) else None
         if program is None:
             skipped.append(name)
-            log(f"{name} is skipped: {compiler} or {launcher} isn't installed")
+            log(f"{name} is skipped: {compiler}, mpi.h or {launcher} isn't installed")
             continue
         peers[name] = (lambda ranks, ops, sizes, out, program=program, start=start:
                        start(ranks, cores) + [str(program)] + measuring_arguments(ops, sizes, out, pace))
