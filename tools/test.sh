@@ -8,10 +8,11 @@
 #                          for aarch64 and run under qemu-user: the tests of transport, most of core, and a training on four ranks
 #
 # For time, --full leaves out the longest runs in the laboratory (label soak), under the sanitizers what tests/long.cmake names and
-# comparisons with PyTorch, and under ThreadSanitizer the tests of layers, whose ranks meet in core's collectives alone. Its tidy doesn't
-# read the tests, which the sanitizers' builds compile with clang++'s warnings, and of the
-# other sources only what changed since the commit in .ci/tidy-base, and what includes it. Parts that are named are whole; tidy then moves
-# that commit. Nor is clang in --full, since tidy reads the sources with that build's flags, nor, again for time, openblas and arm.
+# comparisons with PyTorch, and under ThreadSanitizer the tests of layers, whose ranks meet in core's collectives alone, and those of
+# kernels that compare the numbers of one thread (others, FlashAttention's and FlashWindow's, have threads). Its tidy doesn't read the
+# tests, which the sanitizers' builds compile with clang++'s warnings, and of the other sources only what changed since the commit in
+# .ci/tidy-base, and what includes it. Parts that are named are whole; tidy then moves that commit. Nor is clang in --full, since tidy
+# reads the sources with that build's flags, nor, again for time, openblas and arm.
 # A part that fails doesn't keep the others from running; what its failed tests printed stands once more at the end. The last line says
 # passed or failed, with the counts and which tests were skipped (each says why when it runs alone: ctest -V -R NAME); the exit code is 0
 # or 1, and 2 for a wrong argument.
@@ -23,6 +24,7 @@ chosen=("$@")
 soaks=()
 left_out=slow
 raced='.'
+unraced='^$'
 raced_programs=(threaded_tests)
 untidied='^$'
 tidied=
@@ -34,6 +36,7 @@ if [ "$*" = --full ]; then
   soaks=(-LE soak)
   left_out="slow|long|torch"
   raced='^(transport|core|house)\.'
+  unraced='^core\.(At/)?(FlashDocuments|FlashLevels|FlashExtremes|FlashCap|OpenBlas)[A-Za-z]*\.'
   raced_programs=(transport_tests core_tests)
   untidied=/database/tests/
   tidied=$(cat "$root/.ci/tidy-base")
@@ -163,7 +166,7 @@ run_part() {
     release) part "release, all tests" build_and_test release "${soaks[@]}" ;;
     openblas) TSP_GEMM=openblas part "openblas: matrix products by OpenBLAS" build_and_test release -LE "slow|torch" -R "$products" ;;
     asan) part "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan -LE "$left_out" ;;
-    tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE "$left_out" -R "$raced" ;;
+    tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE "$left_out" -R "$raced" -E "$unraced" ;;
     clang) part "clang: release by clang++" build_and_test clang -LE "slow|rdma" ;;
     arm) part "arm: cross-built for aarch64, under qemu-user" test_arm ;;
     fuzz) part "fuzz: each target for 30 s" fuzz ;;
