@@ -36,7 +36,10 @@ std::vector<ChoiceRow> built_in() {
   rows.push_back({Op::all_reduce, kSmallBytes, kManyRanks, false, Algorithm::direct});
   // Without views within nodes it works, too, but isn't faster: only an override asks for it then.
   rows.push_back({Op::all_reduce, kAnyBytes, kManyRanks, false, Algorithm::hierarchical, true});
+  rows.push_back({Op::all_reduce, 4 * kTreeChunkBytes, kManyRanks, false, Algorithm::tree});
   rows.push_back({Op::all_reduce, kAnyBytes, kManyRanks, false, Algorithm::ring});
+  rows.push_back({Op::all_reduce, kAnyBytes, kAnyRanks, false, Algorithm::hierarchical, true});
+  rows.push_back({Op::all_reduce, kManyRanks * kTreeChunkBytes, kAnyRanks, false, Algorithm::tree});
   rows.push_back({Op::all_reduce, kRootedBytes, kAnyRanks, false, Algorithm::rooted});
   rows.push_back({Op::barrier, kAnyBytes, kManyRanks, false, Algorithm::direct});
   rows.push_back({Op::barrier, kAnyBytes, kAnyRanks, false, Algorithm::rooted});

@@ -74,6 +74,16 @@ class ChoiceTable {
 /// Largest all_reduce, in bytes, that uses one_shot by default. Above it, the second round of the direct algorithm costs less
 /// than the additional bytes that one_shot reads and adds.
 inline constexpr std::uint64_t kOneShotBytes = 16 * 1024;
+/// Largest buffer, in bytes, that a tree all_reduce sums among nodes: it holds three times as much.
+inline constexpr std::uint64_t kTreeBytes = 8 * 1024 * 1024;
+/// Largest chunk of a rank, in bytes, with which a tree is faster than a ring: each hop of a ring then costs more in latency than
+/// in bytes, and a tree has fewer.
+inline constexpr std::uint64_t kTreeChunkBytes = 64 * 1024;
+/// Returns whether an all_reduce among so many ranks of as many nodes takes a tree rather than a ring, where sums may be added in
+/// any order. Of three ranks and fewer a tree has no fewer steps.
+constexpr bool is_tree_faster(std::uint64_t bytes, int ranks) {
+  return ranks > 3 && bytes <= kTreeBytes && bytes <= kTreeChunkBytes * static_cast<std::uint64_t>(ranks);
+}
 /// Largest payload, in bytes, that is copied to staging memory before peers read it, unless they read it in place (see Offer).
 /// The operation is then complete as soon as the peers' data has arrived, without waiting until they have read this rank's.
 inline constexpr std::uint64_t kStagedBytes = 64 * 1024;

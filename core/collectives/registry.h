@@ -41,10 +41,11 @@ Start direct_all_gather, direct_all_reduce, direct_all_to_all, direct_barrier, d
 Start hierarchical_all_gather, hierarchical_all_reduce, hierarchical_barrier, hierarchical_broadcast, hierarchical_reduce_scatter;
 Start one_shot_all_reduce, rooted_all_reduce, rooted_barrier;
 Start ring_all_gather, ring_all_reduce, ring_broadcast, ring_reduce, ring_reduce_scatter;
+Start tree_all_reduce;
 Start send_message, receive_message, send_and_receive, send_tagged, receive_tagged;
 
 Received direct_all_reduce_received, hierarchical_all_reduce_received, one_shot_all_reduce_received, ring_all_reduce_received,
-    rooted_all_reduce_received;
+    rooted_all_reduce_received, tree_all_reduce_received;
 Received direct_reduce_received, direct_reduce_scatter_received, hierarchical_reduce_scatter_received, ring_reduce_received,
     ring_reduce_scatter_received;
 

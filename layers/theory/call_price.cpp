@@ -1,9 +1,11 @@
 // Counts a group's members by node, then prices the bytes by operation.
 #include "layers/theory/call_price.h"
 
+#include "core/collectives/registry.h"
 #include "core/kernels/reduce.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 namespace tsprun::detail::theory {
@@ -58,6 +60,15 @@ double widening(const ProgramCall& call) {
   return static_cast<double>(size_of(kernels::accumulator_of(dtype))) / static_cast<double>(size_of(dtype));
 }
 
+/// Returns whether an all_reduce adds the sums of n nodes by a tree: its steps are fewer than a ring's, and none waits for
+/// pieces.
+bool adds_by_tree(const ProgramCall& call, double node, double nodes) {
+  const Algorithm algorithm = row_of(call.op, call.algorithm).algorithm;
+  const auto of_rail = static_cast<std::uint64_t>(static_cast<double>(call.arguments.send.bytes()) / node);
+  return algorithm == Algorithm::tree ||
+         (algorithm == Algorithm::hierarchical && is_tree_faster(of_rail, static_cast<int>(nodes)));
+}
+
 }  // namespace
 
 CallPrice call_price(const ProgramCall& call, const std::vector<int>& members, const Machine& machine) {
@@ -107,7 +118,9 @@ CallPrice call_price(const ProgramCall& call, const std::vector<int>& members, c
   const double leaving = even ? bytes * (n - 1) / (k - 1) : bytes;
   // Each hop of each piece of a sum waits for the one before it.
   const double summed = adds ? leaving / turns * widening(call) : 0;
-  const double waits = adds ? std::max(steps, turns * summed / kRingPieceBytes) * latency : 0;
+  const double waits = reduces_all && adds_by_tree(call, m, n) ? turns * std::ceil(std::log2(n)) * latency
+                       : adds                                  ? std::max(steps, turns * summed / kRingPieceBytes) * latency
+                                                               : 0;
   const double moved = adds ? summed + leaving * (turns - 1) / turns : leaving;
   const double delay = adds ? 0 : steps * latency;
   if (!even) return {.across = links.past_the_end(moved) + waits, .delay = delay};

@@ -6,7 +6,8 @@
 //   gathers            (n−1)/(k−1) of b cross nodes along rails, and each part then goes to the others of its node: the last of n
 //                      parts when nothing crosses any more
 //   sums               the same bytes. A reduce_scatter adds within nodes, then along rails, where sums travel in the type of the
-//                      accumulator and in pieces, each hop of which adds a latency; an all_reduce then gathers within nodes
+//                      accumulator and in pieces, each hop of which adds a latency (a small all_reduce along a tree, whose
+//                      steps are as many as nodes have bits); it then gathers within nodes
 //   broadcast, reduce  of a buffer of N bytes. On one node its root's port carries it k−1 times (on fabric `links`, each of its
 //                      links once). A broadcast to several nodes sends 1/m of it along each rail, node by node. A reduce across
 //                      nodes is a ring's: the buffer passes the NIC at each node's end, as sums

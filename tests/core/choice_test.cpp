@@ -63,6 +63,10 @@ TEST(ChoiceTable, GroupsThatSpanNodesGoByRailsAndSumsOnlyIfTheyMayBeReassociated
   EXPECT_EQ(free.choose(Op::all_reduce, 64 << 20, grid), Algorithm::hierarchical);
   EXPECT_EQ(free.choose(Op::reduce_scatter, 64 << 20, grid), Algorithm::hierarchical);
   EXPECT_EQ(free.choose(Op::all_reduce, 64 << 20, {.ranks = 8, .views = false}), Algorithm::ring);
+  EXPECT_EQ(free.choose(Op::all_reduce, 128 << 10, {.ranks = 8, .views = false}), Algorithm::tree);
+  EXPECT_EQ(strict.choose(Op::all_reduce, 128 << 10, {.ranks = 8, .views = false}), Algorithm::ring);
+  EXPECT_EQ(free.choose(Op::all_reduce, 8 << 10, {.ranks = 1000, .views = false}), Algorithm::tree);
+  EXPECT_EQ(strict.choose(Op::all_reduce, 8 << 10, {.ranks = 1000, .views = false}), Algorithm::rooted);
   const ChoiceTable asked("all_reduce=hierarchical,barrier=hierarchical");
   EXPECT_EQ(asked.choose(Op::all_reduce, 64 << 20, grid), Algorithm::ring);
   EXPECT_EQ(asked.choose(Op::barrier, 0, grid), Algorithm::hierarchical);
