@@ -231,7 +231,7 @@ void GlobalOptions::declare(OptionTable& table) {
   table.add("--fault SPEC", faults.texts, "inject a fault, such as kill:rank=3,step=12 or delay:from=0,to=1,ms=20; repeatable",
             of_ranks);
   table.add("--reassociate", reassociate,
-            "allow reductions whose order depends on the nodes: faster across many adapters, no longer bit-identical");
+            "allow reductions in any order: faster across many nodes and adapters, no longer bit-identical");
   table.add("--verify", verify, "checksum every payload (over tcp they always are)", of_ranks);
   table.add("--link-gbps G", link_gbps, "make links look as slow as G, in 10⁹ bytes per second; default: as fast as they are",
             Number{{.lowest = 0, .highest = 1e6, .usual = 0.5, .open = true}}, computed | of_ranks);

@@ -41,7 +41,9 @@ inline constexpr std::array<EnvironmentVariable, 15> kEnvironment = {{
     {"TSP_GEMM", ObeyedBy::jobs, "auto, tsprun, openblas", "auto: tsprun on x86-64, elsewhere openblas if it is there",
      "what multiplies f32 and f64 matrices: tsprun's own kernels, or OpenBLAS, which is loaded then", "--gemm"},
     {"TSP_ALGORITHMS", ObeyedBy::jobs, "all_reduce=ring,all_gather<64K=direct", "the built-in table",
-     "overrides of the table that chooses collectives' algorithms; `hierarchical` is refused where the job can't have it", ""},
+     "overrides of the table that chooses collectives' algorithms; `hierarchical` and `tree` are refused where the job can't "
+     "have them",
+     ""},
     {"TSP_SECRET", ObeyedBy::tsprun, "at least 16 bytes", "the file ~/.config/tsprun/secret",
      "the job's secret on several nodes; tsprun wipes it from its environment, and hands it on to no program", "--secret-file"},
     {"TSP_LOG_LEVEL", ObeyedBy::programs, "trace, debug, info, warn, error, critical, off", "info",

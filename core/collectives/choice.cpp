@@ -35,11 +35,9 @@ std::vector<ChoiceRow> built_in() {
   rows.push_back({Op::all_reduce, kAnyBytes, kManyRanks, true, Algorithm::direct});
   rows.push_back({Op::all_reduce, kSmallBytes, kManyRanks, false, Algorithm::direct});
   // Without views within nodes it works, too, but isn't faster: only an override asks for it then.
-  rows.push_back({Op::all_reduce, kAnyBytes, kManyRanks, false, Algorithm::hierarchical, true});
-  rows.push_back({Op::all_reduce, 4 * kTreeChunkBytes, kManyRanks, false, Algorithm::tree});
-  rows.push_back({Op::all_reduce, kAnyBytes, kManyRanks, false, Algorithm::ring});
   rows.push_back({Op::all_reduce, kAnyBytes, kAnyRanks, false, Algorithm::hierarchical, true});
-  rows.push_back({Op::all_reduce, kManyRanks * kTreeChunkBytes, kAnyRanks, false, Algorithm::tree});
+  rows.push_back({.op = Op::all_reduce, .max_bytes = kTreeBytes, .algorithm = Algorithm::tree, .if_tree_is_faster = true});
+  rows.push_back({Op::all_reduce, kAnyBytes, kManyRanks, false, Algorithm::ring});
   rows.push_back({Op::all_reduce, kRootedBytes, kAnyRanks, false, Algorithm::rooted});
   rows.push_back({Op::barrier, kAnyBytes, kManyRanks, false, Algorithm::direct});
   rows.push_back({Op::barrier, kAnyBytes, kAnyRanks, false, Algorithm::rooted});
@@ -171,7 +169,7 @@ ChoiceTable::ChoiceTable(std::string_view overrides, bool reassociate) : reassoc
 std::string_view ChoiceTable::why_not(const AlgorithmRow& row, const GroupShape& group) const {
   const std::string_view refused = row.why_not == nullptr ? std::string_view() : row.why_not(group);
   if (refused.empty() && row.reorders_sums && !reassociate_) {
-    return "sums would be added in an order that depends on the nodes; --reassociate allows it";
+    return "sums would be added in another order than the canonical one; --reassociate allows it";
   }
   return refused;
 }
@@ -186,6 +184,7 @@ Algorithm ChoiceTable::choose(Op op, std::uint64_t bytes, const GroupShape& grou
   for (const ChoiceRow& row : rows_) {
     if (row.op != op || bytes > row.max_bytes || group.ranks > row.max_ranks) continue;
     if ((row.needs_views && !group.views) || (row.needs_grid_views && !group.grid_views)) continue;
+    if (row.if_tree_is_faster && (group.views || !is_tree_faster(bytes, group.ranks))) continue;
     if (why_not(*find_algorithm(op, row.algorithm), group).empty()) return row.algorithm;
   }
   return Algorithm::direct;

@@ -42,6 +42,8 @@ struct ChoiceRow {
   bool needs_views = false;       ///< fits only if all members can read each other's memory in place
   Algorithm algorithm;            ///< fits only groups on which it can run: see ChoiceTable::why_not()
   bool needs_grid_views = false;  ///< fits only if members of a node can read each other's memory in place
+  bool if_tree_is_faster =
+      false;  ///< fits only what is_tree_faster() says of groups that can't read each other's memory in place
 };
 
 /// The table of choices: the first row that fits an operation names its algorithm.
@@ -74,13 +76,14 @@ class ChoiceTable {
 /// Largest all_reduce, in bytes, that uses one_shot by default. Above it, the second round of the direct algorithm costs less
 /// than the additional bytes that one_shot reads and adds.
 inline constexpr std::uint64_t kOneShotBytes = 16 * 1024;
-/// Largest buffer, in bytes, that a tree all_reduce sums among nodes: it holds three times as much.
+/// Largest buffer, in bytes, that a tree all_reduce sums: beside it the tree holds sums, those that come, and results, three
+/// times as much, and five times if sums have a wider type.
 inline constexpr std::uint64_t kTreeBytes = 8 * 1024 * 1024;
-/// Largest chunk of a rank, in bytes, with which a tree is faster than a ring: each hop of a ring then costs more in latency than
-/// in bytes, and a tree has fewer.
-inline constexpr std::uint64_t kTreeChunkBytes = 64 * 1024;
-/// Returns whether an all_reduce among so many ranks of as many nodes takes a tree rather than a ring, where sums may be added in
-/// any order. Of three ranks and fewer a tree has no fewer steps.
+/// Largest chunk of a rank, in bytes, with which a tree is faster than a ring: a hop of a ring then costs about as much in
+/// latency as in bytes, and a tree has fewer.
+inline constexpr std::uint64_t kTreeChunkBytes = 256 * 1024;
+/// Returns whether an all_reduce among so many ranks on nodes of their own takes a tree rather than a ring, where sums may be
+/// added in any order. Of three ranks and fewer a tree has no fewer steps.
 constexpr bool is_tree_faster(std::uint64_t bytes, int ranks) {
   return ranks > 3 && bytes <= kTreeBytes && bytes <= kTreeChunkBytes * static_cast<std::uint64_t>(ranks);
 }

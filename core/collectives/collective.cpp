@@ -74,8 +74,8 @@ std::uint64_t Collective::received_by_all() const {
 }
 
 void Collective::copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
-  if (counted_ == nullptr) std::memcpy(to, from, bytes);
-  else counted_->copied_bytes += static_cast<double>(bytes);
+  if (counted_ == nullptr && bytes != 0) std::memcpy(to, from, bytes);
+  else if (counted_ != nullptr) counted_->copied_bytes += static_cast<double>(bytes);
 }
 
 void Collective::reduce(DType dtype, std::span<const std::byte* const> terms, std::byte* out, std::size_t count,

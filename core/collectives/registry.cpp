@@ -60,8 +60,8 @@ constexpr AlgorithmRow kAlgorithmRows[] = {
     row(Op::all_reduce, rooted, rooted_all_reduce, rooted_all_reduce_received, kHasRoot | kRelayed),
     row(Op::all_reduce, direct, direct_all_reduce, direct_all_reduce_received, kRelayed),
     row(Op::all_reduce, ring, ring_all_reduce, ring_all_reduce_received, kRelayed),
-    row(Op::all_reduce, tree, tree_all_reduce, tree_all_reduce_received, kReordersSums | kRelayed),
     row(Op::all_reduce, hierarchical, hierarchical_all_reduce, hierarchical_all_reduce_received, kReordersSums),
+    row(Op::all_reduce, tree, tree_all_reduce, tree_all_reduce_received, kReordersSums | kRelayed),
 
     row(Op::reduce, direct, direct_reduce, direct_reduce_received, kHasRoot | kRelayed),
     row(Op::reduce, ring, ring_reduce, ring_reduce_received, kHasRoot | kRelayed),

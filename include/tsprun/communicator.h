@@ -19,8 +19,8 @@
 //   · Reductions add in the canonical order: chunk c sums ranks c+1, c+2, …, c (cyclic), the first term copied. A reduce to
 //     root r is one chunk: r+1, …, r. An all_reduce is cut into size() chunks, the first count mod size() one element longer.
 //     bf16 and f16 are reduced in f32 and rounded once, after an average's division. So results are bit-identical from run to run
-//     and between algorithms (hierarchical ones and trees, which need --reassociate, excepted). See Reduction for what reductions do, and
-//     reduces() for the element types that they take; others are refused.
+//     and between algorithms (hierarchical ones and trees, which need --reassociate, excepted). See Reduction for what reductions
+//     do, and reduces() for the element types that they take; others are refused.
 //   · Errors: invalid arguments throw Error(refused) before anything is sent; later, a call throws whatever ended its wait, as a
 //     rule the first failure of the job.
 #pragma once

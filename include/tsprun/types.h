@@ -204,7 +204,7 @@ std::string_view name(Reduction reduction);
 std::optional<Reduction> reduction_from_name(std::string_view text);
 
 // X(enumerator, which is the name, too)
-#define TSPRUN_ALGORITHMS(X) X(automatic) X(one_shot) X(rooted) X(direct) X(ring) X(tree) X(hierarchical)
+#define TSPRUN_ALGORITHMS(X) X(automatic) X(one_shot) X(rooted) X(direct) X(ring) X(hierarchical) X(tree)
 
 /// Algorithm of a collective.
 ///
@@ -213,8 +213,8 @@ std::optional<Reduction> reduction_from_name(std::string_view text);
 /// - rooted: all_reduce and barrier only: through rank 0, with 2(n−1) messages instead of n²
 /// - direct: every rank exchanges messages with every other, and reads from their memory where it can
 /// - ring: every rank exchanges messages with its two neighbours only
-/// - tree: all_reduce only: every chunk is summed and spread on a tree of its own, in 2·log2 n steps instead of a ring's 2(n−1)
 /// - hierarchical: direct within nodes; between nodes, from each rank to the ranks in its place on other nodes
+/// - tree: all_reduce only: every chunk is summed and spread on a tree of its own, in 2·log2 n steps instead of a ring's 2(n−1)
 enum class Algorithm : std::uint8_t {
 #define TSPRUN_X(algorithm) algorithm,
   TSPRUN_ALGORITHMS(TSPRUN_X)

@@ -52,7 +52,8 @@ std::vector<std::string> choice_lines(const ChoiceTable& choices) {
     return most == std::numeric_limits<decltype(most)>::max() ? std::string("any") : std::to_string(most);
   };
   for (const ChoiceRow& row : choices.rows()) {
-    table.row({name(row.op), bound(row.max_bytes), bound(row.max_ranks), row.needs_views ? "yes" : "any", name(row.algorithm)});
+    const std::string_view views = row.needs_views ? "yes" : row.if_tree_is_faster ? "no" : "any";
+    table.row({name(row.op), bound(row.max_bytes), bound(row.max_ranks), views, name(row.algorithm)});
   }
   return table.lines(table_columns());
 }

@@ -60,13 +60,10 @@ double widening(const ProgramCall& call) {
   return static_cast<double>(size_of(kernels::accumulator_of(dtype))) / static_cast<double>(size_of(dtype));
 }
 
-/// Returns whether an all_reduce adds the sums of n nodes by a tree: its steps are fewer than a ring's, and none waits for
-/// pieces.
-bool adds_by_tree(const ProgramCall& call, double node, double nodes) {
-  const Algorithm algorithm = row_of(call.op, call.algorithm).algorithm;
+/// Returns whether an all_reduce adds the sums of n nodes, with so many members each, by a tree along each rail.
+bool adds_rails_by_tree(const ProgramCall& call, double node, double nodes) {
   const auto of_rail = static_cast<std::uint64_t>(static_cast<double>(call.arguments.send.bytes()) / node);
-  return algorithm == Algorithm::tree ||
-         (algorithm == Algorithm::hierarchical && is_tree_faster(of_rail, static_cast<int>(nodes)));
+  return call.algorithm == hierarchical_all_reduce && is_tree_faster(of_rail, static_cast<int>(nodes));
 }
 
 }  // namespace
@@ -116,11 +113,14 @@ CallPrice call_price(const ProgramCall& call, const std::vector<int>& members, c
   const double steps = turns * std::max(1.0, n - 1);
   if (n == 1) return {.within = links.from_all(bytes), .delay = steps * latency};
   const double leaving = even ? bytes * (n - 1) / (k - 1) : bytes;
+  // A tree of all members has as many steps as their number has bits, in most of which all bytes leave the node.
+  if (call.algorithm == tree_all_reduce)
+    return {.across = links.past_the_end(bytes / 2 * (widening(call) + 1)) + 2 * std::ceil(std::log2(k)) * latency};
   // Each hop of each piece of a sum waits for the one before it.
   const double summed = adds ? leaving / turns * widening(call) : 0;
-  const double waits = reduces_all && adds_by_tree(call, m, n) ? turns * std::ceil(std::log2(n)) * latency
-                       : adds                                  ? std::max(steps, turns * summed / kRingPieceBytes) * latency
-                                                               : 0;
+  const double waits = reduces_all && adds_rails_by_tree(call, m, n) ? turns * std::ceil(std::log2(n)) * latency
+                       : adds                                        ? std::max(steps, turns * summed / kRingPieceBytes) * latency
+                                                                     : 0;
   const double moved = adds ? summed + leaving * (turns - 1) / turns : leaving;
   const double delay = adds ? 0 : steps * latency;
   if (!even) return {.across = links.past_the_end(moved) + waits, .delay = delay};

@@ -66,6 +66,11 @@ TEST(ChoiceTable, GroupsThatSpanNodesGoByRailsAndSumsOnlyIfTheyMayBeReassociated
   EXPECT_EQ(free.choose(Op::all_reduce, 128 << 10, {.ranks = 8, .views = false}), Algorithm::tree);
   EXPECT_EQ(strict.choose(Op::all_reduce, 128 << 10, {.ranks = 8, .views = false}), Algorithm::ring);
   EXPECT_EQ(free.choose(Op::all_reduce, 8 << 10, {.ranks = 1000, .views = false}), Algorithm::tree);
+  EXPECT_EQ(free.choose(Op::all_reduce, 8 << 10, {.ranks = 1000, .views = true}), Algorithm::rooted);
+  EXPECT_EQ(free.choose(Op::all_reduce, 1 << 20, {.ranks = 1000, .views = true}), Algorithm::direct);
+  EXPECT_EQ(free.choose(Op::all_reduce, 2 << 20, {.ranks = 64, .views = false}), Algorithm::tree);
+  EXPECT_EQ(free.choose(Op::all_reduce, 2 << 20, {.ranks = 4, .views = false}), Algorithm::ring);
+  EXPECT_EQ(free.choose(Op::all_reduce, 128 << 10, {.ranks = 3, .views = false}), Algorithm::ring);
   EXPECT_EQ(strict.choose(Op::all_reduce, 8 << 10, {.ranks = 1000, .views = false}), Algorithm::rooted);
   const ChoiceTable asked("all_reduce=hierarchical,barrier=hierarchical");
   EXPECT_EQ(asked.choose(Op::all_reduce, 64 << 20, grid), Algorithm::ring);

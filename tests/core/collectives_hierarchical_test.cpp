@@ -297,7 +297,7 @@ TEST(Hierarchy, ThatIsImpossibleIsRefusedByCallsAndByTheTable) {
                      {.heap_bytes = 16 << 20, .timeout_ns = 5'000'000'000, .algorithms = algorithms, .nodes = nodes});
   };
   expect_refused(begun("all_reduce=ring,all_gather=hierarchical", 1), "all_gather=hierarchical: all ranks of the group sit on");
-  expect_refused(begun("all_reduce<1M=hierarchical", 2), "all_reduce=hierarchical: sums would be added in an order");
+  expect_refused(begun("all_reduce<1M=hierarchical", 2), "all_reduce=hierarchical: sums would be added in another order");
   for (const RankOutcome& outcome : begun("all_gather=hierarchical", 2)) EXPECT_FALSE(outcome.failed) << outcome.message;
 }
 

@@ -17,11 +17,12 @@ using Body = std::function<void(Context& context, Buffer all)>;
 
 /// Records what `body` does on phantoms of `ranks` ranks, of which `per_node` are on a node. `all` is a buffer of `elements`.
 inline std::vector<Program> record(int ranks, int recorded, int per_node, std::size_t elements, const std::string& algorithms,
-                                   const Body& body) {
+                                   const Body& body, bool reassociate = false) {
   std::vector<Program> programs;
   for (int rank = 0; rank < recorded; ++rank) {
     PhantomOptions options;
     options.algorithms = algorithms;
+    options.reassociate = reassociate;
     for (int other = 0; other < ranks; ++other) {
       const int node = other / per_node;
       options.peers.push_back({.node = node, .views = node == rank / per_node});

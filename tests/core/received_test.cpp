@@ -49,7 +49,7 @@ class Received : public testing::TestWithParam<int> {};
 
 TEST_P(Received, ByAPhantomIsWhatARealRankReceives) {
   const int ranks = GetParam();
-  const int nodes = ranks == 4 || ranks == 6 ? 2 : 1;
+  const int nodes = ranks == 8 ? 4 : ranks == 4 || ranks == 6 ? 2 : 1;  // four nodes add along trees
   run_ranks(ranks,
             [&](Context& context) {
               Context phantom = make_phantom(context.rank(), context.size(), likeness(context));
@@ -69,7 +69,7 @@ TEST_P(Received, ByAPhantomIsWhatARealRankReceives) {
             {.nodes = nodes, .reassociate = true});
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Received, testing::Values(1, 2, 3, 4, 6),
+INSTANTIATE_TEST_SUITE_P(Ranks, Received, testing::Values(1, 2, 3, 4, 6, 8),
                          [](const testing::TestParamInfo<int>& ranks) { return std::to_string(ranks.param); });
 
 }  // namespace

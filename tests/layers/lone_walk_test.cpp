@@ -1,5 +1,7 @@
 // Steps as one rank's program tells them: what overlaps, what operations take, and how far that is from a step that is played.
 #include "layers/theory/lone_walk.h"
+
+#include "core/collectives/registry.h"
 #include "layers/io/config.h"
 #include "layers/theory/call_price.h"
 #include "layers/theory/search.h"
@@ -137,6 +139,8 @@ TEST(CallPrices, OfSumsAcrossNodesHaveALatencyForEachHopOfAPiece) {
   sum.received_by_all = 3;  // a piece goes twice round a ring of three
   EXPECT_NEAR(across({0, 4, 8}), 4 * 7, 1e-7);
   EXPECT_EQ(call_price(call(Op::all_gather, 3), {0, 4, 8}, of).delay, 2 * 7);
+  sum.algorithm = tree_all_reduce;  // three steps each way among five
+  EXPECT_NEAR(across({0, 4, 8, 12, 16}), 2 * 3 * 7, 1e-7);
 }
 
 // In a played step all ranks run the collectives' own code, on links that they share. Here communication is a large part of it,

@@ -294,6 +294,23 @@ TEST(Simulate, AnAllReduceOnEightMi300xTakesAboutWhatRcclsDoes) {
   }
 }
 
+TEST(Simulate, ATreeOfSumsTakesTwoLatenciesForEachBitOfTheNumberOfNodes) {
+  const auto seconds = [](int nodes, Algorithm algorithm) {
+    const auto sum = [&](Context& context, Buffer all) {
+      context.world().all_reduce(all, Reduction::sum, {.algorithm = algorithm});
+    };
+    const auto programs = player_support::record(nodes, nodes, 1, 1024, "", sum, true);
+    PlayOptions how = player_support::options(nodes, false);
+    how.fabric.ranks_per_node = 1;
+    return play(programs, how).seconds;
+  };
+  for (const auto& [nodes, bits] : {std::pair(4, 2), std::pair(16, 4), std::pair(50, 6), std::pair(64, 6)}) {
+    const double expected = 2 * bits * player_support::kLatency;
+    EXPECT_NEAR(seconds(nodes, Algorithm::tree), expected, 0.1 * expected) << nodes;
+    EXPECT_GE(seconds(nodes, Algorithm::ring), 2 * (nodes - 1) * player_support::kLatency) << nodes;
+  }
+}
+
 TEST(Simulate, ASlowRankComputesLongerAndOthersWait) {
   const theory::MeshSetting of = setting("tsp=4", 4, 1024);
   const theory::Simulated usual = theory::simulate(of, machine(), {});

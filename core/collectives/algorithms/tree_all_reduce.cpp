@@ -4,18 +4,19 @@
 // the sums; NCCL calls it PAT, parallel aggregated trees.
 //
 // A rank holds the chunks in the order of their ranks from itself on: place 0 is its own chunk, place p that of the rank p to its
-// right. Distances d = 1, 2, 4, … < n:
+// right. Of each distance d = 1, 2, 4, … < n there is a step in which m = min(d, n−d) chunks move:
 //
-//   sums, largest d first   sends places d … d+m−1 to the rank d to its right, where they are places 0 … m−1, and adds what it
-//   gets
-//                           from the rank d to its left to its own places 0 … m−1;  m = min(d, n−d)
-//   spread, smallest first  the same backwards: gets places d … d+m−1 from the rank d to its right, and sends 0 … m−1 to its left
+//   sums     the largest d first. Places d … d+m−1 go to the rank d to the right, where they are places 0 … m−1; what comes from
+//            the rank d to the left is added to places 0 … m−1
+//   results  the smallest d first. Places 0 … m−1 go to the rank d to the left, where they are places d … d+m−1
 //
-// 2⌈log2 n⌉ steps, of a message each. Partial sums travel in the accumulator's type. The order of sums depends on n. Sums, what
-// comes, and results have memory of their own, each as large as the buffer: for buffers whose latencies weigh more than their
-// bytes.
+// 2⌈log2 n⌉ steps, in each of which every rank sends a message. Partial sums travel in the accumulator's type. The order of sums
+// depends on n. Sums, what comes of them, and results have memory of their own, each as large as the buffer: for buffers whose
+// latencies weigh more than their bytes.
 #include "core/collectives/exchange.h"
 #include "core/collectives/registry.h"
+
+#include <algorithm>
 
 namespace tsprun::detail {
 
@@ -111,36 +112,51 @@ TreeState::TreeState(Collective& me, const Arguments& call)
   }
 }
 
+/// Writes this rank's terms of other chunks to their places, where they are the first of sums.
+static Task begin_sums(Collective& me, TreeState& all, const Arguments& call) {
+  const std::size_t most = kSegmentBytes / all.wire;
+  for (int place = 1; place < me.size(); ++place) {
+    for (std::size_t at = 0; at < all.places.count(place); at += most) {
+      const std::size_t count = std::min(most, all.places.count(place) - at);
+      me.widen(all.dtype, call.send.data + (all.places.in_buffer(place) + at) * all.element, all.sum(place) + at * all.wire,
+               count);
+      if (count * all.wire < me.budget) me.budget -= count * all.wire;
+      else co_await me.pause();
+    }
+  }
+}
+
 /// Adds what a step has brought, to places 0 … moved−1. This rank's own term of place 0 comes last of all.
 static Task add_terms(Collective& me, TreeState& all, const Arguments& call, std::size_t step) {
   const std::size_t moved = all.places.elements(0, all.steps[all.messages() - 1 - step].moved);
+  const std::size_t most = kSegmentBytes / all.wire;
   Message& message = all.terms[step];
   const std::size_t own = all.places.count(0);
-  if (step == 0) {
-    me.copy(all.sum(0), message.bytes(0, own * all.wire), own * all.wire);
-  }
-  for (std::size_t at = step == 0 ? own : 0; at < moved; at += kSegmentBytes / all.wire) {
-    const std::size_t count = std::min(kSegmentBytes / all.wire, moved - at);
-    std::byte* const sum = all.sums.bytes().data() + at * all.wire;
+  if (step == 0) me.copy(all.sum(0), message.bytes(0, own * all.wire), own * all.wire);
+  for (std::size_t at = step == 0 ? own : 0; at < moved; at += most) {
+    const std::size_t count = std::min(most, moved - at);
+    std::byte* const sum = all.sum(0) + at * all.wire;
     me.reduce_term(all.sum_type, sum, message.bytes(at * all.wire, count * all.wire), sum, count, false);
     if (at + count < moved) co_await me.pause();
   }
   message.release();
   if (step + 1 < all.messages()) co_return;
-  me.reduce_term(all.dtype, all.sum(0), call.send.data + all.places.in_buffer(0) * all.element, all.results.bytes().data(), own,
-                 true);
+  const std::byte* const term = call.send.data + all.places.in_buffer(0) * all.element;
+  for (std::size_t at = 0; at < own; at += most) {
+    const std::size_t count = std::min(most, own - at);
+    me.reduce_term(all.dtype, all.sum(0) + at * all.wire, term + at * all.element, all.results.bytes().data() + at * all.element,
+                   count, true);
+    if (at + count < own) co_await me.pause();
+  }
 }
 
 Task tree_all_reduce(Collective& me, const Arguments& call) {
   TreeState all(me, call);
-  const std::size_t largest = all.places.total() * all.wire;
-  Offer sums(me, all.sums.bytes(), largest, Readers::one, Owner::operation);
-  Offer results(me, all.results.bytes(), largest, Readers::several, Owner::operation);
+  Offer sums(me, all.sums.bytes(), all.sums.bytes().size(), Readers::one, Owner::operation);
+  Offer results(me, all.results.bytes(), all.results.bytes().size(), Readers::several, Owner::operation);
   co_await me.turn();
   for (Message& message : all.terms) message.ask();  // where there is no credit now, its wait asks again
-  for (int place = 1; place < me.size(); ++place) {
-    me.widen(all.dtype, call.send.data + all.places.in_buffer(place) * all.element, all.sum(place), all.places.count(place));
-  }
+  co_await begin_sums(me, all, call);
   for (std::size_t step = 0; step < all.messages(); ++step) {
     const auto [distance, moved] = all.steps[all.messages() - 1 - step];
     co_await sums.sent(me.left_by(me.size() - distance), static_cast<std::uint32_t>(step), all.places.offset(distance) * all.wire,
@@ -155,10 +171,11 @@ Task tree_all_reduce(Collective& me, const Arguments& call) {
                           all.places.elements(0, moved) * all.element);
     co_await all.arrivals[step];
   }
-  for (int place = 0; place < me.size(); ++place) {
-    me.copy(call.recv.data + all.places.in_buffer(place) * all.element,
-            all.results.bytes().data() + all.places.offset(place) * all.element, all.places.count(place) * all.element);
-  }
+  // From this rank's chunk to the last one, then from the first one to this rank's.
+  const std::size_t behind = all.places.offset(me.size() - me.rank()) * all.element;
+  const std::size_t own = all.places.in_buffer(0) * all.element;
+  co_await LocalCopy(me, call.recv.data + own, all.results.bytes().data(), behind);
+  co_await LocalCopy(me, call.recv.data, all.results.bytes().data() + behind, own);
   co_await sums.drained();
   co_await results.drained();
   co_await me.finished();
