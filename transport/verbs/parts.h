@@ -79,26 +79,37 @@ struct VerbsTransport::Ring {
 /// Largest write of a payload.
 inline constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 
-/// The newest chunks that were posted to a peer: no more than so many are under way, by their work requests. What is posted
-/// later, also on other streams, waits for them alone.
+/// The chunks of payloads that are under way to a peer. What is posted later, also on other streams, waits for them alone.
 class VerbsTransport::Chunks {
  public:
-  /// Bounds them by what a port carries in 1.25 ms, a little more than the millisecond after which a rank that computes looks at
-  /// its messages again; a fast port so is never idle. 16 to 64, if the rate isn't known 64.
+  /// Bounds their bytes by what the port carries in 1.25 ms, a little more than the millisecond after which a rank that computes
+  /// looks at its messages again: so a fast port is never idle. 16 to 64 MiB; 64 if the rate isn't known.
   explicit Chunks(double port_gbps)
-      : most_(port_gbps <= 0 ? kMost
-                             : std::clamp(static_cast<std::size_t>(port_gbps * 1e9 / 8 * 1.25e-3) / kChunkBytes, kLeast, kMost)) {
+      : most_(port_gbps <= 0 ? kMost : std::clamp(static_cast<std::size_t>(port_gbps * 1e9 / 8 * 1.25e-3), kLeast, kMost)) {}
+
+  /// Returns whether another chunk may be posted, by what the queue pair has completed.
+  bool have_room(const QueuePair& pair) {
+    for (; first_ != next_ && pair.is_completed(posted_[first_ % kSends].request); ++first_)
+      bytes_ -= posted_[first_ % kSends].bytes;
+    return bytes_ < most_;
+  }
+  void add(std::uint64_t request, std::size_t bytes) {
+    posted_[next_++ % kSends] = {request, static_cast<std::uint32_t>(bytes)};
+    bytes_ += bytes;
   }
 
-  /// Returns the request that must be complete before another chunk is posted; 0: none.
-  std::uint64_t oldest() const { return requests_[posted_ % most_]; }
-  void add(std::uint64_t request) { requests_[posted_++ % most_] = request; }
-
  private:
-  static constexpr std::size_t kLeast = kSlots, kMost = 64;
+  struct PostedChunk {
+    std::uint64_t request;
+    std::uint32_t bytes;
+  };
+  static constexpr std::size_t kLeast = std::size_t{16} << 20;
+  static constexpr std::size_t kMost = std::size_t{64} << 20;
   std::size_t most_;
-  std::size_t posted_ = 0;
-  std::array<std::uint64_t, kMost> requests_{};
+  std::size_t bytes_ = 0;
+  std::size_t first_ = 0;  // of those that aren't known to be complete: no more than the send queue has room for
+  std::size_t next_ = 0;
+  std::array<PostedChunk, kSends> posted_{};
 };
 
 /// Connection to one peer, the memory that both ends write, and all lanes.

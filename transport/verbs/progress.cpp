@@ -180,6 +180,10 @@ void VerbsTransport::take_credit(Peer& from, int stream, std::uint64_t taken) {
   Ticket sent = out.held == 0 ? out.last : out.taken;
   while (sent < out.last && (out.held & bit(sent + 1)) == 0) ++sent;
   if (taken > sent) return break_lanes(from, fmt::format("the peer has taken {} messages of {}", taken, sent));
+  for (Ticket ticket = out.taken + 1; ticket <= taken; ++ticket) {
+    if (((out.waiting | out.writing | out.refusing) & bit(ticket)) != 0)
+      return break_lanes(from, fmt::format("the peer has taken message {} before it was written", ticket));
+  }
   out.taken = taken;
 }
 

@@ -154,19 +154,19 @@ void VerbsTransport::write_refusals(Peer& to, int stream) {
   }
 }
 
-/// Writes granted payloads in chunks, as far as the send queue has room and the window of chunks allows. Streams take turns, so
-/// that a long message holds up those of other streams by no more than that window.
+/// Writes granted payloads in chunks, as far as the send queue has room and Chunks allow. Streams take turns, so that a long
+/// message holds up those of other streams by no more than the chunks that are under way.
 void VerbsTransport::write_large(Peer& to) {
   for (int idle = 0; idle < kQueues && to.broken.empty();) {
-    if (to.pair.room() <= kReserve / 2 || !to.pair.is_completed(to.chunks.oldest())) return;
+    if (to.pair.room() <= kReserve / 2 || !to.chunks.have_room(to.pair)) return;
     const int stream = std::exchange(to.turn, (to.turn + 1) % kQueues);
     idle = write_chunk(to, stream) ? 0 : idle + 1;
   }
 }
 
 /// Writes the next chunk of the oldest granted payload of a stream, which stays within one slab at both ends. Returns false if
-/// there is none. Where a payload has several chunks, its arrival is told by an immediate of its own: adaptive routing may spread
-/// writes without one over several paths.
+/// there is none. Behind a payload of several chunks an immediate of its own tells that all have arrived: adaptive routing may
+/// spread writes without one over several paths.
 bool VerbsTransport::write_chunk(Peer& to, int stream) {
   VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
   Ticket ticket = out.taken + 1;
@@ -177,33 +177,29 @@ bool VerbsTransport::write_chunk(Peer& to, int stream) {
   GrantHeader grant;
   std::memcpy(&grant, place, sizeof grant);
   const std::span<const std::byte> rest = large.payload.subspan(large.written);
-  const Immediate arrival{News::data, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)};
-  std::uint64_t request = 0;
-  bool last = rest.empty();
-  // Every write is signalled: nothing else shows that a message which takes longer than the deadline makes progress.
-  if (last) {
-    request = to.nudge(arrival, true);
-  } else {
-    const Slabs::Piece piece = parts_->slabs->piece(rest);
-    const std::optional<Granted> granted = granted_at(grant, large.written);
-    if (!granted) {
-      break_lanes(to, "a grant changed while it was used");
-      return true;
-    }
-    std::uint32_t key = 0;
-    std::memcpy(&key, place + sizeof grant + granted->key * sizeof key, sizeof key);
-    const std::size_t bytes =
-        std::min({rest.size(), piece.bytes, granted->bytes, std::size_t{parts_->port.port.max_bytes}, kChunkBytes});
-    last = bytes == large.payload.size();
-    request = to.pair.write({rest.data(), bytes, piece.local_key}, {grant.address + large.written, key},
-                            last ? std::optional(arrival) : std::nullopt, true);
-    large.written += bytes;
+  const Slabs::Piece piece = parts_->slabs->piece(rest);
+  const std::optional<Granted> granted = granted_at(grant, large.written);
+  if (!granted) {
+    break_lanes(to, "a grant changed while it was used");
+    return true;
   }
+  std::uint32_t key = 0;
+  std::memcpy(&key, place + sizeof grant + granted->key * sizeof key, sizeof key);
+  const std::size_t bytes =
+      std::min({rest.size(), piece.bytes, granted->bytes, std::size_t{parts_->port.port.max_bytes}, kChunkBytes});
+  const bool only = bytes == large.payload.size();
+  const bool last = bytes == rest.size();
+  const Immediate arrival{News::data, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)};
+  // Every write is signalled: nothing else shows that a message which takes longer than the deadline makes progress.
+  std::uint64_t request = to.pair.write({rest.data(), bytes, piece.local_key}, {grant.address + large.written, key},
+                                        only ? std::optional(arrival) : std::nullopt, true);
+  if (request != 0) to.chunks.add(request, bytes);
+  if (request != 0 && last && !only) request = to.nudge(arrival, true);  // kReserve leaves it room
   if (request == 0) {
     break_lanes(to, to.pair.post_error());
     return true;
   }
-  to.chunks.add(request);
+  large.written += bytes;
   if (last) {
     out.request[ticket % kSlots] = request;
     out.writing &= ~bit(ticket);
