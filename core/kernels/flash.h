@@ -30,10 +30,11 @@ namespace tsprun::detail::kernels {
 struct Documents {
   const std::uint32_t* starts = nullptr;
   std::size_t length = 0;  ///< positions of a sequence
+  bool alike = false;      ///< all sequences have the same documents, and `starts` is [length]
 
   bool any() const { return starts != nullptr; }
   /// Returns the starts of sequence `number`. Precondition: any().
-  std::span<const std::uint32_t> of(std::size_t number) const { return {starts + number * length, length}; }
+  std::span<const std::uint32_t> of(std::size_t number) const { return {starts + (alike ? 0 : number * length), length}; }
 };
 
 /// Attention mask by global positions: query a of a view is at position query_start + a, key b at key_start + b.

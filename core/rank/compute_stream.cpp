@@ -1,6 +1,7 @@
 // Runs kernels with workspace, ticks, timing and trace, and counts the FLOPs of gemm and attention.
 #include "core/rank/compute_stream.h"
 
+#include "core/kernels/visible_pairs.h"
 #include "core/program/recorder.h"
 #include "core/trace/recorder.h"
 
@@ -10,28 +11,10 @@ namespace tsprun::detail {
 
 namespace {
 
-/// Returns the number of query-key pairs that a mask leaves without its documents, for one head of one sequence.
-double visible_pairs(const kernels::Mask& mask, std::size_t queries, std::size_t keys) {
-  const auto all = static_cast<double>(keys);
-  if (!mask.causal) return static_cast<double>(queries) * all;
-  // Pairs of the queries at positions below `end`: the query at key_start sees one key, the next two, … until they see all.
-  const auto seen_before = [&](std::size_t end) {
-    const auto count = static_cast<double>(end - std::min(end, mask.key_start));
-    const double rising = std::min(count, all);
-    return rising * (rising + 1) / 2 + (count - rising) * all;
-  };
-  const auto seen = [&](std::size_t back) {
-    const auto moved = [&](std::size_t position) { return position - std::min(position, back); };
-    return seen_before(moved(mask.query_start + queries)) - seen_before(moved(mask.query_start));
-  };
-  // A window hides from a query what it would see from a position so far back.
-  return mask.window == 0 ? seen(0) : seen(0) - seen(mask.window);
-}
-
 /// Returns the FLOPs of a forward pass: for each visible pair 2·d for q·kᵀ and 2·d for p·v.
 double attention_flops(const kernels::Attention& attention, const ConstTensor& q, const ConstTensor& k) {
-  const double pairs = visible_pairs(attention.mask, q.size(1), k.size(1));
-  return 4 * pairs * static_cast<double>(q.size(0) * q.size(2) * q.size(3));
+  const double pairs = kernels::visible_pairs(attention.mask, q.size(0), q.size(1), k.size(1));
+  return 4 * pairs * static_cast<double>(q.size(2) * q.size(3));
 }
 
 /// Returns batch, queries, keys, heads and elements of a head.

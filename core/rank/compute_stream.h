@@ -47,7 +47,7 @@ class ComputeStream {
   /// Returns the seconds that ticks of kernels spent on communication so far.
   double tick_seconds() const { return static_cast<double>(tick_ns_) * 1e-9; }
   /// Returns the floating point operations of matrix products and attention so far. Attention counts only the query-key pairs
-  /// that its causal mask and its window leave, as if each sequence were one document.
+  /// that its mask leaves.
   double flops() const { return flops_; }
 
   // --- matrix products and attention

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace tsprun::detail {
 
@@ -25,8 +26,11 @@ class PackedDocuments {
   /// Each sequence is one document; nothing is stored.
   PackedDocuments() = default;
   /// Finds the documents in the ids [B, S] of the layout's sequences. One ends with each token `end`, and with its sequence. On a
-  /// phantom, whose ids may be missing, allocates alone.
+  /// phantom ids may be missing: then masks are those of whole sequences.
   PackedDocuments(Rank& rank, const TokenLayout& tokens, std::span<const Token> ids, Token end);
+  /// Makes documents of these lengths, one behind the other, in each of the layout's sequences. Throws Error(refused) unless they
+  /// are S tokens together.
+  PackedDocuments(Rank& rank, const TokenLayout& tokens, std::span<const std::uint32_t> lengths);
 
   bool any() const { return starts_.exists(); }
   DocumentViews views() const;
@@ -36,9 +40,14 @@ class PackedDocuments {
   }
 
  private:
+  PackedDocuments(Rank& rank, const TokenLayout& tokens);
+  void take(const TokenLayout& tokens, std::size_t sequence, std::span<const std::uint32_t> starts);
+
   std::size_t sequence_ = 0;
-  OwnedTensor starts_;     // [B, S] uint32
-  OwnedTensor positions_;  // [B, S_p] uint32
+  OwnedTensor starts_;                       // [B, S] uint32
+  OwnedTensor positions_;                    // [B, S_p] uint32
+  bool alike_ = false;                       // the sequences of counted_
+  std::vector<std::uint32_t> counted_ = {};  // on a phantom, whose memory isn't there: starts to count by, [B, S] or [S]
 };
 
 /// Takes away the labels [B, S] of tokens that end documents: what comes next begins another document, which nothing before it

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace tsprun::detail {
 
@@ -47,6 +48,8 @@ struct Setting {
   ElementBytes bytes = ElementBytes::of(DType::f32);
   Recompute recompute = Recompute::none;
   std::size_t micro_batches = 1;  ///< M: parts of each replica's batch that a training step computes one after another
+  /// Lengths of the documents that are packed into each sequence, S together, which attention doesn't cross; empty: one document.
+  std::vector<std::uint32_t> documents = {};
 
   std::uint64_t tokens() const { return batch * sequence; }                      ///< BS
   std::uint64_t hidden_elements() const { return tokens() * model.hidden; }      ///< BSh

@@ -35,14 +35,24 @@ std::vector<std::int64_t> Zigzag::positions(int rank) const {
   return result;
 }
 
-std::size_t Zigzag::attention_pairs(int rank, std::size_t window) const {
-  // Queries at positions below `end` see so many keys: one more each, until there are as many as the window.
+std::size_t Zigzag::attention_pairs(int rank, std::size_t window, std::span<const std::uint32_t> documents) const {
+  // Queries at positions below `end` of a document see so many keys: one more each, until there are as many as the window.
   const auto seen_before = [window](std::size_t end) {
     const std::size_t rising = window == 0 ? end : std::min(end, window);
     return rising * (rising + 1) / 2 + (end - rising) * window;
   };
+  const auto whole = static_cast<std::uint32_t>(sequence_);
+  const std::span<const std::uint32_t> lengths = documents.empty() ? std::span(&whole, 1) : documents;
   std::size_t pairs = 0;
-  for (const int chunk : chunks_of(rank)) pairs += seen_before(chunk_end(chunk)) - seen_before(chunk_start(chunk));
+  for (const int chunk : chunks_of(rank)) {
+    std::size_t start = 0;
+    for (const std::uint32_t length : lengths) {
+      if (start >= chunk_end(chunk)) break;
+      const auto within = [&](std::size_t position) { return std::clamp<std::size_t>(position, start, start + length) - start; };
+      pairs += seen_before(within(chunk_end(chunk))) - seen_before(within(chunk_start(chunk)));
+      start += length;
+    }
+  }
   return pairs;
 }
 

@@ -49,8 +49,9 @@ class Zigzag {
   }
 
   /// Returns the number of query-key pairs that causal attention computes on a rank, for one head of one sequence, where each
-  /// query sees at most `window` keys, 0: any number. If S = 2D·c and there is no window, that is 2D·c² + c.
-  std::size_t attention_pairs(int rank, std::size_t window = 0) const;
+  /// query sees at most `window` keys, 0: any number. If S = 2D·c and there is no window, that is 2D·c² + c. `documents`: lengths
+  /// of those of which the sequence consists, S together, and which attention doesn't cross; none: it is one.
+  std::size_t attention_pairs(int rank, std::size_t window = 0, std::span<const std::uint32_t> documents = {}) const;
 
  private:
   std::size_t sequence_;

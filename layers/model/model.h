@@ -51,12 +51,17 @@ struct TokenBatch {
   /// Token with which a document ends; none: each sequence is one document. Attention doesn't cross documents, and positions
   /// begin anew with each; `labels` are the caller's.
   std::optional<Token> document_end = {};
+  /// Where no token says it: lengths of the documents of each sequence, S together, as forecasts have them. Empty: one document.
+  std::span<const std::uint32_t> documents = {};
   std::uint64_t seed = 0;  ///< seed and step determine dropout, in training passes of models that have it
   std::uint64_t step = 0;
   /// M: training computes the sequences of each data rank in so many equal parts, one after another, and adds up their gradients
   /// (micro_batch.h). Part m of data rank r begins with sequence (r·M + m)·B/(dp·M). Dropout draws by sequence in the whole
   /// batch, so M changes no draw. Evaluations ignore it.
   std::size_t micro_batches = 1;
+
+  /// Returns whether sequences have documents within.
+  bool packed() const { return document_end.has_value() || !documents.empty(); }
 };
 
 /// Mean cross-entropy in nats over the predicted tokens of all ranks, and the number of those tokens.

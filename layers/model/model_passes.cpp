@@ -139,7 +139,8 @@ Model::Pass Model::begin_pass(const TokenBatch& tokens, const Part& part, const 
               .sequence = tokens.sequence,
               .ids = tokens.ids.size() <= 1 ? tokens.ids : tokens.ids.subspan(first, count),
               .labels = tokens.labels.empty() ? tokens.labels : tokens.labels.subspan(first, count),
-              .document_end = tokens.document_end};
+              .document_end = tokens.document_end,
+              .documents = tokens.documents};
   pass.weight = predicted == 0 ? 0 : 1 / static_cast<double>(predicted);
   if (logits != nullptr) {
     pass.logits = [first, logits](std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& tile) {
@@ -148,8 +149,9 @@ Model::Pass Model::begin_pass(const TokenBatch& tokens, const Part& part, const 
       (*logits)(of_all, first_id, tile);
     };
   }
-  set_layout(part.count, tokens.sequence, tokens.document_end.has_value());
+  set_layout(part.count, tokens.sequence, tokens.packed());
   if (tokens.document_end) pass.documents = PackedDocuments(rank_, *layout_, pass.own.ids, *tokens.document_end);
+  else if (tokens.packed()) pass.documents = PackedDocuments(rank_, *layout_, tokens.documents);
   if (keep && options_.config.drops()) {
     std::vector<std::uint64_t> natural(count);
     std::iota(natural.begin(), natural.end(), std::uint64_t{first});  // by number in the whole batch

@@ -3,15 +3,31 @@
 
 #include "core/collectives/chunks.h"
 
+#include <algorithm>
+
 namespace tsprun::detail::theory {
 
 namespace {
 double real(std::uint64_t value) { return static_cast<double>(value); }
 }  // namespace
 
-double attention_pairs(const ModelConfig& model, const Zigzag& zigzag, int rank) {
-  return real(model.specs.sum(0, model.layers,
-                              [&](const LayerSpec& layer) { return std::uint64_t{zigzag.attention_pairs(rank, layer.window)}; }));
+double attention_pairs(const Setting& setting, const Zigzag& zigzag, int rank) {
+  return real(setting.model.specs.sum(0, setting.model.layers, [&](const LayerSpec& layer) {
+    return std::uint64_t{zigzag.attention_pairs(rank, layer.window, setting.documents)};
+  }));
+}
+
+double attention_imbalance(const Setting& setting, const Layout& layout) {
+  if (layout.exchanges_heads()) return 1;
+  const Zigzag zigzag(setting.sequence, layout.sequence());
+  double most = 0;
+  double all = 0;
+  for (int rank = 0; rank < layout.sequence(); ++rank) {
+    const double pairs = attention_pairs(setting, zigzag, rank);
+    most = std::max(most, pairs);
+    all += pairs;
+  }
+  return all == 0 ? 1 : most * layout.sequence() / all;
 }
 
 PassFlops forward_flops(const Setting& setting, const Layout& layout, MeshPlace place) {
@@ -30,8 +46,8 @@ PassFlops forward_flops(const Setting& setting, const Layout& layout, MeshPlace 
   const double n_kv = real(slice.kv.count);
   const double f = real(slice.rows);
   const double pairs =  // of all layers; where heads are exchanged, those of whole sequences for a D-th of the heads
-      real(replica.batch) * (of.layout.exchanges_heads() ? attention_pairs(model, Zigzag(setting.sequence, 1), 0) / D
-                                                         : attention_pairs(model, zigzag, place.sequence));
+      real(replica.batch) * (of.layout.exchanges_heads() ? attention_pairs(setting, Zigzag(setting.sequence, 1), 0) / D
+                                                         : attention_pairs(setting, zigzag, place.sequence));
   // Rows of the vocabulary that this rank multiplies with its tokens: all of them, but under tp only its own.
   const double V = layout.slices_tokens() ? real(model.vocabulary) / layout.tensor()
                                           : real(Chunks::balanced(layout.tensor(), model.vocabulary).count(place.tensor));

@@ -2,8 +2,8 @@
 // (step_time.h), model_flops() and the paper's tables use them; what `plan` prints as a rank's FLOPs is counted (step_counts.h).
 //
 // Counts GEMMs and the two products of causal attention (five in backward). Norms, softmax and other pointwise work are left out,
-// as in the paper's Table IV. Attention counts only the query–key pairs that the causal mask and the layers' windows leave, so it
-// is about half of the paper's, or less.
+// as in the paper's Table IV. Attention counts only the query–key pairs that the causal mask, the layers' windows and documents
+// leave, so it is about half of the paper's, or less.
 #pragma once
 
 #include "layers/layout/zigzag.h"
@@ -28,8 +28,12 @@ struct StepFlops {
   double total() const { return forward.total() + backward.total(); }
 };
 
-/// Returns the query–key pairs of one query head in one sequence, over all layers, on rank `rank` of those that cut the tokens.
-double attention_pairs(const ModelConfig& model, const Zigzag& zigzag, int rank);
+/// Returns the query–key pairs of one query head in one of the setting's sequences, over all layers, on rank `rank` of those that
+/// cut the tokens.
+double attention_pairs(const Setting& setting, const Zigzag& zigzag, int rank);
+/// Returns how many times the mean of the ranks that cut the tokens is what the one of them attends to that has most pairs: how
+/// unlike documents make their shares. 1 where heads are exchanged, or all of them have none.
+double attention_imbalance(const Setting& setting, const Layout& layout);
 /// Returns the operations of a forward pass without gradients, on the rank at `place`. The layout must be possible
 /// (why_impossible()).
 PassFlops forward_flops(const Setting& setting, const Layout& layout, MeshPlace place);

@@ -78,8 +78,11 @@ double kernel_seconds(const KernelCost& cost, const Machine& machine, bool drops
   if (machine.cores) return machine.launch_seconds + machine.cores->price(cost, machine.name).seconds;
   const double bytes = static_cast<double>(cost.bytes_read) + static_cast<double>(cost.bytes_written);
   const double memory = bytes / machine.memory_rate();
+  // Attention that isn't fused makes the scores that documents hide, too, if these are all.
+  const bool attends = cost.kernel == "flash forward" || cost.kernel == "flash backward";
+  const bool scores = attends && cost.sizes[0] * cost.sizes[1] * cost.sizes[2] * cost.sizes[3] > 0;
+  if (scores && machine.attention != AttentionKind::fused) return unfused_seconds(cost, machine, drops);
   if (cost.flops == 0) return machine.launch_seconds + memory;
-  if (cost.kernel != "gemm" && machine.attention != AttentionKind::fused) return unfused_seconds(cost, machine, drops);
   return machine.launch_seconds + std::max(cost.flops / (peak_of(cost, machine) * fraction_of(cost, machine)), memory);
 }
 

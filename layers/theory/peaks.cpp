@@ -42,8 +42,12 @@ ModelOptions model_options(const MeshSetting& of, const PeakOptions& options) {
 
 /// Returns the batch of a setting.
 TokenBatch batch_of(const Setting& setting, std::span<const Token> ids = {}, std::span<const std::int64_t> labels = {}) {
-  return {
-      .batch = setting.batch, .sequence = setting.sequence, .ids = ids, .labels = labels, .micro_batches = setting.micro_batches};
+  return {.batch = setting.batch,
+          .sequence = setting.sequence,
+          .ids = ids,
+          .labels = labels,
+          .documents = setting.documents,
+          .micro_batches = setting.micro_batches};
 }
 
 /// Returns the tensor of a part that takes most scratch to read and write: its values, or the sums that training keeps of them.

@@ -3,6 +3,7 @@
 #include "layers/theory/search.h"
 
 #include "layers/layout/check_layout.h"
+#include "layers/layout/document_lengths.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/lone_walk.h"
 
@@ -80,6 +81,18 @@ double model_flops(const Setting& setting) {
 
 namespace {
 
+/// Returns the rank whose program a step's time is taken from: the fullest one or, where documents give the ranks that cut its
+/// tokens unlike shares of attention, the one of them that has most.
+int paced_by(const MeshSetting& of, int fullest_rank) {
+  if (of.setting.documents.empty() || of.layout.exchanges_heads()) return fullest_rank;
+  const Zigzag zigzag(of.setting.sequence, of.layout.sequence());
+  MeshPlace place = place_of(of.layout, fullest_rank);
+  for (int other = 0; other < of.layout.sequence(); ++other) {
+    if (attention_pairs(of.setting, zigzag, other) > attention_pairs(of.setting, zigzag, place.sequence)) place.sequence = other;
+  }
+  return rank_at(of.layout, place);
+}
+
 Candidate judge_mode(const Setting& setting, const Layout& layout, const Machine& machine, const SearchOptions& options) {
   Candidate candidate;
   candidate.layout = layout;
@@ -89,11 +102,17 @@ Candidate judge_mode(const Setting& setting, const Layout& layout, const Machine
   how.like.algorithms = options.algorithms;
   how.pieces = machine.pieces;
   try {
-    const RecordedStep recorded = record_step({setting, layout}, fullest({setting, layout}), how, 2, true);
+    const MeshSetting mesh{setting, layout};
+    const int rank = fullest(mesh);
+    const RecordedStep recorded = record_step(mesh, rank, how, 2, true);
     candidate.memory = recorded.peaks;
     candidate.saving = recorded.saving;
     candidate.amounts = amounts_of(recorded.program);
-    candidate.time = walk(recorded.program, machine, setting.model.attention_dropout > 0);
+    const auto time_of = [&](const RecordedStep& step) {
+      return walk(step.program, machine, setting.model.attention_dropout > 0);
+    };
+    const int paces = paced_by(mesh, rank);
+    candidate.time = paces == rank ? time_of(recorded) : time_of(record_step(mesh, paces, how, 2, true));
   } catch (const Error& error) {
     if (error.cause() != Cause::out_of_memory) throw;
     candidate.possible = false;
@@ -233,6 +252,7 @@ std::optional<Remedies> remedies(const Setting& setting, const std::vector<Candi
     Setting smaller = setting;
     smaller.batch = batch;
     smaller.sequence = sequence;
+    smaller.documents = documents_within(setting.documents, sequence);
     return judge(smaller, layout, machine, options).fits;
   };
   result.batch = largest_half(setting.batch, [&](std::size_t batch) { return fits(batch, setting.sequence); });

@@ -34,7 +34,7 @@ struct Candidate {
   CategoryBytes memory;                ///< peaks of the rank that holds most
   std::uint64_t saving = 0;            ///< its total peak where a checkpoint is saved, too: what must fit
   std::optional<RankAmounts> amounts;  ///< of the same rank, on one node that shares memory
-  StepTime time;
+  StepTime time;                       ///< of the same rank; of the one that attends most, where documents make them differ
   double tokens_per_s = 0;
   double utilization = 0;  ///< model FLOPs utilization; see model_flops()
 };
@@ -50,8 +50,8 @@ struct SearchOptions {
   std::function<void(std::size_t done, std::size_t total)> progress = {};
 };
 
-/// Returns the FLOPs that one training step takes in total, whatever the layout, with Recompute::none. Attention counts causal
-/// pairs only. Includes the scores that flash attention computes again in backward; logits count once. Divided by the peak
+/// Returns the FLOPs that one training step takes in total, whatever the layout, with Recompute::none. Attention counts the pairs
+/// that masks leave. Includes the scores that flash attention computes again in backward; logits count once. Divided by the peak
 /// FLOP/s of all GPUs together and by the step's seconds, it gives the model FLOPs utilization (MFU).
 double model_flops(const Setting& setting);
 

@@ -100,7 +100,7 @@ std::vector<RankClass> classes_of(const MeshSetting& of) {
     const auto held_at = [&](int at) { return carried(sizes.at({r, (at + D * T) % (D * T) / T, (at + D * T) % T})); };
     Members& members =
         classes[{sizes.at({r, s, t}), {held_at(holder - T), held_at(holder + T), held_at(holder - 1), held_at(holder + 1)}}];
-    const double pairs = attention_pairs(of.setting.model, zigzag, s);
+    const double pairs = attention_pairs(of.setting, zigzag, s);
     if (members.of.count++ == 0 || pairs > members.pairs || (pairs == members.pairs && rank == first)) {
       members.of.rank = rank;
       members.pairs = pairs;

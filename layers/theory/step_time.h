@@ -3,7 +3,7 @@
 // it prints are those of programs (lone_walk.h).
 //
 //   compute    GEMM FLOPs over peak × gemm_efficiency, plus flash attention's FLOPs over peak × attention_efficiency, on the rank
-//              that computes most. Counts causal pairs only, and every recomputation. Kernels count as large; launching them
+//              that computes most. Counts visible pairs only, and every recomputation. Kernels count as large; launching them
 //              takes no time.
 //   memory     bytes that must at least pass through the GPU's memory: weights once a micro-batch and pass; saved activations
 //   once each way; all
