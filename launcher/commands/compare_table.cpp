@@ -80,6 +80,7 @@ std::size_t longest_sequence(const ComparePoint& point, bool forward_only) {
   if (!why_impossible(setting, layout).empty()) return 0;
   const auto fits = [&](std::size_t sequence) {
     setting.sequence = sequence;
+    if (point.model.reset_attention) setting.documents = {static_cast<std::uint32_t>(sequence)};
     return theory::fits(theory::MeshSetting{setting, layout}, point.global.mem_per_rank,
                         {.threads = static_cast<std::size_t>(point.global.threads),
                          .training = !forward_only,

@@ -38,7 +38,8 @@ namespace {
 
 constexpr std::int64_t kMostGpus = kMostRanksOnPaper;
 constexpr std::chrono::seconds kBetweenLines{2};  // of a search
-constexpr ModelOptionUse kPlanUse{.files = false, .seed = false, .micro_batches = true, .ranks = false, .beyond = true};
+constexpr ModelOptionUse kPlanUse{
+    .files = false, .seed = false, .micro_batches = true, .ranks = false, .documents = true, .beyond = true};
 
 /// The options of `plan`, each with its default.
 struct PlanOptions {
@@ -144,6 +145,7 @@ void PlanCommand::refuse_ignored(const GlobalOptions& global) const {
     no_place_for("--mem-per-rank", global.mem_per_rank.given(), global.mem_per_rank.text);
     no_place_for("TSP_ALGORITHMS", !global.algorithms.empty(), global.algorithms);
     no_place_for("--recompute", model_.recompute.given(), model_.recompute.text);
+    no_place_for("--documents", !model_.documents.empty(), model_.documents);
   }
   if (options_.paper) {
     no_place_for("--micro-batches", model_.micro_batches.given(), model_.micro_batches.text);

@@ -29,8 +29,14 @@ namespace tsprun::detail::launcher {
 
 namespace {
 
-constexpr ModelOptionUse kSimulateUse{
-    .model_folder = false, .files = false, .seed = false, .micro_batches = true, .swept = true, .ranks = false, .beyond = true};
+constexpr ModelOptionUse kSimulateUse{.model_folder = false,
+                                      .files = false,
+                                      .seed = false,
+                                      .micro_batches = true,
+                                      .swept = true,
+                                      .ranks = false,
+                                      .documents = true,
+                                      .beyond = true};
 constexpr std::int64_t kMostSimulatedSteps = 1000;
 constexpr double kMostFactor = 1e6;
 constexpr double kMostHostMicroseconds = 1e6;
@@ -229,7 +235,8 @@ void SimulateCommand::take_measured(const GlobalOptions& global) {
         std::pair("--batches", &options_.batches), std::pair("--configs", &options_.configs),
         std::pair("--config", &model_.config), std::pair("--seq", &model_.sequence.text),
         std::pair("--batch", &model_.batch.text), std::pair("--dtype", &model_.dtype.text),
-        std::pair("--recompute", &model_.recompute.text), std::pair("--micro-batches", &model_.micro_batches.text)}) {
+        std::pair("--recompute", &model_.recompute.text), std::pair("--micro-batches", &model_.micro_batches.text),
+        std::pair("--documents", &model_.documents)}) {
     if (!text->empty()) alone(std::string(option) + " " + *text);
   }
   if (options_.forward) alone("--forward");

@@ -45,6 +45,7 @@ ordered_json simulate_json(const SimulatePoint& point, const theory::Machine& ma
                       {"batch", point.model.batch.value},
                       {"micro_batches", point.model.micro_batches.value},
                       {"why", point.why}};
+  if (!point.model.lengths.empty()) row["documents"] = point.model.lengths;
   if (played == nullptr) return row;
   const Setting setting = point.model.setting();
   const double flops = point.forward ? theory::forward_flops(setting, {}, {}).total() : theory::model_flops(setting);

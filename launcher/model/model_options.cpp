@@ -1,6 +1,7 @@
 // Declares, parses and checks the options, finds the model's folder, and estimates memory.
 #include "launcher/model/model_options.h"
 
+#include "launcher/model/document_option.h"
 #include "launcher/model/layouts.h"
 #include "launcher/model/model_text.h"
 #include "launcher/output.h"
@@ -183,6 +184,7 @@ Setting ModelCommandOptions::setting() const {
   setting.bytes = ElementBytes::of(dtype);
   setting.recompute = recompute;
   setting.micro_batches = micro_batches;
+  setting.documents = lengths;
   return setting;
 }
 
@@ -230,6 +232,11 @@ void ModelCommandOptions::declare(OptionTable& table, const ModelOptionUse& use)
     table.add("--batch B", batch, "sequences in all", Whole{1, kLargestBatch}).saved(&CheckpointState::batch);
     table.add("--seq S", sequence, "tokens of a sequence; default: 1024, or the config's maximum if less", computed)
         .saved(&CheckpointState::sequence);
+    if (use.documents) {
+      table.add("--documents LENGTHS", documents,
+                "documents that each sequence packs, which attention doesn't cross, as with train's --reset-attention: their "
+                "lengths, such as 8192,4096,2x2048, or 8x: eight equal ones; without it a sequence is one document");
+    }
   }
   if (use.as_stored) {
     table.add("--dtype TYPE", dtype,
@@ -286,6 +293,7 @@ void validate_model(ModelCommandOptions& options, const GlobalOptions& global, c
     spdlog::warn("--gemm openblas: tsprun's own kernels multiply bf16 matrices, so it changes little in bf16");
   if (!use.data) return;
   find_sequence(options, use);
+  options.lengths = parse_documents(options.documents, options.sequence);
   if (options.batch > kMostTokens / options.sequence) {
     refuse(fmt::format("--batch {}: times --seq {} is more than 2^31 tokens; try --batch {}", options.batch, options.sequence,
                        std::max<std::size_t>(1, kMostTokens / options.sequence)));

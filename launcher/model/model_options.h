@@ -35,6 +35,7 @@ struct ModelOptionUse {
   bool only_trains = false;  ///< layouts with which nothing but training is possible are accepted
   bool audit = true;         ///< --audit; `ranks` must be true
   bool as_stored = false;    ///< without --dtype, bf16 weights of --model are computed in bf16
+  bool documents = false;    ///< --documents: sequences aren't read, so it is said which documents they have
   bool beyond = false;       ///< nothing is predicted, so --seq may exceed the positions of a model that has rotary ones
 };
 
@@ -49,6 +50,7 @@ struct ModelCommandOptions {
   bool reset_attention = false;    ///< a document ends with each such token, and attention and positions with it
   Given<std::size_t> batch{1};     ///< B, sequences over all ranks
   Given<std::size_t> sequence{1};  ///< S, tokens per sequence
+  std::string documents;           ///< lengths of those that each sequence packs; empty: it is one
   Given<DType> dtype{DType::f32};
   Given<Recompute> recompute{Recompute::none};
   Given<std::size_t> micro_batches{1};  ///< M, parts of a data rank's sequences in training
@@ -59,6 +61,7 @@ struct ModelCommandOptions {
   std::optional<ModelConfig> resumed;  ///< the checkpoint's model: --config may then be left out
   ModelConfig shape;                   ///< the model of --config or of the folder's config.json
   std::filesystem::path source;        ///< the folder, or else the config.json, that describes the model; empty: a built-in one
+  std::vector<std::uint32_t> lengths;  ///< of the documents of --documents
   std::uint64_t tokens = 0;            ///< number of tokens in all files of --data
   bool whole_epochs = false;           ///< training reads each window once an epoch; else windows begin anywhere
   std::optional<Token> document_end;   ///< the token of --eos, if a document ends with each

@@ -6,6 +6,7 @@
 #include "launcher/report.h"
 #include "launcher/table.h"
 #include "layers/layout/check_layout.h"
+#include "layers/layout/document_lengths.h"
 #include "layers/theory/peaks.h"
 #include "layers/theory/remarks.h"
 #include "layers/theory/step_counts.h"
@@ -125,11 +126,18 @@ void traffic_table(Page& page, const std::vector<PlanPoint>& points) {
   page.table(table);
 }
 
-void flops_table(Page& page, const std::vector<PlanPoint>& points) {
+void flops_table(Page& page, const PlanQuestion& question, const std::vector<PlanPoint>& points) {
   page.prose("");
-  page.prose("Table IV. GFLOP of the busiest rank in one step; attention counts causal pairs only, backward what is made again.");
-  Table table(
-      {{"layout", Align::left}, "forward: linear", "attention", "head", "backward: linear", "attention", "head", "total"});
+  page.prose(
+      "Table IV. GFLOP of the busiest rank in one step; attention counts the pairs that masks leave, backward what is made "
+      "again.");
+  const bool packed = !question.setting.documents.empty();
+  if (packed)
+    page.prose("imbalance: how many times the mean's pairs the rank has that attends most, of those that cut sequences.");
+  std::vector<Column> columns = {{"layout", Align::left}, "forward: linear", "attention", "head",
+                                 "backward: linear",      "attention",       "head",      "total"};
+  if (packed) columns.emplace_back("imbalance");
+  Table table(columns);
   const auto giga = [](double flops) { return fmt::format("{:.3f}", flops / kGiga); };
   for (const PlanPoint& point : points) {
     if (!point.possible) continue;
@@ -140,6 +148,7 @@ void flops_table(Page& page, const std::vector<PlanPoint>& points) {
       cells.emplace_back(giga(pass->head));
     }
     cells.emplace_back(giga(point.flops.total()));
+    if (packed) cells.emplace_back(fmt::format("{:.2f}", theory::attention_imbalance(question.setting, point.layout)));
     table.row(std::move(cells));
   }
   page.table(table);
@@ -247,6 +256,7 @@ ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point) {
   json["parameters"] = theory::held({.setting = question.setting, .layout = {}}, {}).total();
   json["seq"] = question.setting.sequence;
   json["batch"] = question.setting.batch;
+  if (!question.setting.documents.empty()) json["documents"] = question.setting.documents;
   json["micro_batches"] = question.setting.micro_batches;
   json["memory_peak_bytes"] = nullptr;
   json["traffic_bytes"] = nullptr;
@@ -263,6 +273,7 @@ ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point) {
                    {"traffic_bytes", "sum over ranks"},
                    {"traffic_bytes_per_rank", "mean over ranks"},
                    {"flops", "of the busiest rank"}};
+  if (json.contains("documents")) json["attention_imbalance"] = theory::attention_imbalance(question.setting, point.layout);
   json["flops"] = {{"forward", flops_json(point.flops.forward)}, {"backward", flops_json(point.flops.backward)}};
   if (question.machine) {
     json["tokens_per_s"] = point.tokens_per_s;
@@ -276,12 +287,15 @@ ordered_json plan_json(const PlanQuestion& question, const PlanPoint& point) {
 
 std::string describe(const PlanQuestion& question) {
   const ModelConfig& model = question.setting.model;
+  const std::vector<std::uint32_t>& documents = question.setting.documents;
   const std::string mode = question.modes.empty() ? recompute_name(question.setting.recompute) : "as suits each layout best";
   return fmt::format(
-      "{}: h {}, L {}, n_h {}, n_kv {}, d {}, f {}, V {}; B {}{}, S {}, {}, recompute {}", model.name, model.hidden, model.layers,
-      model.query_heads, model.kv_heads, model.head_dim, model.intermediate, model.vocabulary, question.setting.batch,
+      "{}: h {}, L {}, n_h {}, n_kv {}, d {}, f {}, V {}; B {}{}, S {}{}, {}, recompute {}", model.name, model.hidden,
+      model.layers, model.query_heads, model.kv_heads, model.head_dim, model.intermediate, model.vocabulary,
+      question.setting.batch,
       question.setting.micro_batches == 1 ? "" : fmt::format(" in {} micro-batches", question.setting.micro_batches),
-      question.setting.sequence, name(question.dtype), mode);
+      question.setting.sequence, documents.empty() ? "" : " in documents of " + print_documents(documents), name(question.dtype),
+      mode);
 }
 
 std::vector<std::string> plan_tables(const PlanQuestion& question, const std::vector<PlanPoint>& points, std::size_t columns) {
@@ -289,7 +303,7 @@ std::vector<std::string> plan_tables(const PlanQuestion& question, const std::ve
   page.prose(describe(question));
   memory_table(page, question, points);
   traffic_table(page, points);
-  flops_table(page, points);
+  flops_table(page, question, points);
   if (question.machine) time_table(page, question, points);
   return page.lines;
 }
@@ -300,9 +314,11 @@ std::vector<std::string> search_table(const PlanQuestion& question, const std::v
   page.prose(describe(question));
   page.prose(fmt::format("machine: {}; {} a GPU", question.machine->name, readable_bytes(real(question.memory_bytes))));
   page.prose(
-      "step times are modelled from the fullest rank's program (theory/lone_walk.h): for ranking, not for promises; MFU: the "
-      "model's FLOPs without recomputation "
-      "over all GPUs' peak; what fits is asked of the fullest GPU, with ids that spread evenly: `plan --layout` asks all",
+      fmt::format(
+          "step times are modelled from the {} rank's program (theory/lone_walk.h): for ranking, not for promises; MFU: the "
+          "model's FLOPs without recomputation "
+          "over all GPUs' peak; what fits is asked of the fullest GPU, with ids that spread evenly: `plan --layout` asks all",
+          question.setting.documents.empty() ? "fullest" : "busiest"),
       kMostColumns);
   remarks(page, question, points);
   page.prose("");
