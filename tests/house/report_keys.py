@@ -100,6 +100,8 @@ RUNS = [
     ("plan --search --gpus 2 --mem 4G --machine mi300x --config paper-7b --dtype bf16 --batch 2 --seq 1024", 0),
     ("plan --paper", 0),
     (f"simulate --gpus 4 --layouts tsp=4;tsp=3 {MODEL}", 0),
+    ("plan --layout tsp=2 --config nano --batch 2 --seq 64 --documents 40,24", 0),
+    (f"simulate --gpus 2 --documents 2x {MODEL}", 0),
     ("calibrate --layouts tsp=2 --config nano --seq 32 --batch 2 --passes 1", 0),
     ("-n 2 bench all_reduce,broadcast,pingpong --sizes 1K --min-time 0.01", 0),
     ("-n 2 bench all_reduce --sizes 1K --min-time 0.01 --no-check --no-in-place", 0),
