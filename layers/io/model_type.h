@@ -69,6 +69,15 @@ struct LayerSpec {
   std::size_t window = 0;  ///< positions that a query sees, the last of which is its own; 0: all up to its own
   double score_cap = 0;    ///< soft cap of scores, cap·tanh(score / cap), before the softmax; 0: none
 
+  std::size_t head_dim = 0;      ///< d of this layer's heads; 0: ModelConfig::head_dim
+  std::size_t kv_heads = 0;      ///< n_kv of this layer; 0: ModelConfig::kv_heads
+  std::size_t intermediate = 0;  ///< f of this layer's MLP; 0: ModelConfig::intermediate
+  /// Layers to go back to the one whose k and v this layer takes, with no W_K and W_V of its own; 0: it computes its own.
+  std::size_t layers_to_lender = 0;
+  bool value_is_key = false;     ///< v is x·W_Kᵀ, before k's norm and rotation: there is no W_V
+  bool norms_values = false;     ///< each head of v is divided by its root mean square; no gain
+  bool scales_output = false;    ///< the layer's output is multiplied by a number of the files, which training doesn't change
+
   bool norms_queries_and_keys() const { return query_key_norm != QueryKeyNorm::none; }
   /// Returns whether both sublayers take the layer's input.
   bool side_by_side() const { return norms == NormPlaces::shared; }
