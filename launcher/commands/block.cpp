@@ -61,7 +61,7 @@ void check_input(const BlockOptions& block, ModelCommandOptions& model) {
 double output_bytes(const BlockOptions& block, const ModelCommandOptions& model) {
   const Setting setting = model.setting();
   const auto tokens = static_cast<double>(setting.hidden_elements());
-  const auto parameters = static_cast<double>(setting.block_parameters());
+  const auto parameters = static_cast<double>(setting.block_parameters(setting.model.layer(0)));
   return (block.backward ? 2 * tokens + parameters : tokens) * static_cast<double>(setting.bytes.element);
 }
 

@@ -90,7 +90,19 @@ const std::array<std::string_view, 8> kPaperDifferences = {
     "6.69h, 5.90h), and with bf16 weights and f32 sums never for MHA (g = 2/4/8: 15h, 9.67h, 8.14h).",
 };
 
-paper::Symbols paper_symbols(const Setting& setting, const Layout& layout) {
+namespace {
+
+/// Returns the setting of a model whose layers have the sizes of the first: the paper's have one size.
+Setting of_one_size(Setting setting) {
+  const LayerSpec& first = setting.model.layer(0);
+  if (!setting.model.has_sizes_of(first)) setting.model = setting.model.of_layers_like(first);
+  return setting;
+}
+
+}  // namespace
+
+paper::Symbols paper_symbols(const Setting& asked, const Layout& layout) {
+  const Setting setting = of_one_size(asked);
   const ModelConfig& model = setting.model;
   paper::Symbols symbols;
   symbols.B = real(setting.batch);
@@ -98,8 +110,8 @@ paper::Symbols paper_symbols(const Setting& setting, const Layout& layout) {
   symbols.h = real(model.hidden);
   symbols.L = real(model.layers);
   symbols.n_h = real(model.query_heads);
-  symbols.g = real(model.heads_per_kv_head());
-  symbols.F = real(model.intermediate) / real(model.hidden);
+  symbols.g = real(model.heads_per_kv_head(model.layer(0)));
+  symbols.F = real(model.intermediate_of(model.layer(0))) / real(model.hidden);
   symbols.D = layout.ranks();
   const bool mesh = layout.tensor() > 1 && layout.degree(AxisKind::sp) > 1;
   symbols.T = mesh ? layout.tensor() : std::min(2, layout.ranks());
@@ -111,7 +123,9 @@ paper::Symbols paper_symbols(const Setting& setting, const Layout& layout) {
   return symbols;
 }
 
-std::vector<Equation> paper_equations(const Setting& setting, const Layout& layout) {
+std::vector<Equation> paper_equations(const Setting& asked, const Layout& layout) {
+  const Setting setting = of_one_size(asked);
+  const LayerSpec& layer = setting.model.layer(0);
   const paper::Symbols s = paper_symbols(setting, layout);
   const int D = layout.ranks();
   const auto printed = [&](Scheme scheme, Pass pass) { return paper::communication(s, scheme, pass); };
@@ -130,7 +144,7 @@ std::vector<Equation> paper_equations(const Setting& setting, const Layout& layo
   const auto forward = [&](const Layout& of) { return counted(of, [&] { return block(of).forward; }); };
   const auto training = [&](const Layout& of) { return counted(of, [&] { return block(of).training; }); };
   // An all-reduce of all gradients, which doesn't depend on the batch.
-  const double dp = real(2 * setting.block_parameters() * setting.bytes.accumulated * hops(D)) / D;
+  const double dp = real(2 * setting.block_parameters(layer) * setting.bytes.accumulated * hops(D)) / D;
   const LayerFlops whole = layer_flops(setting, {});
   const auto flops_of = [&](const Layout& of) {
     return counted(of, [&] {
@@ -142,7 +156,7 @@ std::vector<Equation> paper_equations(const Setting& setting, const Layout& layo
   const double even = theory::tsp_tp_break_even(setting, false);
   const std::string_view gradients = "gradients are summed in β_a bytes";
   return {
-      {1, "P_L = (2(1 + 1/g) + 3F)h²", paper::parameters_per_layer(s), real(setting.block_parameters()), "", ""},
+      {1, "P_L = (2(1 + 1/g) + 3F)h²", paper::parameters_per_layer(s), real(setting.block_parameters(layer)), "", ""},
       {2, "M_a selective = LBSh(16β_P + 2)", paper::activation_memory(s, Recompute::selective), saved(setting, Recompute::none),
        kBytes, "difference 5; counted: --recompute none"},
       {3, "M_a full = LBShβ_P", paper::activation_memory(s, Recompute::full), saved(setting, Recompute::full), kBytes,

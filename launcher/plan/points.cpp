@@ -12,6 +12,7 @@
 #include "layers/theory/step_counts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -180,6 +181,16 @@ void time_table(Page& page, const PlanQuestion& question, const std::vector<Plan
   page.table(table);
 }
 
+/// Returns the sizes of layers, as `size` has them, in the order of the first layer of each: "256/512".
+template <class Size>
+std::string sizes_of_layers(const ModelConfig& model, Size&& size) {
+  std::vector<std::size_t> sizes;
+  model.specs.for_each([&](const LayerSpec& layer) {
+    if (std::ranges::find(sizes, size(layer)) == sizes.end()) sizes.push_back(size(layer));
+  });
+  return fmt::format("{}", fmt::join(sizes, "/"));
+}
+
 }  // namespace
 
 std::vector<Layout> peers_of(const Layout& given) {
@@ -291,7 +302,9 @@ std::string describe(const PlanQuestion& question) {
   const std::string mode = question.modes.empty() ? recompute_name(question.setting.recompute) : "as suits each layout best";
   return fmt::format(
       "{}: h {}, L {}, n_h {}, n_kv {}, d {}, f {}, V {}; B {}{}, S {}{}, {}, recompute {}", model.name, model.hidden,
-      model.layers, model.query_heads, model.kv_heads, model.head_dim, model.intermediate, model.vocabulary,
+      model.layers, model.query_heads, sizes_of_layers(model, [&](const LayerSpec& layer) { return model.kv_heads_of(layer); }),
+      sizes_of_layers(model, [&](const LayerSpec& layer) { return model.head_dim_of(layer); }),
+      sizes_of_layers(model, [&](const LayerSpec& layer) { return model.intermediate_of(layer); }), model.vocabulary,
       question.setting.batch,
       question.setting.micro_batches == 1 ? "" : fmt::format(" in {} micro-batches", question.setting.micro_batches),
       question.setting.sequence, documents.empty() ? "" : " in documents of " + print_documents(documents), name(question.dtype),

@@ -109,6 +109,17 @@ bool ModelConfig::same_model(const ModelConfig& other) const {
   return renamed == other;
 }
 
+ModelConfig ModelConfig::of_layers_like(const LayerSpec& layer) const {
+  ModelConfig config = *this;
+  config.head_dim = head_dim_of(layer);
+  config.kv_heads = kv_heads_of(layer);
+  config.intermediate = intermediate_of(layer);
+  LayerSpec each = layer;
+  each.head_dim = each.kv_heads = each.intermediate = 0;
+  config.specs = each;
+  return config;
+}
+
 const std::vector<ModelConfig>& built_in_configs() {
   static const std::vector<ModelConfig> configs = [] {
     std::vector<ModelConfig> all;
@@ -197,36 +208,54 @@ void check_config(const ModelConfig& config, const std::string& where) {
     refuse(names.query_heads,
            fmt::format("expected a divisor of {} {}, found {}", names.hidden, config.hidden, config.query_heads));
   }
-  if (config.query_heads % config.kv_heads != 0) {
-    refuse(names.kv_heads,
-           fmt::format("expected a divisor of {} {}, found {}", names.query_heads, config.query_heads, config.kv_heads));
-  }
-  const std::size_t turned = config.rotary_dims();
-  if (config.rotary_positions() && (turned % 2 != 0 || turned == 0)) {
-    if (config.rotary_fraction == 1)
-      refuse(names.head_dim, fmt::format("expected an even number (rotary embedding turns pairs), found {}", config.head_dim));
-    refuse(names.rotary_fraction, fmt::format("expected a part of a head's {} dims that is an even number of them, found {}",
-                                              config.head_dim, config.rotary_fraction));
-  }
-  // Without a factor for each pair the largest is that of the first or of the last.
-  const bool by_pair = config.rope_scaling.kind == RopeScaling::Kind::longrope;
-  const std::size_t next = by_pair ? 1 : std::max<std::size_t>(turned / 2, 2) - 1;
-  for (std::size_t pair = 0; config.rotary_positions() && pair < turned / 2; pair += next) {
-    for (const std::size_t longest : {std::size_t{0}, kMaxConfigSize + 1}) {
-      if (!std::isfinite(rope_frequency(config.rope_theta, config.rope_scaling, turned, pair, longest)))
-        refuse("rope_theta", fmt::format("expected a base and a scaling with finite frequencies, found {}", config.rope_theta));
+  const auto check_layer = [&](const LayerSpec& layer) {
+    const std::size_t kv_heads = config.kv_heads_of(layer);
+    if (config.query_heads % kv_heads != 0) {
+      refuse(names.kv_heads, fmt::format("expected a divisor of {} {}{}, found {}", names.query_heads, config.query_heads,
+                                         layer.kv_heads == 0 ? "" : " in each layer", kv_heads));
     }
-  }
+    const std::size_t head_dim = config.head_dim_of(layer);
+    const std::size_t turned = config.rotary_dims(layer);
+    if (!config.rotary_positions()) return;
+    if (turned % 2 != 0 || turned == 0) {
+      if (config.rotary_fraction == 1)
+        refuse(names.head_dim, fmt::format("expected an even number (rotary embedding turns pairs), found {}", head_dim));
+      refuse(names.rotary_fraction, fmt::format("expected a part of a head's {} dims that is an even number of them, found {}",
+                                                head_dim, config.rotary_fraction));
+    }
+    // Without a factor for each pair the largest is that of the first or of the last.
+    const bool by_pair = config.rope_scaling.kind == RopeScaling::Kind::longrope;
+    if (by_pair && turned / 2 != config.rope_scaling.short_factors.size())
+      refuse(names.head_dim, fmt::format("longrope has a factor for each pair of {} dims; a layer turns {}",
+                                         2 * config.rope_scaling.short_factors.size(), turned));
+    const std::size_t next = by_pair ? 1 : std::max<std::size_t>(turned / 2, 2) - 1;
+    for (std::size_t pair = 0; pair < turned / 2; pair += next) {
+      for (const std::size_t longest : {std::size_t{0}, kMaxConfigSize + 1}) {
+        if (!std::isfinite(rope_frequency(config.rope_theta, config.rope_scaling, turned, pair, longest)))
+          refuse("rope_theta", fmt::format("expected a base and a scaling with finite frequencies, found {}", config.rope_theta));
+      }
+    }
+  };
+  // Layers of equal sizes are checked once, so that a file with many layers takes no time for each.
+  std::optional<LayerSizes> checked;
+  config.specs.for_each([&](const LayerSpec& layer) {
+    if (checked == config.sizes_of(layer)) return;
+    check_layer(layer);
+    checked = config.sizes_of(layer);
+  });
   // Every count of elements or bytes anywhere must fit into 64 bits with room to spare.
   constexpr double kMaxElements = 0x1p48;
   const auto product = [](std::size_t a, std::size_t b, std::size_t c = 1) {
     return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
   };
-  const double layers = static_cast<double>(config.layers);
-  const double total = layers * (2 * product(config.hidden, config.query_heads, config.head_dim) +
-                                 2 * product(config.hidden, config.kv_heads, config.head_dim) +
-                                 3 * product(config.hidden, config.intermediate) + 2 * product(config.hidden, 1)) +
-                       2 * product(config.hidden, config.vocabulary) +
+  const auto of_layer = [&](const LayerSpec& layer) {
+    return 2 * product(config.hidden, config.query_heads, config.head_dim_of(layer)) +
+           2 * product(config.hidden, config.kv_heads_of(layer), config.head_dim_of(layer)) +
+           3 * product(config.hidden, config.intermediate_of(layer)) + 2 * product(config.hidden, 1);
+  };
+  double largest = 0;
+  config.specs.for_each([&](const LayerSpec& layer) { largest = std::max(largest, of_layer(layer)); });
+  const double total = static_cast<double>(config.layers) * largest + 2 * product(config.hidden, config.vocabulary) +
                        (config.learned_positions ? product(config.hidden, config.max_positions) : 0);
   if (total > kMaxElements) {
     refuse(names.hidden, fmt::format("the model would have {:.3g} parameters; expected at most 2^48 (see also {}, {}, {} and the "

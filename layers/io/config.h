@@ -13,6 +13,16 @@
 
 namespace tsprun::detail {
 
+/// Sizes of a layer, by which layers are cut, held and moved.
+struct LayerSizes {
+  std::size_t head_dim;      ///< d
+  std::size_t kv_heads;      ///< n_kv
+  std::size_t intermediate;  ///< f
+  bool projects_keys;        ///< LayerSpec::projects_keys() and projects_values()
+  bool projects_values;
+  bool operator==(const LayerSizes&) const = default;
+};
+
 /// Sizes and features of a model; the letters are the paper's. A default-constructed one isn't a model: take a built-in one or
 /// read a file.
 struct ModelConfig : ModelSpec {
@@ -20,7 +30,7 @@ struct ModelConfig : ModelSpec {
   std::size_t hidden = 0;        ///< h
   std::size_t layers = 0;        ///< L
   std::size_t query_heads = 0;   ///< n_h
-  std::size_t kv_heads = 0;      ///< n_kv; divides n_h
+  std::size_t kv_heads = 0;      ///< n_kv; divides n_h. This and the next two are those of layers that don't say otherwise
   std::size_t head_dim = 0;      ///< d; n_h·d may differ from h
   std::size_t intermediate = 0;  ///< f
   std::size_t vocabulary = 0;    ///< V
@@ -38,16 +48,33 @@ struct ModelConfig : ModelSpec {
     static_cast<ModelSpec&>(*this) = of.model;
   }
 
-  /// Dims r of a head, the first ones, that turn by position; the others stay.
-  std::size_t rotary_dims() const { return static_cast<std::size_t>(static_cast<double>(head_dim) * rotary_fraction); }
+  std::size_t head_dim_of(const LayerSpec& layer) const { return layer.head_dim != 0 ? layer.head_dim : head_dim; }
+  std::size_t kv_heads_of(const LayerSpec& layer) const { return layer.kv_heads != 0 ? layer.kv_heads : kv_heads; }
+  std::size_t intermediate_of(const LayerSpec& layer) const {
+    return layer.intermediate != 0 ? layer.intermediate : intermediate;
+  }
+  LayerSizes sizes_of(const LayerSpec& layer) const {
+    return {head_dim_of(layer), kv_heads_of(layer), intermediate_of(layer), layer.projects_keys(), layer.projects_values()};
+  }
+  /// Returns whether all layers have the sizes that a layer has.
+  bool has_sizes_of(const LayerSpec& layer) const {
+    return !specs.any([&](const LayerSpec& other) { return sizes_of(other) != sizes_of(layer); });
+  }
+  /// Returns the model as it would be if all its layers were like this one; its sizes are the layer's.
+  ModelConfig of_layers_like(const LayerSpec& layer) const;
+
+  /// Dims r of a head of a layer, the first ones, that turn by position; the others stay.
+  std::size_t rotary_dims(const LayerSpec& layer = {}) const {
+    return static_cast<std::size_t>(static_cast<double>(head_dim_of(layer)) * rotary_fraction);
+  }
 
   /// Returns the factor of embedded tokens.
   double embedding_factor() const {
     return embedding_multiplier * (embedding_times_root ? std::sqrt(static_cast<double>(hidden)) : 1);
   }
-  /// Returns the factor of the scores q·k.
-  double attention_factor() const {
-    return attention_multiplier > 0 ? attention_multiplier : 1 / std::sqrt(static_cast<double>(head_dim));
+  /// Returns the factor of the scores q·k of a layer.
+  double attention_factor(const LayerSpec& layer = {}) const {
+    return attention_multiplier > 0 ? attention_multiplier : 1 / std::sqrt(static_cast<double>(head_dim_of(layer)));
   }
   /// Returns the factor of logits.
   double logits_factor() const { return logits_multiplier / logits_divisor; }
@@ -57,14 +84,16 @@ struct ModelConfig : ModelSpec {
   bool drops() const { return residual_dropout > 0 || embedding_dropout > 0 || attention_dropout > 0; }
   /// Elements of the gains of q's and k's norms in a layer.
   std::size_t query_norm_width(const LayerSpec& layer) const { return norm_width(layer, query_heads); }
-  std::size_t key_norm_width(const LayerSpec& layer) const { return norm_width(layer, kv_heads); }
+  std::size_t key_norm_width(const LayerSpec& layer) const {
+    return layer.projects_keys() ? norm_width(layer, kv_heads_of(layer)) : 0;
+  }
   /// Elements of the biases of W_Q, W_K, W_V and W_1, and of the gains of q's and k's norms, in all layers, and of the head's
   /// bias.
   std::size_t projection_vectors() const {
     return (head_bias ? vocabulary : 0) + specs.sum(0, layers, [this](const LayerSpec& layer) {
       const Biases& biases = layer.biases;
-      return (biases.query ? query_width() : 0) + (biases.key ? kv_width() : 0) + (biases.value ? kv_width() : 0) +
-             (biases.up ? intermediate : 0) + query_norm_width(layer) + key_norm_width(layer);
+      return (biases.query ? query_width(layer) : 0) + (biases.key ? kv_width(layer) : 0) + (biases.value ? kv_width(layer) : 0) +
+             (biases.up ? intermediate_of(layer) : 0) + query_norm_width(layer) + key_norm_width(layer);
     });
   }
   /// Elements that every rank has: norm parameters, all biases, learned positions.
@@ -79,9 +108,10 @@ struct ModelConfig : ModelSpec {
   std::size_t mlp_matrices() const { return gated_mlp() ? 3 : 2; }
   std::size_t mlp_inputs() const { return gated_mlp() ? 2 : 1; }
 
-  std::size_t query_width() const { return query_heads * head_dim; }        ///< a = n_h·d
-  std::size_t kv_width() const { return kv_heads * head_dim; }              ///< k = n_kv·d
-  std::size_t heads_per_kv_head() const { return query_heads / kv_heads; }  ///< g
+  // Of a layer: a = n_h·d, k = n_kv·d, and g; without one, of layers that don't say otherwise.
+  std::size_t query_width(const LayerSpec& layer = {}) const { return query_heads * head_dim_of(layer); }
+  std::size_t kv_width(const LayerSpec& layer = {}) const { return kv_heads_of(layer) * head_dim_of(layer); }
+  std::size_t heads_per_kv_head(const LayerSpec& layer = {}) const { return query_heads / kv_heads_of(layer); }
 
   /// Returns whether everything but the name is equal.
   bool same_model(const ModelConfig& other) const;
@@ -90,7 +120,7 @@ struct ModelConfig : ModelSpec {
  private:
   std::size_t norm_width(const LayerSpec& layer, std::size_t heads) const {
     if (!layer.norms_queries_and_keys()) return 0;
-    return layer.query_key_norm == QueryKeyNorm::rows ? heads * head_dim : head_dim;
+    return layer.query_key_norm == QueryKeyNorm::rows ? heads * head_dim_of(layer) : head_dim_of(layer);
   }
 };
 

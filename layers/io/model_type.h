@@ -74,10 +74,15 @@ struct LayerSpec {
   std::size_t intermediate = 0;  ///< f of this layer's MLP; 0: ModelConfig::intermediate
   /// Layers to go back to the one whose k and v this layer takes, with no W_K and W_V of its own; 0: it computes its own.
   std::size_t layers_to_lender = 0;
-  bool value_is_key = false;     ///< v is x·W_Kᵀ, before k's norm and rotation: there is no W_V
-  bool norms_values = false;     ///< each head of v is divided by its root mean square; no gain
-  bool scales_output = false;    ///< the layer's output is multiplied by a number of the files, which training doesn't change
+  bool value_is_key = false;   ///< v is x·W_Kᵀ, before k's norm and rotation: there is no W_V
+  bool norms_values = false;   ///< each head of v is divided by its root mean square; no gain
+  bool scales_output = false;  ///< the layer's output is multiplied by a number of the files, which training doesn't change
 
+  /// Returns whether the layer has a W_K, and whether it has a W_V.
+  bool projects_keys() const { return layers_to_lender == 0; }
+  bool projects_values() const { return projects_keys() && !value_is_key; }
+  /// Number of these matrices.
+  std::size_t kv_matrices() const { return (projects_keys() ? 1U : 0U) + (projects_values() ? 1U : 0U); }
   bool norms_queries_and_keys() const { return query_key_norm != QueryKeyNorm::none; }
   /// Returns whether both sublayers take the layer's input.
   bool side_by_side() const { return norms == NormPlaces::shared; }
@@ -112,6 +117,12 @@ class LayerSpecs {
   template <class Condition>
   bool any(Condition&& holds) const {
     return alike() ? holds(each_) : std::ranges::any_of(unlike_, holds);
+  }
+  /// Calls body(layer) for each layer; once, if they are alike.
+  template <class Body>
+  void for_each(Body&& body) const {
+    if (alike()) return body(each_);
+    for (const LayerSpec& layer : unlike_) body(layer);
   }
   /// Returns the sum of count(layer) over so many layers from the first given on. Alike ones are counted once.
   template <class Count>

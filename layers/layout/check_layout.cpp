@@ -16,11 +16,14 @@ namespace tsprun::detail {
 namespace {
 
 /// Returns whether TSP can cut each tensor rank's part again: in every part each K/V head is read by equally many query heads.
-bool parts_are_alike(const ModelConfig& config, int tensors) {
+bool parts_are_alike(const ModelConfig& config, const LayerSpec& layer, int tensors) {
   for (int t = 0; t < tensors; ++t) {
-    if (!BlockSlice::of(config, t, tensors).uniform(config)) return false;
+    if (!BlockSlice::of(config, layer, {t, tensors}).uniform(config, layer)) return false;
   }
   return true;
+}
+bool parts_are_alike(const ModelConfig& config, int tensors) {
+  return !config.specs.any([&](const LayerSpec& layer) { return !parts_are_alike(config, layer, tensors); });
 }
 
 /// Returns "tp=1 or tp=3": the degrees of the tensor axis nearest to `tensors` whose parts TSP can cut over `sequences` ranks.
@@ -50,20 +53,22 @@ void check_layout(const ModelConfig& config, const Layout& layout) {
   }
   layout.stage(config.layers, 0);  // refuses more stages than layers
   const int T = layout.tensor();
-  const HeadCut tensor(config.query_heads, config.kv_heads, T);
+  config.specs.for_each([&](const LayerSpec& layer) { const HeadCut tensor(config.query_heads, config.kv_heads_of(layer), T); });
   const std::size_t queries = config.query_heads / static_cast<std::size_t>(T);
   const AxisRow& tokens = row_of(layout.token_axis());
   if (tokens.cuts_heads || layout.exchanges_heads()) {
     // K/V heads follow their query heads, so any number of them works.
     const HeadCut within(queries, queries, layout.sequence());
   }
-  if (tokens.cuts_heads && T > 1 && !parts_are_alike(config, T)) {
+  if (!tokens.cuts_heads || T == 1) return;
+  config.specs.for_each([&](const LayerSpec& layer) {
+    if (parts_are_alike(config, layer, T)) return;
     throw Error(Cause::refused,
                 fmt::format("{0}={1} cuts between the query heads of a K/V head ({2} query heads, {3} K/V heads): it must divide "
                             "the K/V heads, or they must divide it, where {4} cuts its part again; try {5}",
-                            name(layout.tensor_axis()), T, config.query_heads, config.kv_heads, tokens.name,
+                            name(layout.tensor_axis()), T, config.query_heads, config.kv_heads_of(layer), tokens.name,
                             degrees_that_work(config, name(layout.tensor_axis()), T, layout.sequence())));
-  }
+  });
 }
 
 std::string why_no_micro_batches(std::size_t batch, std::size_t micro_batches, const Layout& layout) {

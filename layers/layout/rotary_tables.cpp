@@ -3,6 +3,7 @@
 
 #include "core/kernels/check.h"
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
@@ -24,23 +25,38 @@ std::vector<double> factors_at(std::span<const std::int64_t> positions, const Ro
 }  // namespace
 
 RotaryTables::RotaryTables(Rank& rank, const ModelConfig& config, DType dtype, std::size_t tokens, std::size_t longest)
-    : rank_(rank), pairs_(config.interleaved_rotary ? kernels::RotaryPairs::neighbours : kernels::RotaryPairs::halves) {
-  const std::size_t r = config.rotary_dims();
-  const auto make = [&](Kind& kind, double theta, const RopeScaling& scaling) {
+    : rank_(rank),
+      config_(config),
+      pairs_(config.interleaved_rotary ? kernels::RotaryPairs::neighbours : kernels::RotaryPairs::halves) {
+  const auto make = [&](const LayerSpec& layer) {
+    const std::size_t r = config.rotary_dims(layer);
+    const RopeScaling scaling = layer.local_rotary ? RopeScaling() : config.rope_scaling;
     const auto table = [&] { return rank.tensor(Category::workspace, kernels::summed_in(dtype), {tokens, r}, "RoPE table"); };
-    kind.frequencies = rope_frequencies(theta, scaling, r, longest);
-    kind.scaling = scaling;
-    kind.keys = table();
+    Kind& kind = kinds_.emplace_back(Kind{
+        .local = layer.local_rotary,
+        .dims = r,
+        .frequencies = rope_frequencies(layer.local_rotary ? config.local_rope_theta : config.rope_theta, scaling, r, longest),
+        .scaling = scaling,
+        .keys = table(),
+        .queries = {}});
     if (scaling.query_growth == 0) return;
     // What grows is in the queries' table, so it would miss dims that stay.
-    if (r != config.head_dim) throw std::logic_error("queries whose scale grows, and that turn in part");
+    if (r != config.head_dim_of(layer)) throw std::logic_error("queries whose scale grows, and that turn in part");
     kind.queries = table();
   };
-  const auto any = [&](bool local) {
-    return config.specs.any([&](const LayerSpec& layer) { return layer.rotary_positions && layer.local_rotary == local; });
-  };
-  if (any(false)) make(kinds_[0], config.rope_theta, config.rope_scaling);
-  if (any(true)) make(kinds_[1], config.local_rope_theta, {});
+  for (const bool local : {false, true}) {
+    config.specs.for_each([&](const LayerSpec& layer) {
+      if (layer.rotary_positions && layer.local_rotary == local && kind_of(layer) == nullptr) make(layer);
+    });
+  }
+}
+
+/// Returns the tables of a layer's kind; null if there are none.
+const RotaryTables::Kind* RotaryTables::kind_of(const LayerSpec& layer) const {
+  const std::size_t dims = config_.rotary_dims(layer);
+  const auto found =
+      std::ranges::find_if(kinds_, [&](const Kind& kind) { return kind.local == layer.local_rotary && kind.dims == dims; });
+  return found == kinds_.end() ? nullptr : &*found;
 }
 
 void RotaryTables::fill(std::span<const std::int64_t> positions) const {
@@ -55,9 +71,10 @@ void RotaryTables::fill(std::span<const std::int64_t> positions) const {
 }
 
 Rotations RotaryTables::of(const LayerSpec& layer) const {
-  const Kind& kind = kinds_[layer.local_rotary ? 1 : 0];
-  if (!layer.rotary_positions || !kind.keys.exists()) return {};
-  return {.queries = kind.queries.exists() ? kind.queries.view() : kind.keys.view(), .keys = kind.keys.view(), .pairs = pairs_};
+  const Kind* const kind = layer.rotary_positions ? kind_of(layer) : nullptr;
+  if (kind == nullptr) return {};
+  const Tensor keys = kind->keys;
+  return {.queries = kind->queries.exists() ? kind->queries.view() : keys, .keys = keys, .pairs = pairs_};
 }
 
 }  // namespace tsprun::detail

@@ -5,7 +5,6 @@
 #include "core/rank/rank.h"
 #include "layers/io/config.h"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -24,25 +23,31 @@ struct Rotations {
 class RotaryTables {
  public:
   /// Allocates the tables that the model's layers need; none if no layer rotates. `longest`: tokens of the longest sequence of
-  /// the run, by which scalings choose. `rank` is borrowed.
+  /// the run, by which scalings choose. Borrows both.
   RotaryTables(Rank& rank, const ModelConfig& config, DType dtype, std::size_t tokens, std::size_t longest);
 
   /// Fills the tables for tokens at these positions, one for each row.
   void fill(std::span<const std::int64_t> positions) const;
+  /// Returns how a layer of the model rotates.
   Rotations of(const LayerSpec& layer) const;
 
  private:
-  /// Tables that layers of one kind share; no memory if there are no such layers.
+  /// Tables that layers of one kind share.
   struct Kind {
+    bool local;        // LayerSpec::local_rotary
+    std::size_t dims;  // r
     std::vector<double> frequencies;
     RopeScaling scaling;
     OwnedTensor keys;
     OwnedTensor queries;  // if they aren't the same
   };
 
+  const Kind* kind_of(const LayerSpec& layer) const;
+
   Rank& rank_;
+  const ModelConfig& config_;
   kernels::RotaryPairs pairs_;
-  std::array<Kind, 2> kinds_;  // of layers whose rotation is the model's; of those that are `local_rotary`
+  std::vector<Kind> kinds_;  // of layers whose rotation is the model's; then of those that are `local_rotary`
 };
 
 }  // namespace tsprun::detail

@@ -51,16 +51,20 @@ struct Setting {
   /// Lengths of the documents that are packed into each sequence, S together, which attention doesn't cross; empty: one document.
   std::vector<std::uint32_t> documents = {};
 
-  std::uint64_t tokens() const { return batch * sequence; }                      ///< BS
-  std::uint64_t hidden_elements() const { return tokens() * model.hidden; }      ///< BSh
-  std::uint64_t kv_elements() const { return 2 * tokens() * model.kv_width(); }  ///< KV
-  /// Returns P_attn = 2·h·d·(n_h + n_kv).
-  std::uint64_t attention_parameters() const { return 2 * model.hidden * (model.query_width() + model.kv_width()); }
-  /// Returns P_mlp: 3·f·h with a gate, 2·f·h without.
-  std::uint64_t mlp_parameters() const { return model.mlp_matrices() * model.intermediate * model.hidden; }
-  std::uint64_t block_parameters() const {
-    return attention_parameters() + mlp_parameters();
-  }  ///< P_L, without norm gains and biases
+  std::uint64_t tokens() const { return batch * sequence; }                  ///< BS
+  std::uint64_t hidden_elements() const { return tokens() * model.hidden; }  ///< BSh
+  /// Returns P_attn = 2·h·d·(n_h + n_kv) of a layer; less where it has no W_V, or no W_K.
+  std::uint64_t attention_parameters(const LayerSpec& layer = {}) const {
+    return model.hidden * (2 * model.query_width(layer) + layer.kv_matrices() * model.kv_width(layer));
+  }
+  /// Returns P_mlp of a layer: 3·f·h with a gate, 2·f·h without.
+  std::uint64_t mlp_parameters(const LayerSpec& layer = {}) const {
+    return model.mlp_matrices() * model.intermediate_of(layer) * model.hidden;
+  }
+  /// Returns P_L of a layer, without norm gains and biases.
+  std::uint64_t block_parameters(const LayerSpec& layer = {}) const {
+    return attention_parameters(layer) + mlp_parameters(layer);
+  }
 };
 
 }  // namespace tsprun::detail

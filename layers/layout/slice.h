@@ -10,6 +10,12 @@
 
 namespace tsprun::detail {
 
+/// A rank's place among those of an axis that cuts heads and rows.
+struct SlicePlace {
+  int rank = 0;
+  int ranks = 1;
+};
+
 /// A slice of a block, numbered within the whole block.
 struct BlockSlice {
   HeadRange queries;
@@ -18,15 +24,15 @@ struct BlockSlice {
   std::size_t first_row;  ///< first row of the MLP
   std::size_t rows;
 
-  /// Returns the slice of `rank` of `ranks`. Throws Error(refused) unless `ranks` divides the query heads.
-  static BlockSlice of(const ModelConfig& config, int rank, int ranks);
+  /// Returns the slice of such a layer at a place. Throws Error(refused) unless the ranks divide the query heads.
+  static BlockSlice of(const ModelConfig& config, const LayerSpec& layer, SlicePlace at);
 
   /// Returns whether each K/V head is read by equally many query heads of the slice. The slice is then the block of a smaller
   /// model.
-  bool uniform(const ModelConfig& config) const;
-  /// Returns the model with these heads and rows alone. Precondition for mapping query heads to K/V heads by the result:
-  /// uniform().
-  ModelConfig apply(ModelConfig config) const;
+  bool uniform(const ModelConfig& config, const LayerSpec& layer) const;
+  /// Returns the model of such layers with these heads and rows alone. Precondition for mapping query heads to K/V heads by the
+  /// result: uniform().
+  ModelConfig apply(const ModelConfig& config, const LayerSpec& layer) const;
 };
 
 /// A cut of a slice's heads and MLP rows over the ranks of another axis; heads and rows are numbered within the slice.

@@ -12,7 +12,6 @@ TokenLayout::TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std
       slice_(slice),
       slice_count_(slices),
       cut_(sequence, parts),
-      head_dim_(config.head_dim),
       packed_(packed),
       rotations_(rank, config, dtype, packed ? sequence : local(), std::max(sequence, longest)) {
   if (config.rotary_positions()) rotations_.fill(packed ? Zigzag(sequence, 1).positions(0) : cut_.positions(part));

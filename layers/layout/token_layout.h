@@ -52,7 +52,6 @@ class TokenLayout {
   std::size_t rows() const { return batch_ * local(); }     ///< B·S_p
   /// Returns how the B·S_p rows are cut over the slices.
   Chunks slices() const { return slices_of(part_); }
-  std::size_t head_dim() const { return head_dim_; }  ///< d
   /// Returns the two chunks of each sequence that this rank, or another, has; either may be empty.
   std::array<LocalChunk, kHalves> chunks() const { return chunks_of(part_); }
   std::array<LocalChunk, kHalves> chunks_of(int part) const;
@@ -96,7 +95,6 @@ class TokenLayout {
   int slice_;
   int slice_count_;
   Zigzag cut_;
-  std::size_t head_dim_;
   bool packed_;
   RotaryTables rotations_;  // of S_p tokens, or S
 };

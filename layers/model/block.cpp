@@ -120,7 +120,7 @@ OwnedTensor Block::residual(const Tensor& x, const Tensor& y, Category category,
 
 /// Allocates the tensors of `saved` that are kept.
 void Block::make_room(const TokenLayout& tokens, std::size_t layer, Keep keep, BlockSaved& saved) const {
-  const SavedSizes sizes = strategy_.saved_sizes(config_, tokens);
+  const SavedSizes sizes = strategy_.saved_sizes(layer, tokens);
   const auto room = [&](std::span<const std::size_t> of, std::string_view what) {
     return rank_.tensor(Category::activations, dtype_, of, what);
   };

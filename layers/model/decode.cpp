@@ -37,9 +37,9 @@ namespace {
 /// Cuts the slice's query heads over `ranks` as evenly as possible, and gives each rank the K/V heads that its query heads are
 /// the first to read. All are numbered within the slice.
 template <class Share>
-std::vector<Share> cut_heads(const ModelConfig& config, const BlockSlice& slice, int ranks) {
+std::vector<Share> cut_heads(const BlockSlice& slice, std::size_t heads_per_kv_head, int ranks) {
   const Chunks cut = Chunks::balanced(ranks, slice.queries.count);
-  const std::size_t g = config.heads_per_kv_head();
+  const std::size_t g = heads_per_kv_head;
   std::vector<Share> shares;
   std::size_t next = 0;
   for (int r = 0; r < ranks; ++r) {
@@ -51,10 +51,10 @@ std::vector<Share> cut_heads(const ModelConfig& config, const BlockSlice& slice,
   return shares;
 }
 
-template <class Share>
-std::vector<HeadRange> kv_of(const std::vector<Share>& shares) {
-  std::vector<HeadRange> heads;
-  for (const Share& share : shares) heads.push_back(share.kv);
+template <class OfLayer>
+CachedHeads cached(const OfLayer& of) {
+  CachedHeads heads{.count = of.slice.kv.count, .head_dim = of.d, .shares = {}};
+  for (const auto& share : of.shares) heads.shares.push_back(share.kv);
   return heads;
 }
 
@@ -73,11 +73,18 @@ Decoder::Decoder(Rank& rank, Model& model, std::vector<std::size_t> positions)
       config_(model.options().config),
       dtype_(model.options().dtype),
       sums_(kernels::summed_in(dtype_)),
-      slice_(BlockSlice::of(config_, model.mesh().place(model.mesh().layout().tensor_axis()), model.mesh().layout().tensor())),
-      shares_(cut_heads<Share>(config_, slice_, sequence_.size())),
+      at_{model.mesh().place(model.mesh().layout().tensor_axis()), model.mesh().layout().tensor()},
+      layers_(config_,
+              [&](std::size_t layer) {
+                const LayerSpec& spec = config_.layer(layer);
+                const BlockSlice slice = BlockSlice::of(config_, spec, at_);
+                return OfLayer{.slice = slice,
+                               .shares = cut_heads<Share>(slice, config_.heads_per_kv_head(spec), sequence_.size()),
+                               .d = config_.head_dim_of(spec)};
+              }),
       positions_(std::move(positions)),
       lengths_(positions_.size(), 0),
-      cache_(rank, sequence_, config_, dtype_, slice_, kv_of(shares_), positions_),
+      cache_(rank, sequence_, dtype_, config_.layers, {layers_, cached<OfLayer>}, positions_),
       rotations_(rank, config_, dtype_, positions_.size(), model.expect(std::ranges::max(positions_))),
       logits_(rank.tensor(Category::communication, sums_, {texts(), config_.vocabulary}, "logits")) {
   if (const std::string why = why_not(model.mesh().layout()); !why.empty()) throw Error(Cause::refused, "decoding: " + why);
@@ -93,14 +100,16 @@ Decoder::Decoder(Rank& rank, Model& model, std::vector<std::size_t> positions)
 /// Returns this rank's share of the pack [W_K; W_V; W_Q; W_Oᵀ] of the heads that it holds.
 Decoder::AttentionRows Decoder::attention_rows(std::size_t layer) const {
   const Tensor rows = model_.parameters().values(attention_pack_number(layer));
-  const std::size_t d = config_.head_dim;
-  const Share held = holds_share_only() ? mine() : Share{{0, slice_.queries.count}, {0, slice_.kv.count}};
+  const BlockSlice& slice = of(layer).slice;
+  const std::size_t d = of(layer).d;
+  const Share& mine = this->mine(layer);
+  const Share held = holds_share_only() ? mine : Share{{0, slice.queries.count}, {0, slice.kv.count}};
   const std::size_t k = held.kv.count * d;
   const std::size_t a = held.queries.count * d;
-  const std::size_t own_kv = (mine().kv.first - held.kv.first) * d;
-  const std::size_t own_q = (mine().queries.first - held.queries.first) * d;
-  const std::size_t kv_rows = mine().kv.count * d;
-  const std::size_t q_rows = mine().queries.count * d;
+  const std::size_t own_kv = (mine.kv.first - held.kv.first) * d;
+  const std::size_t own_q = (mine.queries.first - held.queries.first) * d;
+  const std::size_t kv_rows = mine.kv.count * d;
+  const std::size_t q_rows = mine.queries.count * d;
   return {.K = rows.slice(0, own_kv, kv_rows),
           .V = rows.slice(0, k + own_kv, kv_rows),
           .Q = rows.slice(0, 2 * k + own_q, q_rows),
@@ -111,7 +120,7 @@ Decoder::AttentionRows Decoder::attention_rows(std::size_t layer) const {
 MlpMatrices Decoder::mlp_rows(std::size_t layer) const {
   MlpMatrices W(model_.parameters().values(mlp_pack_number(layer)), config_);
   if (holds_share_only()) return W;
-  const Chunks cut = mlp_cut();
+  const Chunks cut = mlp_cut(layer);
   for (Tensor* rows : {&W.W1, &W.W3, &W.W2t}) {
     if (rows->dims() > 0) *rows = rows->slice(0, cut.offset(p()), cut.count(p()));
   }
@@ -219,21 +228,22 @@ void Decoder::sum_over_ranks(const Tensor& y) {
   rank_.wait(replica.post_all_reduce(buffer_of(ConstTensor(y)), buffer_of(y), Reduction::sum, kDecoded));
 }
 
-std::vector<std::size_t> Decoder::by_share(std::size_t width) const {
+std::vector<std::size_t> Decoder::by_share(std::size_t layer, std::size_t width) const {
   std::vector<std::size_t> counts;
-  for (const Share& share : shares_) counts.push_back(share.queries.count * texts() * width);
+  for (const Share& share : of(layer).shares) counts.push_back(share.queries.count * texts() * width);
   return counts;
 }
 
 /// Returns O of this rank's share of heads over all positions, [texts, heads·d], in the model's dtype. `own_q` [texts, heads·d]:
 /// their queries.
 OwnedTensor Decoder::attended(std::size_t layer, const Tensor& own_q) {
-  const std::size_t d = config_.head_dim;
-  const std::size_t heads = slice_.queries.count;
+  const BlockSlice& slice = of(layer).slice;
+  const std::size_t d = of(layer).d;
+  const std::size_t heads = slice.queries.count;
   const LayerSpec& spec = config_.layer(layer);
-  const kernels::Attention all{.scale = config_.attention_factor(),
+  const kernels::Attention all{.scale = config_.attention_factor(spec),
                                .mask = kernels::Mask::none(),
-                               .heads = {config_.heads_per_kv_head(), slice_.queries.first, slice_.kv.first},
+                               .heads = {config_.heads_per_kv_head(spec), slice.queries.first, slice.kv.first},
                                .dropout = {},
                                .cap = spec.score_cap};
   const auto attend = [&](std::size_t text, const Tensor& o, const Tensor& lse, const ConstTensor& q) {
@@ -250,30 +260,32 @@ OwnedTensor Decoder::attended(std::size_t layer, const Tensor& own_q) {
     return o;
   }
   // Heads before texts: then the parts of a share lie together.
-  const std::size_t own = mine().queries.count;
+  const std::size_t own = mine(layer).queries.count;
   const OwnedTensor leaving = rank_.tensor(Category::communication, dtype_, {own, texts(), d}, "own queries");
   if (own > 0) rank_.compute().convert(leaving, own_q.split(1, d).transposed(0, 1));
   const OwnedTensor q = rank_.tensor(Category::communication, dtype_, {heads, texts(), d}, "all queries");
-  rank_.wait(sequence_.post_all_gather_v(buffer_of(ConstTensor(leaving.view())), buffer_of(q.view()), by_share(d), kDecoded));
-  const OwnedTensor parts = rank_.tensor(Category::communication, sums_, {heads, texts(), part_width()}, "partial attention");
+  rank_.wait(
+      sequence_.post_all_gather_v(buffer_of(ConstTensor(leaving.view())), buffer_of(q.view()), by_share(layer, d), kDecoded));
+  const OwnedTensor parts =
+      rank_.tensor(Category::communication, sums_, {heads, texts(), part_width(layer)}, "partial attention");
   for (std::size_t text = 0; text < texts(); ++text) {
     const Tensor part = parts->select(1, text);
     attend(text, part.slice(1, 0, d), as_query(part.slice(1, d, kLseNumbers)).transposed(1, 2), q->select(1, text));
   }
-  return merged_heads(parts);
+  return merged_heads(layer, parts);
 }
 
 /// Returns O of its share's heads over all positions, [texts, heads·d], in the model's dtype. `parts` [n_q, texts, d + 2], in the
 /// type of sums: this rank's partial O and log-sum-exp of every head of the slice.
-OwnedTensor Decoder::merged_heads(const Tensor& parts) {
+OwnedTensor Decoder::merged_heads(std::size_t layer, const Tensor& parts) {
   const auto ranks = static_cast<std::size_t>(D());
-  const std::size_t d = config_.head_dim;
-  const std::size_t count = mine().queries.count;
-  const std::size_t width = part_width();
+  const std::size_t d = of(layer).d;
+  const std::size_t count = mine(layer).queries.count;
+  const std::size_t width = part_width(layer);
   const OwnedTensor in = rank_.tensor(Category::communication, sums_, {ranks, count, texts(), width}, "partial attention");
   const std::vector<std::size_t> arriving(ranks, count * texts() * width);
-  rank_.wait(
-      sequence_.post_all_to_all_v(buffer_of(ConstTensor(parts)), by_share(width), buffer_of(in.view()), arriving, kDecoded));
+  rank_.wait(sequence_.post_all_to_all_v(buffer_of(ConstTensor(parts)), by_share(layer, width), buffer_of(in.view()), arriving,
+                                         kDecoded));
   OwnedTensor narrow = rows(dtype_, count * d, "attention output");
   if (count == 0) return narrow;
   std::vector<ConstTensor> part_o;
@@ -285,7 +297,7 @@ OwnedTensor Decoder::merged_heads(const Tensor& parts) {
   }
   const OwnedTensor o = rank_.tensor(Category::workspace, sums_, {1, texts(), count, d}, "attention output");
   const OwnedTensor lse = rank_.tensor(Category::workspace, sums_, {1, count, texts()}, "log-sum-exp");
-  rank_.compute().merge_attention(config_.attention_factor(), o, lse, part_o, part_lse);
+  rank_.compute().merge_attention(config_.attention_factor(config_.layer(layer)), o, lse, part_o, part_lse);
   rank_.compute().convert(narrow, o->reshaped({texts(), count * d}));
   return narrow;
 }
@@ -293,11 +305,13 @@ OwnedTensor Decoder::merged_heads(const Tensor& parts) {
 /// Returns y [texts, h] in the type of sums.
 OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
   ComputeStream& compute = rank_.compute();
-  const std::size_t d = config_.head_dim;
+  const BlockSlice& slice = of(layer).slice;
+  const Share& mine = this->mine(layer);
+  const std::size_t d = of(layer).d;
   const AttentionRows W = attention_rows(layer);
   const std::size_t kv_rows = W.K.size(0);
   Communicator& replica = model_.mesh().group(model_.mesh().layout().axes_of_replica());
-  const HeadOwners owners{.ranks = replica.size() == 1 ? nullptr : &replica, .first_kv = slice_.kv.first + slice_.kv_copied};
+  const HeadOwners owners{.ranks = replica.size() == 1 ? nullptr : &replica, .at = at_};
   const HeadProjections of_layer(rank_, model_.parameters(), config_, layer, rotations_, owners);
 
   const std::size_t q_rows = W.Q.size(0);
@@ -315,8 +329,8 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
   }
   // A row of each text is a token of one sequence.
   const auto heads = [&](const Tensor& rows) { return rows.split(1, d).split(0, texts()); };
-  of_layer.query({slice_.queries.first + mine().queries.first, mine().queries.count}).finish(heads(own_q), heads(own_q));
-  const HeadRange own{slice_.kv.first + mine().kv.first, mine().kv.count};
+  of_layer.query({slice.queries.first + mine.queries.first, mine.queries.count}).finish(heads(own_q), heads(own_q));
+  const HeadRange own{slice.kv.first + mine.kv.first, mine.kv.count};
   of_layer.key(own).finish(heads(own_k), heads(own_k));
   of_layer.value(own).finish(heads(own_v), heads(own_v));
   rank_.enter_stage(PassPart::attention, false, [&] { return Block::stage(layer, "attention", where()); });
@@ -338,10 +352,10 @@ OwnedTensor Decoder::mlp(std::size_t layer, const ConstTensor& x) {
   rank_.enter_stage(PassPart::mlp, false, [&] { return Block::stage(layer, "MLP", where()); });
   rank_.look(Watched::input, x);
   const MlpMatrices W = mlp_rows(layer);
-  const Chunks cut = mlp_cut();
+  const Chunks cut = mlp_cut(layer);
   const MlpColumns columns(rank_, config_, dtype_, texts(), 0, cut.count(p()), {});
   const BlockBiases biases(model_.parameters(), config_, layer);
-  columns.project(x, W, biases.mlp.slice(slice_.first_row + cut.offset(p()), cut.count(p())));
+  columns.project(x, W, biases.mlp.slice(of(layer).slice.first_row + cut.offset(p()), cut.count(p())));
   const OwnedTensor a = columns.activation();
   rank_.look(Watched::result, a.view());
   OwnedTensor y = rank_.tensor(Category::communication, sums_, {texts(), config_.hidden}, "MLP result");

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "core/rank/rank.h"
+#include "layers/io/by_layer.h"
 #include "layers/layout/heads.h"
 #include "layers/layout/slice.h"
 #include "layers/model/kv_cache.h"
@@ -77,17 +78,24 @@ class Decoder {
 
   int D() const { return sequence_.size(); }
   int p() const { return sequence_.rank(); }
-  const Share& mine() const { return shares_[static_cast<std::size_t>(p())]; }
+  /// What this rank's tensor slice has of a layer, and how the ranks of the sequence axis divide its work.
+  struct OfLayer {
+    BlockSlice slice;
+    std::vector<Share> shares;  // by rank of the sequence axis
+    std::size_t d;              // of a head
+  };
+  const OfLayer& of(std::size_t layer) const { return layers_[layer]; }
+  const Share& mine(std::size_t layer) const { return of(layer).shares[static_cast<std::size_t>(p())]; }
   bool holds_share_only() const { return row_of(model_.mesh().layout().token_axis()).cuts == Cut::tokens_and_weights; }
   AttentionRows attention_rows(std::size_t layer) const;
   /// Returns how the sequence axis cuts the slice's rows of the MLP.
-  Chunks mlp_cut() const { return Chunks::balanced(D(), slice_.rows); }
+  Chunks mlp_cut(std::size_t layer) const { return Chunks::balanced(D(), of(layer).slice.rows); }
   MlpMatrices mlp_rows(std::size_t layer) const;
   OwnedTensor embed(std::span<const Token> tokens);
   void add_positions(const Tensor& x);
   OwnedTensor attention(std::size_t layer, const ConstTensor& x);
   OwnedTensor attended(std::size_t layer, const Tensor& own_q);
-  OwnedTensor merged_heads(const Tensor& parts);
+  OwnedTensor merged_heads(std::size_t layer, const Tensor& parts);
   OwnedTensor mlp(std::size_t layer, const ConstTensor& x);
   /// Adds a sublayer's result y to x, behind its last bias and its norm.
   void add_result(const Tensor& x, const Tensor& y, const Bias& bias, const NormWeights& norm);
@@ -96,11 +104,11 @@ class Decoder {
   void gather_logits(const Tensor& own);
   std::string where() const;
   /// Returns the elements of each rank's part if it has `width` elements per query head of its share.
-  std::vector<std::size_t> by_share(std::size_t width) const;
+  std::vector<std::size_t> by_share(std::size_t layer, std::size_t width) const;
   /// Number of elements of the log-sum-exp of a head's partial attention.
   static constexpr std::size_t kLseNumbers = 2;
   /// Returns the elements of a head's partial attention: O and its log-sum-exp.
-  std::size_t part_width() const { return config_.head_dim + kLseNumbers; }
+  std::size_t part_width(std::size_t layer) const { return of(layer).d + kLseNumbers; }
   OwnedTensor rows(DType dtype, std::size_t width, std::string_view what) {
     return rank_.tensor(Category::workspace, dtype, {texts(), width}, what);
   }
@@ -111,8 +119,8 @@ class Decoder {
   const ModelConfig& config_;
   DType dtype_;
   DType sums_;
-  BlockSlice slice_;
-  std::vector<Share> shares_;           // by rank of the sequence axis
+  SlicePlace at_;  // on the tensor axis
+  ByLayer<OfLayer> layers_;
   std::vector<std::size_t> positions_;  // for which there is room, by text
   std::vector<std::size_t> lengths_;    // so far, by text
   KvCache cache_;

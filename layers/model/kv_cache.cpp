@@ -12,22 +12,18 @@ const CallOptions kCache{.stream = Stream::kv, .purpose = Purpose::kv};
 
 }  // namespace
 
-KvCache::KvCache(Rank& rank, Communicator& sequence, const ModelConfig& config, DType dtype, const BlockSlice& slice,
-                 std::vector<HeadRange> shares, std::span<const std::size_t> positions)
-    : rank_(rank),
-      sequence_(sequence),
-      dtype_(dtype),
-      head_dim_(config.head_dim),
-      heads_(slice.kv.count),
-      shares_(std::move(shares)) {
+KvCache::KvCache(Rank& rank, Communicator& sequence, DType dtype, std::size_t layers, ByLayer<CachedHeads> heads,
+                 std::span<const std::size_t> positions)
+    : rank_(rank), sequence_(sequence), dtype_(dtype), heads_(std::move(heads)) {
   std::size_t all = 0;
   for (const std::size_t of_text : positions) {
     first_.push_back(all);
     all += cached(of_text);
   }
-  for (std::size_t layer = 0; layer < config.layers; ++layer) {
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    const CachedHeads& of = heads_[layer];
     const auto room = [&](std::string_view what) {
-      return rank_.tensor(Category::activations, dtype_, {1, heads_, all, head_dim_}, what);
+      return rank_.tensor(Category::activations, dtype_, {1, of.count, all, of.head_dim}, what);
     };
     layers_.push_back({.k = room("K cache"), .v = room("V cache")});
   }
@@ -38,7 +34,7 @@ std::size_t KvCache::cached(std::size_t length) const { return length / ranks() 
 
 /// Sends rows of `from` [S_p, n_kv·d], this rank's tokens by zigzag, to the ranks that cache their positions, and receives `to`
 /// [1, cached, n_kv, d], ordered by position.
-void KvCache::move_rows(const Tensor& to, const ConstTensor& from, const TokenLayout& tokens) {
+void KvCache::move_rows(const Tensor& to, const ConstTensor& from, const CachedHeads& heads, const TokenLayout& tokens) {
   const std::size_t width = from.size(1);
   std::vector<std::uint32_t> leaving;  // my tokens by destination, then position
   std::vector<std::size_t> send_counts(ranks(), 0);
@@ -65,32 +61,34 @@ void KvCache::move_rows(const Tensor& to, const ConstTensor& from, const TokenLa
   rank_.compute().gather_rows(out, from, leaving);
   rank_.wait(
       sequence_.post_all_to_all_v(buffer_of(ConstTensor(out.view())), send_counts, buffer_of(in.view()), recv_counts, kCache));
-  for (std::size_t head = 0; head < heads_; ++head) {
-    rank_.compute().gather_rows(to.select(2, head).select(0, 0), in->slice(1, head * head_dim_, head_dim_), where);
+  for (std::size_t head = 0; head < heads.count; ++head) {
+    rank_.compute().gather_rows(to.select(2, head).select(0, 0), in->slice(1, head * heads.head_dim, heads.head_dim), where);
   }
 }
 
 void KvCache::fill(std::size_t layer, std::size_t text, const Tensor& k, const Tensor& v, const TokenLayout& tokens) {
   const auto matrix = [](const Tensor& heads) { return heads.merged(2).select(0, 0); };
-  move_rows(rows(layers_[layer].k, text, 0, tokens.sequence()), matrix(k), tokens);
-  move_rows(rows(layers_[layer].v, text, 0, tokens.sequence()), matrix(v), tokens);
+  move_rows(rows(layers_[layer].k, text, 0, tokens.sequence()), matrix(k), heads_[layer], tokens);
+  move_rows(rows(layers_[layer].v, text, 0, tokens.sequence()), matrix(v), heads_[layer], tokens);
 }
 
 /// Stores K and V of `heads` at a text's position `length`: `kv` [2·heads·d].
 void KvCache::put(std::size_t layer, std::size_t text, std::size_t length, const HeadRange& heads, const ConstTensor& kv) {
-  const std::size_t width = heads.count * head_dim_;
+  const std::size_t d = heads_[layer].head_dim;
+  const std::size_t width = heads.count * d;
   std::size_t at = 0;
   for (const OwnedTensor* cache : {&layers_[layer].k, &layers_[layer].v}) {
     const Tensor position = (*cache)->select(2, first_[text] + length / ranks()).select(0, 0);
     const Tensor place = position.slice(0, heads.first, heads.count);
-    rank_.compute().convert(place, kv.slice(0, at, width).reshaped({heads.count, head_dim_}));
+    rank_.compute().convert(place, kv.slice(0, at, width).reshaped({heads.count, d}));
     at += width;
   }
 }
 
 void KvCache::add(std::size_t layer, const ConstTensor& kv, std::span<const std::size_t> lengths) {
+  const auto& [cached_heads, d, shares] = heads_[layer];
   if (ranks() == 1) {
-    for (std::size_t text = 0; text < lengths.size(); ++text) put(layer, text, lengths[text], shares_[0], kv.select(0, text));
+    for (std::size_t text = 0; text < lengths.size(); ++text) put(layer, text, lengths[text], shares[0], kv.select(0, text));
     return;
   }
   std::vector<std::uint32_t> leaving;  // texts by the rank that caches their new position
@@ -105,16 +103,16 @@ void KvCache::add(std::size_t layer, const ConstTensor& kv, std::span<const std:
     }
   }
   std::vector<std::size_t> recv_counts;
-  for (const HeadRange& heads : shares_) recv_counts.push_back(kept.size() * 2 * heads.count * head_dim_);
+  for (const HeadRange& heads : shares) recv_counts.push_back(kept.size() * 2 * heads.count * d);
   const OwnedTensor out = rank_.tensor(Category::communication, dtype_, {leaving.size(), kv.size(1)}, "new K and V");
-  const OwnedTensor in = rank_.tensor(Category::communication, dtype_, {kept.size() * 2 * heads_ * head_dim_}, "new K and V");
+  const OwnedTensor in = rank_.tensor(Category::communication, dtype_, {kept.size() * 2 * cached_heads * d}, "new K and V");
   if (!kv.empty()) rank_.compute().gather_rows(out, kv, leaving);
   rank_.wait(
       sequence_.post_all_to_all_v(buffer_of(ConstTensor(out.view())), send_counts, buffer_of(in.view()), recv_counts, kCache));
   std::size_t at = 0;
-  for (const HeadRange& heads : shares_) {
+  for (const HeadRange& heads : shares) {
     if (heads.count == 0) continue;
-    const std::size_t width = 2 * heads.count * head_dim_;
+    const std::size_t width = 2 * heads.count * d;
     for (const std::size_t text : kept) {
       put(layer, text, lengths[text], heads, in->slice(0, at, width));
       at += width;

@@ -3,9 +3,8 @@
 #pragma once
 
 #include "core/rank/rank.h"
-#include "layers/io/config.h"
+#include "layers/io/by_layer.h"
 #include "layers/layout/heads.h"
-#include "layers/layout/slice.h"
 #include "layers/layout/token_layout.h"
 
 #include <cstddef>
@@ -14,13 +13,21 @@
 
 namespace tsprun::detail {
 
+/// The heads of a layer of which keys and values are cached.
+struct CachedHeads {
+  std::size_t count;     ///< n_kv of the slice
+  std::size_t head_dim;  ///< d
+  /// For each rank of the sequence axis the K/V heads, numbered within the slice, of which it computes a new token's K and V.
+  std::vector<HeadRange> shares;
+};
+
 /// This rank's part of the cache. The ranks of the sequence axis call the same methods in the same order.
 class KvCache {
  public:
-  /// Allocates room for `positions[n]` tokens of text n. `shares`: for each rank of `sequence` the K/V heads, numbered within the
-  /// slice, of which it computes a new token's K and V. Borrows `rank` and `sequence`. Throws Error(out_of_memory).
-  KvCache(Rank& rank, Communicator& sequence, const ModelConfig& config, DType dtype, const BlockSlice& slice,
-          std::vector<HeadRange> shares, std::span<const std::size_t> positions);
+  /// Allocates room for `positions[n]` tokens of text n in each of so many layers. Borrows `rank` and `sequence`. Throws
+  /// Error(out_of_memory).
+  KvCache(Rank& rank, Communicator& sequence, DType dtype, std::size_t layers, ByLayer<CachedHeads> heads,
+          std::span<const std::size_t> positions);
 
   /// Stores K and V of a text's first tokens, of which `k` and `v` [1, S_p, heads, d] are this rank's by zigzag.
   void fill(std::size_t layer, std::size_t text, const Tensor& k, const Tensor& v, const TokenLayout& tokens);
@@ -50,14 +57,12 @@ class KvCache {
     return of->slice(2, first_[text] + cached(first), cached(length) - cached(first)).transposed(1, 2);
   }
   void put(std::size_t layer, std::size_t text, std::size_t length, const HeadRange& heads, const ConstTensor& kv);
-  void move_rows(const Tensor& to, const ConstTensor& from, const TokenLayout& tokens);
+  void move_rows(const Tensor& to, const ConstTensor& from, const CachedHeads& heads, const TokenLayout& tokens);
 
   Rank& rank_;
   Communicator& sequence_;
   DType dtype_;
-  std::size_t head_dim_;
-  std::size_t heads_;               // of the slice
-  std::vector<HeadRange> shares_;   // by rank of the sequence axis
+  ByLayer<CachedHeads> heads_;
   std::vector<std::size_t> first_;  // row of each text's first position
   std::vector<Layer> layers_;
 };

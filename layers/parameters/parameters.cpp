@@ -15,9 +15,9 @@ namespace {
 std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role, const LayerSpec& layer) {
   using Shape = std::vector<std::size_t>;
   const std::size_t h = config.hidden;
-  const std::size_t a = config.query_width();
-  const std::size_t k = config.kv_width();
-  const std::size_t f = config.intermediate;
+  const std::size_t a = config.query_width(layer);
+  const std::size_t k = config.kv_width(layer);
+  const std::size_t f = config.intermediate_of(layer);
   const bool has_bias = config.norm == Norm::layer;
   const auto matrix = [&](std::size_t out, std::size_t in) {
     return config.type->inputs_first ? Shape{in, out} : Shape{out, in};

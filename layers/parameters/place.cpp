@@ -9,19 +9,20 @@ namespace tsprun::detail {
 
 namespace {
 
-/// Returns how many rows a part has in the pack of a slice of the block.
-std::size_t part_rows(const ModelConfig& config, const BlockSlice& slice, PackKind pack, std::size_t order) {
+/// Returns how many rows a part has in the pack of a slice of the layer's block.
+std::size_t part_rows(const ModelConfig& config, const LayerSpec& layer, const BlockSlice& slice, PackKind pack,
+                      std::size_t order) {
   if (pack == PackKind::mlp) return order == kPartGate && !config.gated_mlp() ? 0 : slice.rows;
-  return (order == kPartK || order == kPartV ? slice.kv.count : slice.queries.count) * config.head_dim;
+  return (order == kPartK || order == kPartV ? slice.kv.count : slice.queries.count) * config.head_dim_of(layer);
 }
 
 constexpr std::size_t parts_of(PackKind pack) {
   return pack == PackKind::attention ? std::size_t{kAttentionParts} : std::size_t{kMlpParts};
 }
 
-std::size_t pack_rows(const ModelConfig& config, const BlockSlice& slice, PackKind pack) {
+std::size_t pack_rows(const ModelConfig& config, const LayerSpec& layer, const BlockSlice& slice, PackKind pack) {
   std::size_t rows = 0;
-  for (std::size_t order = 0; order < parts_of(pack); ++order) rows += part_rows(config, slice, pack, order);
+  for (std::size_t order = 0; order < parts_of(pack); ++order) rows += part_rows(config, layer, slice, pack, order);
   return rows;
 }
 
@@ -111,9 +112,9 @@ SummedOver summed_over(const Layout& layout, PackKind pack) {
   return sums;
 }
 
-std::vector<CopiedHead> copied_heads(const ModelConfig& config, int tensor, int tensors) {
-  const HeadCut heads(config.query_heads, config.kv_heads, tensors);
-  const HeadRange read = heads.kv_heads_read(tensor);
+std::vector<CopiedHead> copied_heads(const ModelConfig& config, const LayerSpec& layer, SlicePlace at) {
+  const HeadCut heads(config.query_heads, config.kv_heads_of(layer), at.ranks);
+  const HeadRange read = heads.kv_heads_read(at.rank);
   std::vector<CopiedHead> copied;
   for (std::size_t head = read.first; head < read.end(); ++head) {
     const CopiedHead shared{.head = head, .owner = heads.kv_owner(head), .last = heads.kv_last_reader(head)};
@@ -126,19 +127,19 @@ Chunks vocabulary_cut(const ModelConfig& config, const Layout& layout) {
   return Chunks::balanced(layout.vocabulary_ranks(), config.vocabulary);
 }
 
-Chunks pack_cut(const ModelConfig& config, PackKind pack, int ranks) {
-  return Chunks::balanced(ranks, pack_rows(config, BlockSlice::of(config, 0, 1), pack));
+Chunks pack_cut(const ModelConfig& config, std::size_t layer, PackKind pack, int ranks) {
+  const LayerSpec& spec = config.layer(layer);
+  return Chunks::balanced(ranks, pack_rows(config, spec, BlockSlice::of(config, spec, {}), pack));
 }
 
 // --- a rank's part -------------------------------------------------------------------------------------------------------------
 
 Placement::Placement(const ModelConfig& config, const Layout& layout, int rank)
     : config_(config),
-      slice_(BlockSlice::of(config, layout.place(layout.tensor_axis(), rank), layout.tensor())),
+      cuts_heads_(row_of(layout.token_axis()).cuts == Cut::tokens_and_weights && row_of(layout.token_axis()).cuts_heads),
+      cuts_packs_(row_of(layout.token_axis()).cuts == Cut::tokens_and_weights && !cuts_heads_),
       copies_vocabulary_(layout.cuts_vocabulary_over_tensor()),
-      queries_(slice_.queries),
-      kv_(slice_.kv),
-      rows_{slice_.first_row, slice_.rows},
+      layers_(config, [&](std::size_t layer) { return of_layer(config.layer(layer), layout, rank); }),
       sharers_(layout.sharers()),
       sharer_(layout.shares_states() ? layout.place(layout.sharing_axis(), rank) : 0),
       shares_weights_(layout.shares_weights()),
@@ -156,45 +157,50 @@ Placement::Placement(const ModelConfig& config, const Layout& layout, int rank)
       case Cut::tokens_and_weights: first_along_tokens_ = first_along_tokens_ && first; break;
     }
   }
-  const AxisRow& tokens = row_of(layout.token_axis());
-  const int place = layout.place(tokens.kind, rank);
-  if (tokens.cuts == Cut::tokens_and_weights && tokens.cuts_heads) {
-    cuts_heads_ = true;
-    const SliceCut cut = SliceCut::of(slice_, layout.sequence());
-    queries_ = cut.heads.query_heads(place);
-    queries_.first += slice_.queries.first;
-    kv_ = cut.heads.kv_heads_owned(place);
-    kv_.first += slice_.kv.first;
-    rows_ = {slice_.first_row + cut.rows.offset(place), cut.rows.count(place)};
-  } else if (tokens.cuts == Cut::tokens_and_weights) {
-    cuts_packs_ = true;
-    const auto cut = [&](PackKind pack) {
-      const Chunks rows = Chunks::balanced(layout.sequence(), pack_rows(config, slice_, pack));
-      return Range{rows.offset(place), rows.count(place)};
-    };
-    of_attention_pack_ = cut(PackKind::attention);
-    of_mlp_pack_ = cut(PackKind::mlp);
-  }
   int holder = 0;  // among the ranks over which the vocabulary is cut, the last axis fastest
   for (const AxisKind axis : layout.axes_of_vocabulary()) holder = holder * layout.degree(axis) + layout.place(axis, rank);
   const Chunks rows = vocabulary_cut(config, layout);
   vocabulary_ = {rows.offset(holder), rows.count(holder)};
 }
 
-Placement::Range Placement::held(PackKind pack, std::size_t order) const {
+Placement::OfLayer Placement::of_layer(const LayerSpec& spec, const Layout& layout, int rank) const {
+  const BlockSlice slice = BlockSlice::of(config_, spec, {layout.place(layout.tensor_axis(), rank), layout.tensor()});
+  OfLayer of{.spec = &spec, .slice = slice, .queries = slice.queries, .kv = slice.kv, .rows = {slice.first_row, slice.rows}};
+  const int place = layout.place(layout.token_axis(), rank);
+  if (cuts_heads_) {
+    const SliceCut cut = SliceCut::of(slice, layout.sequence());
+    of.queries = cut.heads.query_heads(place);
+    of.queries.first += slice.queries.first;
+    of.kv = cut.heads.kv_heads_owned(place);
+    of.kv.first += slice.kv.first;
+    of.rows = {slice.first_row + cut.rows.offset(place), cut.rows.count(place)};
+  } else if (cuts_packs_) {
+    const auto cut = [&](PackKind pack) {
+      const Chunks rows = Chunks::balanced(layout.sequence(), pack_rows(config_, spec, slice, pack));
+      return Range{rows.offset(place), rows.count(place)};
+    };
+    of.of_attention_pack = cut(PackKind::attention);
+    of.of_mlp_pack = cut(PackKind::mlp);
+  }
+  return of;
+}
+
+Placement::Range Placement::held(const OfLayer& layer, PackKind pack, std::size_t order) const {
   const bool kv = pack == PackKind::attention && (order == kPartK || order == kPartV);
+  const std::size_t d = config_.head_dim_of(*layer.spec);
+  const BlockSlice& slice = layer.slice;
   if (!cuts_packs_) {
-    if (pack == PackKind::mlp) return order == kPartGate && !config_.gated_mlp() ? Range{0, 0} : rows_;
-    const HeadRange& heads = kv ? kv_ : queries_;
-    return {heads.first * config_.head_dim, heads.count * config_.head_dim};
+    if (pack == PackKind::mlp) return order == kPartGate && !config_.gated_mlp() ? Range{0, 0} : layer.rows;
+    const HeadRange& heads = kv ? layer.kv : layer.queries;
+    return {heads.first * d, heads.count * d};
   }
   std::size_t before = 0;
-  for (std::size_t part = 0; part < order; ++part) before += part_rows(config_, slice_, pack, part);
-  const std::size_t end = before + part_rows(config_, slice_, pack, order);
-  const Range& own = pack == PackKind::mlp ? of_mlp_pack_ : of_attention_pack_;
+  for (std::size_t part = 0; part < order; ++part) before += part_rows(config_, *layer.spec, slice, pack, part);
+  const std::size_t end = before + part_rows(config_, *layer.spec, slice, pack, order);
+  const Range& own = pack == PackKind::mlp ? layer.of_mlp_pack : layer.of_attention_pack;
   const std::size_t from = std::clamp(own.first, before, end);
   const std::size_t to = std::clamp(own.first + own.count, before, end);
-  const std::size_t first = pack == PackKind::mlp ? slice_.first_row : (kv ? slice_.kv : slice_.queries).first * config_.head_dim;
+  const std::size_t first = pack == PackKind::mlp ? slice.first_row : (kv ? slice.kv : slice.queries).first * d;
   return {first + from - before, to - from};
 }
 
@@ -229,13 +235,15 @@ void Placement::for_parts(const Parameter& parameter, Body&& body) const {
   };
   const bool copy_of_embedding = parameter.role == ParameterRole::embedding && !stage_.first();
   const bool counted = counts(traits.pack) && !copy_of_embedding;
+  const OfLayer& layer = layers_[parameter.layer];
+  const LayerSpec& spec = *layer.spec;
   // A matrix of a layer whose columns are cut lies transposed, and so does a vector of a pack of width 1.
   const auto matrix = [&](std::size_t order, CutBy by, std::size_t before) {
     const bool transposed = traits.inputs != config_.type->inputs_first;
-    const Range own = held(traits.pack, order);
+    const Range own = held(layer, traits.pack, order);
     const std::size_t first = before + own.first;
-    const std::size_t copied = by == CutBy::kv_heads ? copied_kv_heads() * config_.head_dim : 0;
-    if (by != CutBy::kv_heads || slice_.kv_copied == 0 || cuts_heads_) {
+    const std::size_t copied = by == CutBy::kv_heads ? copied_kv_heads(layer) * config_.head_dim_of(spec) : 0;
+    if (by != CutBy::kv_heads || layer.slice.kv_copied == 0 || cuts_heads_) {
       part(order, first, own.count, transposed, counted && copied == 0);
       return;
     }
@@ -250,20 +258,20 @@ void Placement::for_parts(const Parameter& parameter, Body&& body) const {
     part(traits.order, vocabulary_.first, vocabulary_.count, false, counted);
   } else if (traits.cut_by == CutBy::projections) {
     matrix(kPartQ, CutBy::query_heads, 0);
-    matrix(kPartK, CutBy::kv_heads, config_.query_width());
-    matrix(kPartV, CutBy::kv_heads, config_.query_width() + config_.kv_width());
+    matrix(kPartK, CutBy::kv_heads, config_.query_width(spec));
+    matrix(kPartV, CutBy::kv_heads, config_.query_width(spec) + config_.kv_width(spec));
   } else if (traits.cut_by == CutBy::gate_and_up) {
     matrix(kPartGate, CutBy::mlp_rows, 0);
-    matrix(kPartUp, CutBy::mlp_rows, config_.intermediate);
+    matrix(kPartUp, CutBy::mlp_rows, config_.intermediate_of(spec));
   } else {
     matrix(traits.order, traits.cut_by, 0);
   }
 }
 
 /// Returns how many of the K/V heads that the rank holds, from the first on, an earlier rank of tp counts.
-std::size_t Placement::copied_kv_heads() const {
-  const std::size_t end = slice_.kv.first + slice_.kv_copied;
-  return std::min(end - std::min(end, kv_.first), kv_.count);
+std::size_t Placement::copied_kv_heads(const OfLayer& layer) {
+  const std::size_t end = layer.slice.kv.first + layer.slice.kv_copied;
+  return std::min(end - std::min(end, layer.kv.first), layer.kv.count);
 }
 
 std::vector<PartPlan> Placement::of(const Parameter& parameter) const {
@@ -299,7 +307,26 @@ std::vector<PackPlan> Placement::packs(std::span<const Parameter> parameters) co
 /// take little.
 bool Placement::cuts_weights(PackKind pack) const { return shares_weights_ && (is_of_layer(pack) || is_of_vocabulary(pack)); }
 
-/// Returns the elements of packs of a kind that the rank and those with other sequences hold together.
+/// Returns the elements that the rank holds of all packs of a kind, where each is cut over the sharers or not.
+std::uint64_t Placement::sum_of(PackKind pack, bool states) const {
+  const auto of_pack = [&](std::uint64_t elements) { return states ? states_cut(sharers_, elements).count(sharer_) : elements; };
+  if (!is_of_layer(pack)) return of_pack(whole(pack));
+  if (layers_.alike()) return stage_.layers * of_pack(whole(layers_[0], pack));
+  std::uint64_t sum = 0;
+  for (std::size_t layer = stage_.first_layer; layer < stage_.first_layer + stage_.layers; ++layer)
+    sum += of_pack(whole(layers_[layer], pack));
+  return sum;
+}
+
+/// Returns the elements of a layer's pack that the rank and those with other sequences hold together.
+std::uint64_t Placement::whole(const OfLayer& layer, PackKind pack) const {
+  std::uint64_t rows = 0;
+  for (std::size_t order = 0; order < parts_of(pack); ++order) rows += held(layer, pack, order).count;
+  return rows * config_.hidden;
+}
+
+/// Returns the elements of the pack of a kind, outside of layers' own, that the rank and those with other sequences hold
+/// together.
 std::uint64_t Placement::whole(PackKind pack) const {
   if (pack == PackKind::head && config_.tied_embeddings) return 0;
   if (is_of_vocabulary(pack)) {
@@ -307,10 +334,6 @@ std::uint64_t Placement::whole(PackKind pack) const {
     return is_of_stage(role, 0) ? vocabulary_.count * config_.hidden : 0;
   }
   std::uint64_t sum = 0;
-  if (is_of_layer(pack)) {
-    for (std::size_t order = 0; order < parts_of(pack); ++order) sum += held(pack, order).count;
-    return sum * config_.hidden;
-  }
   for (const auto& [role, name] : config_.type->weights) {
     if (traits_of(role).pack != pack) continue;
     if (is_of_block(role)) sum += elements_of(config_, role, stage_.first_layer, stage_.layers);

@@ -27,6 +27,7 @@
 #pragma once
 
 #include "core/collectives/chunks.h"
+#include "layers/io/by_layer.h"
 #include "layers/io/safetensors.h"
 #include "layers/layout/heads.h"
 #include "layers/layout/layout.h"
@@ -204,13 +205,13 @@ struct CopiedHead {
   int last;          ///< place of the last one; those between have it, too
   bool operator==(const CopiedHead&) const = default;
 };
-/// Returns the K/V heads that the slice of a rank of that axis shares, in ascending order.
-std::vector<CopiedHead> copied_heads(const ModelConfig& config, int tensor, int tensors);
+/// Returns the K/V heads of such a layer that the slice at a place on that axis shares, in ascending order.
+std::vector<CopiedHead> copied_heads(const ModelConfig& config, const LayerSpec& layer, SlicePlace at);
 
 /// Returns how the vocabulary's rows are cut over the ranks of layout.axes_of_vocabulary().
 Chunks vocabulary_cut(const ModelConfig& config, const Layout& layout);
 /// Returns how all rows of a layer's pack of attention or MLP are cut over `ranks` of an axis that cuts packs by rows.
-Chunks pack_cut(const ModelConfig& config, PackKind pack, int ranks);
+Chunks pack_cut(const ModelConfig& config, std::size_t layer, PackKind pack, int ranks);
 
 /// One rank's part of a model.
 class Placement {
@@ -228,13 +229,12 @@ class Placement {
   std::vector<PackPlan> packs(std::span<const Parameter> parameters) const;
   /// Returns the stage of a pipeline that the rank is of: the whole model if there is none.
   const PipelineStage& stage() const { return stage_; }
-  /// Returns the K/V heads that the rank holds. Precondition: no axis cuts packs by rows.
-  const HeadRange& kv_heads() const { return kv_; }
-  /// Returns the elements that the rank holds in packs of a kind: of one layer of its stage, or of all outside of layers' own
-  /// packs.
-  std::uint64_t elements(PackKind pack) const { return cuts_weights(pack) ? states(pack) : whole(pack); }
+  /// Returns the K/V heads of a layer that the rank holds. Precondition: no axis cuts packs by rows.
+  const HeadRange& kv_heads(std::size_t layer) const { return layers_[layer].kv; }
+  /// Returns the elements that the rank holds in all packs of a kind.
+  std::uint64_t elements(PackKind pack) const { return cuts_weights(pack) ? states(pack) : sum_of(pack, false); }
   /// Returns of how many of these it holds the optimizer states.
-  std::uint64_t states(PackKind pack) const { return states_cut(sharers_, whole(pack)).count(sharer_); }
+  std::uint64_t states(PackKind pack) const { return sum_of(pack, true); }
 
  private:
   /// Rows of a part, numbered in what it is cut by.
@@ -242,25 +242,33 @@ class Placement {
     std::size_t first;
     std::size_t count;
   };
-  Range held(PackKind pack, std::size_t order) const;
+  /// What the rank holds of a layer's packs of attention and MLP.
+  struct OfLayer {
+    const LayerSpec* spec;
+    BlockSlice slice;   // of the axis that cuts heads
+    HeadRange queries;  // heads and rows of the MLP that the rank holds, unless packs are cut
+    HeadRange kv;
+    Range rows;
+    Range of_attention_pack = {};  // rows of the slice's packs, if they are cut
+    Range of_mlp_pack = {};
+  };
+  OfLayer of_layer(const LayerSpec& spec, const Layout& layout, int rank) const;
+  Range held(const OfLayer& layer, PackKind pack, std::size_t order) const;
   bool cuts_weights(PackKind pack) const;
+  std::uint64_t sum_of(PackKind pack, bool states) const;
   std::uint64_t whole(PackKind pack) const;
+  std::uint64_t whole(const OfLayer& layer, PackKind pack) const;
   bool is_of_stage(ParameterRole role, std::size_t layer) const;
   bool counts(PackKind pack) const;
-  std::size_t copied_kv_heads() const;
+  static std::size_t copied_kv_heads(const OfLayer& layer);
   template <class Body>
   void for_parts(const Parameter& parameter, Body&& body) const;
 
   const ModelConfig& config_;
-  BlockSlice slice_;         // of the axis that cuts heads
-  bool cuts_heads_ = false;  // the axis that cuts tokens cuts the slice's heads and rows again
-  bool cuts_packs_ = false;  // it cuts packs by rows
-  bool copies_vocabulary_;   // its ranks have copies of the vocabulary's rows
-  HeadRange queries_;        // heads and rows of the MLP that the rank holds, unless packs are cut
-  HeadRange kv_;
-  Range rows_;
-  Range of_attention_pack_{};  // rows of the slice's packs, if they are cut
-  Range of_mlp_pack_{};
+  bool cuts_heads_;         // the axis that cuts tokens cuts the slice's heads and rows again
+  bool cuts_packs_;         // it cuts packs by rows
+  bool copies_vocabulary_;  // its ranks have copies of the vocabulary's rows
+  ByLayer<OfLayer> layers_;
   Range vocabulary_{};
   int sharers_;
   int sharer_;

@@ -51,14 +51,15 @@ struct BlockBiases {
   Bias mlp;
 
   BlockBiases(const ParameterStore& store, const ModelConfig& config, std::size_t layer) {
-    const Biases& biases = config.layer(layer).biases;
+    const LayerSpec& spec = config.layer(layer);
+    const Biases& biases = spec.biases;
     const bool in_one = !config.type->weight(ParameterRole::query_key_value_bias).empty();
     const auto projections_of = [&](const LayerSpec& of) -> std::size_t {
       return in_one && of.biases.projections() > 0 ? 1 : of.biases.projections();
     };
     const auto norms_of = [](const LayerSpec& of) -> std::size_t { return of.norms_queries_and_keys() ? 2 : 0; };
-    const std::size_t of_projections = projections_of(config.layer(layer));
-    const std::size_t norms = norms_of(config.layer(layer));
+    const std::size_t of_projections = projections_of(spec);
+    const std::size_t norms = norms_of(spec);
     const std::size_t first = config.specs.sum(
         0, layer, [&](const LayerSpec& of) { return projections_of(of) + norms_of(of) + (of.biases.up ? 1U : 0U); });
     const auto parts = [&](std::size_t from, std::size_t count) {
@@ -79,9 +80,9 @@ struct BlockBiases {
     const auto take = [&](bool exists, std::size_t count) {
       return exists ? projections.slice(std::exchange(taken, taken + count), count) : Bias();
     };
-    query = take(biases.query, config.query_width());
-    key = take(biases.key, config.kv_width());
-    value = take(biases.value, config.kv_width());
+    query = take(biases.query, config.query_width(spec));
+    key = take(biases.key, config.kv_width(spec));
+    value = take(biases.value, config.kv_width(spec));
   }
 };
 

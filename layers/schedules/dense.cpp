@@ -30,26 +30,35 @@ struct AttentionMatrices {
 
 }  // namespace
 
-Dense::Dense(Rank& rank, Communicator& sequence, const StrategyOptions& options, const BlockSlice& slice,
-             SequenceExchange exchange, std::unique_ptr<SublayerWeights> weights)
+Dense::Dense(Rank& rank, Communicator& sequence, const StrategyOptions& options, SlicePlace at, SequenceExchange exchange,
+             std::unique_ptr<SublayerWeights> weights)
     : rank_(rank),
       sequence_(sequence),
       config_(options.config),
       dtype_(options.dtype),
       sums_(kernels::summed_in(options.dtype)),
-      slice_(slice),
-      attention_(make_sequence_attention(
-          exchange, rank, sequence, options.dtype,
-          {.queries = slice.queries.count,
-           .kv = slice.kv.count,
-           .map = {.group = config_.heads_per_kv_head(), .first_query = slice.queries.first, .first_kv = slice.kv.first},
-           .scale = config_.attention_factor(),
-           .bucket_heads = options.kv_bucket_heads})),
+      layers_(config_,
+              [&](std::size_t number) {
+                const LayerSpec& layer = config_.layer(number);
+                const BlockSlice slice = BlockSlice::of(config_, layer, at);
+                const kernels::HeadMap map = {
+                    .group = config_.heads_per_kv_head(layer), .first_query = slice.queries.first, .first_kv = slice.kv.first};
+                return OfLayer{.slice = slice,
+                               .head_dim = config_.head_dim_of(layer),
+                               .attention = make_sequence_attention(exchange, rank, sequence, options.dtype,
+                                                                    {.queries = slice.queries.count,
+                                                                     .kv = slice.kv.count,
+                                                                     .head_dim = config_.head_dim_of(layer),
+                                                                     .map = map,
+                                                                     .scale = config_.attention_factor(layer),
+                                                                     .bucket_heads = options.kv_bucket_heads})};
+              }),
       weights_(std::move(weights)) {}
 
-SavedSizes Dense::saved_sizes(const ModelConfig&, const TokenLayout& tokens) const {
-  SavedSizes sizes = attention_->sizes(tokens);
-  sizes.gate[2] = slice_.rows;
+SavedSizes Dense::saved_sizes(std::size_t layer, const TokenLayout& tokens) const {
+  const OfLayer& of = layers_[layer];
+  SavedSizes sizes = of.attention->sizes(tokens);
+  sizes.gate[2] = of.slice.rows;
   return sizes;
 }
 
@@ -66,8 +75,6 @@ class Dense::Pass final : public StrategyPass {
         config_(dense.config_),
         dtype_(dense.dtype_),
         sums_(dense.sums_),
-        slice_(dense.slice_),
-        attention_(*dense.attention_),
         weights_(dense.weights_->begin(of)) {
     of_attention_.documents = of.documents.starts;
   }
@@ -87,7 +94,7 @@ class Dense::Pass final : public StrategyPass {
     return rank_.tensor(Category::workspace, of, sizes, what);
   }
   AttentionHeads heads(std::size_t layer, const AttentionSaved& saved) const {
-    return {rank_, dtype_, dense_.saved_sizes(config_, tokens()), saved, config_.layer(layer)};
+    return {rank_, dtype_, dense_.saved_sizes(layer, tokens()), saved, config_.layer(layer)};
   }
   void begin_attention(std::size_t layer, const AttentionSaved& saved);
   void project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer);
@@ -95,8 +102,15 @@ class Dense::Pass final : public StrategyPass {
   void gradients_written(std::size_t pack);
   void tell_untold();
   HeadProjections projections(std::size_t layer) const;
+  const BlockSlice& slice(std::size_t layer) const { return dense_.layers_[layer].slice; }
+  SequenceAttention& attention(std::size_t layer) const { return *dense_.layers_[layer].attention; }
+  AttentionMatrices matrices(std::size_t layer, const Tensor& rows) const {
+    return {rows, slice(layer), dense_.layers_[layer].head_dim};
+  }
   /// Returns b_1 of the slice's rows.
-  Bias mlp_bias(std::size_t layer) const { return BlockBiases(store(), config_, layer).mlp.slice(slice_.first_row, slice_.rows); }
+  Bias mlp_bias(std::size_t layer) const {
+    return BlockBiases(store(), config_, layer).mlp.slice(slice(layer).first_row, slice(layer).rows);
+  }
 
   const Dense& dense_;
   Rank& rank_;
@@ -104,8 +118,6 @@ class Dense::Pass final : public StrategyPass {
   const ModelConfig& config_;
   const DType dtype_;
   const DType sums_;
-  const BlockSlice& slice_;
-  SequenceAttention& attention_;
   SequencePass of_attention_;
   const std::unique_ptr<WeightsPass> weights_;
   std::optional<std::size_t> untold_;      // a pack whose gradients were written and will be complete later
@@ -121,8 +133,8 @@ void Dense::Pass::begin_block_backward(std::size_t layer, const AttentionSaved& 
 
 /// Begins to move K and V if they were kept.
 void Dense::Pass::begin_attention(std::size_t layer, const AttentionSaved& saved) {
-  if (!saved.k.exists() || attention_.exchanges()) return;
-  attention_.begin(of_attention_, tokens(), config_.layer(layer).window, saved.k, saved.v);
+  if (!saved.k.exists() || attention(layer).exchanges()) return;
+  attention(layer).begin(of_attention_, tokens(), config_.layer(layer).window, saved.k, saved.v);
 }
 
 /// Returns where the pack's gradients are to be written.
@@ -162,16 +174,18 @@ HeadProjections Dense::Pass::projections(std::size_t layer) const {
 
 /// Computes q, k and v in the shapes of the exchange. k and v begin to move before q is projected.
 void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer) {
-  const AttentionMatrices W(rows, slice_, config_.head_dim);
+  const AttentionMatrices W = matrices(layer, rows);
   const HeadProjections of_layer = projections(layer);
+  const BlockSlice& slice = this->slice(layer);
+  SequenceAttention& attention = this->attention(layer);
   OwnedTensor q_memory;
   OwnedTensor k_memory;
   OwnedTensor v_memory;
   Tensor q = heads.q;
   Tensor k = heads.k;
   Tensor v = heads.v;
-  if (attention_.exchanges()) {
-    const SavedSizes own = attention_.own_sizes(tokens());
+  if (attention.exchanges()) {
+    const SavedSizes own = attention.own_sizes(tokens());
     q = q_memory = step(dtype_, own.q, "queries of own tokens");
     k = k_memory = step(dtype_, own.kv, "keys of own tokens");
     v = v_memory = step(dtype_, own.kv, "values of own tokens");
@@ -179,16 +193,16 @@ void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, con
   const Tensor k_product = heads.k_product.dims() > 0 ? heads.k_product : k;
   const Tensor q_product = heads.q_product.dims() > 0 ? heads.q_product : q;
   compute().gemm("W_K", matrix_of(k_product), X, W.K.transposed(0, 1));
-  of_layer.key(slice_.kv).finish(k, k_product);
+  of_layer.key(slice.kv).finish(k, k_product);
   compute().gemm("W_V", matrix_of(v), X, W.V.transposed(0, 1));
-  of_layer.value(slice_.kv).finish(v, v);
-  if (!attention_.exchanges()) attention_.begin(of_attention_, tokens(), heads.window, k, v);
+  of_layer.value(slice.kv).finish(v, v);
+  if (!attention.exchanges()) attention.begin(of_attention_, tokens(), heads.window, k, v);
   compute().gemm("W_Q", matrix_of(q_product), X, W.Q.transposed(0, 1));
-  of_layer.query(slice_.queries).finish(q, q_product);
+  of_layer.query(slice.queries).finish(q, q_product);
   rank_.look(Watched::queries, q);
   rank_.look(Watched::keys, k);
   rank_.look(Watched::values, v);
-  if (attention_.exchanges()) attention_.exchange(tokens(), heads, q, k, v);
+  if (attention.exchanges()) attention.exchange(tokens(), heads, q, k, v);
 }
 
 void Dense::Pass::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
@@ -196,10 +210,10 @@ void Dense::Pass::attention_forward(std::size_t layer, const Tensor& y, const Co
   const Tensor rows = weights_->visit(pack);
   const AttentionHeads heads = this->heads(layer, saved);
   project(heads, x.merged(0), rows, layer);
-  attention_.forward(of_attention_, tokens(), heads);
+  attention(layer).forward(of_attention_, tokens(), heads);
   rank_.look(Watched::attention_output, heads.o);
   rank_.look(Watched::log_sum_exp, heads.lse.view());
-  compute().gemm("W_O", y.merged(0), matrix_of(heads.o), AttentionMatrices(rows, slice_, config_.head_dim).Ot);
+  compute().gemm("W_O", y.merged(0), matrix_of(heads.o), matrices(layer, rows).Ot);
   weights_->used(pack);
 }
 
@@ -209,19 +223,19 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
   const ConstTensor dY = of.dy.merged(0);
   const Tensor dX = of.dx.merged(0);
   const HeadProjections of_layer = projections(layer);
-  const HeadProjection of_q = of_layer.query(slice_.queries);
-  const HeadProjection of_k = of_layer.key(slice_.kv);
-  const HeadProjection of_v = of_layer.value(slice_.kv);
+  const HeadProjection of_q = of_layer.query(slice(layer).queries);
+  const HeadProjection of_k = of_layer.key(slice(layer).kv);
+  const HeadProjection of_v = of_layer.value(slice(layer).kv);
   const Tensor rows = weights_->visit(pack);
-  const AttentionMatrices W(rows, slice_, config_.head_dim);
+  const AttentionMatrices W = matrices(layer, rows);
   AttentionHeads heads = this->heads(layer, saved);
   heads.lse.will_be_read();
   if (!saved.q.exists()) {  // else begin_attention() has begun to move K and V
-    if (config_.layer(layer).norms_queries_and_keys()) heads.keep_products(rank_, dtype_, dense_.saved_sizes(config_, tokens()));
+    if (config_.layer(layer).norms_queries_and_keys()) heads.keep_products(rank_, dtype_, dense_.saved_sizes(layer, tokens()));
     project(heads, X, rows, layer);
   }
 
-  const SavedSizes own = attention_.own_sizes(tokens());
+  const SavedSizes own = attention(layer).own_sizes(tokens());
   OwnedTensor dO = step(dtype_, own.o, "gradient of attention output");
   compute().gemm("dX of W_O", matrix_of(dO.view()), dY, W.Ot.transposed(0, 1));
   OwnedTensor dq = step(sums_, own.q, "gradient of queries");
@@ -230,7 +244,7 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
   Tensor packed;  // the pack's gradients
 
   const auto gradients_of_queries = [&] {
-    const AttentionMatrices dW(packed, slice_, config_.head_dim);
+    const AttentionMatrices dW = matrices(layer, packed);
     compute().gemm("dW_Q", dW.Q, matrix_of(dq.view()).transposed(0, 1), X);
     compute().gemm("dW_O", dW.Ot, matrix_of(heads.o).transposed(0, 1), dY);
     of_q.add_gradients(dq);
@@ -245,8 +259,9 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
     compute().gemm("dX of W_Q", dX, matrix_of(dq.view()), W.Q);
     if (travels) gradients_of_queries();
   };
-  attention_.backward(of_attention_, tokens(), heads, {.d_o = dO, .dq = dq, .dk = dk, .dv = dv},
-                      saved.o.exists() ? SequenceAttention::Outputs::kept : SequenceAttention::Outputs::made_again, queries_done);
+  attention(layer).backward(of_attention_, tokens(), heads, {.d_o = dO, .dq = dq, .dk = dk, .dv = dv},
+                            saved.o.exists() ? SequenceAttention::Outputs::kept : SequenceAttention::Outputs::made_again,
+                            queries_done);
 
   of_k.finish_backward(dk, heads.k_product);
   of_v.finish_backward(dv, {});
@@ -255,7 +270,7 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
   of.tell_dx_complete();
   weights_->used(pack);
   if (!travels) gradients_of_queries();
-  const AttentionMatrices dW(packed, slice_, config_.head_dim);
+  const AttentionMatrices dW = matrices(layer, packed);
   compute().gemm("dW_K", dW.K, matrix_of(dk.view()).transposed(0, 1), X);
   compute().gemm("dW_V", dW.V, matrix_of(dv.view()).transposed(0, 1), X);
   of_k.add_gradients(dk);
@@ -268,7 +283,7 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
 void Dense::Pass::mlp_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, MlpSaved& saved) {
   const std::size_t pack = pack_number(arrive(false, layer, Sublayer::mlp));
   const MlpMatrices W(weights_->visit(pack), config_);
-  const MlpColumns columns(rank_, config_, dtype_, tokens().rows(), 0, slice_.rows, saved);
+  const MlpColumns columns(rank_, config_, dtype_, tokens().rows(), 0, slice(layer).rows, saved);
   columns.project(x.merged(0), W, mlp_bias(layer));
   const OwnedTensor a = columns.activation();
   compute().gemm("W_2", y.merged(0), a, W.W2t);
@@ -280,7 +295,7 @@ void Dense::Pass::mlp_backward(std::size_t layer, const SublayerBackward& of, co
   const ConstTensor X = of.x.merged(0);
   const ConstTensor dY = of.dy.merged(0);
   const MlpMatrices W(weights_->visit(pack), config_);
-  const MlpColumns columns(rank_, config_, dtype_, tokens().rows(), 0, slice_.rows, saved);
+  const MlpColumns columns(rank_, config_, dtype_, tokens().rows(), 0, slice(layer).rows, saved);
   const Bias bias = mlp_bias(layer);
   if (!saved.gate.exists()) columns.project(X, W, bias);
   MlpColumns::Gradients d = columns.backward(dY, W);

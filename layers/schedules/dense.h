@@ -8,6 +8,7 @@
 // Under tp, y and dx are this rank's terms of a sum: layers/schedules/tp/tensor_parallel.h.
 #pragma once
 
+#include "layers/io/by_layer.h"
 #include "layers/layout/slice.h"
 #include "layers/schedules/sp/sequence_attention.h"
 #include "layers/schedules/strategy.h"
@@ -21,24 +22,29 @@ namespace tsprun::detail {
 /// The strategy of sp and zero3. Methods are documented in Strategy.
 class Dense final : public Strategy {
  public:
-  /// Borrows `rank` and `sequence`, the ranks that share a sequence, which all have the same slice. Throws Error(refused) for
-  /// heads that the exchange can't cut.
-  Dense(Rank& rank, Communicator& sequence, const StrategyOptions& options, const BlockSlice& slice, SequenceExchange exchange,
+  /// Borrows `rank` and `sequence`, the ranks that share a sequence, which all have the same slice of each block, that of `at`.
+  /// Throws Error(refused) for heads that the exchange can't cut.
+  Dense(Rank& rank, Communicator& sequence, const StrategyOptions& options, SlicePlace at, SequenceExchange exchange,
         std::unique_ptr<SublayerWeights> weights);
 
-  SavedSizes saved_sizes(const ModelConfig& config, const TokenLayout& tokens) const override;
+  SavedSizes saved_sizes(std::size_t layer, const TokenLayout& tokens) const override;
   std::unique_ptr<StrategyPass> begin(const PassInputs& of) const override;
 
  private:
   class Pass;
+  /// What this rank computes of a layer.
+  struct OfLayer {
+    BlockSlice slice;
+    std::size_t head_dim;
+    std::unique_ptr<SequenceAttention> attention;
+  };
 
   Rank& rank_;
   Communicator& sequence_;
   ModelConfig config_;
   DType dtype_;
   DType sums_;
-  BlockSlice slice_;
-  std::unique_ptr<SequenceAttention> attention_;
+  ByLayer<OfLayer> layers_;
   std::unique_ptr<SublayerWeights> weights_;
 };
 

@@ -84,26 +84,31 @@ class HeadProjections {
         rows_(rows) {}
 
   HeadProjection query(const HeadRange& heads) const {
-    return of(biases_.query, heads, norm(biases_.query_norm, heads, config_.query_width(), 0), rotations_.queries);
+    return of(biases_.query, heads, norm(biases_.query_norm, heads, config_.query_width(layer_)), rotations_.queries);
   }
   HeadProjection key(const HeadRange& heads) const {
-    const std::size_t copies = std::min(owners_.first_kv - std::min(owners_.first_kv, heads.first), heads.count);
-    return of(biases_.key, heads, norm(biases_.key_norm, heads, config_.kv_width(), copies), rotations_.keys);
+    HeadNorm of_keys = norm(biases_.key_norm, heads, config_.kv_width(layer_));
+    if (of_keys.ranks != nullptr) {
+      const BlockSlice slice = BlockSlice::of(config_, layer_, owners_.at);
+      const std::size_t counted = slice.kv.first + slice.kv_copied;
+      of_keys.copies = std::min(counted - std::min(counted, heads.first), heads.count);
+    }
+    return of(biases_.key, heads, of_keys, rotations_.keys);
   }
   HeadProjection value(const HeadRange& heads) const { return of(biases_.value, heads, {}, {}); }
 
  private:
-  HeadNorm norm(const Bias& gain, const HeadRange& heads, std::size_t width, std::size_t copies) const {
+  HeadNorm norm(const Bias& gain, const HeadRange& heads, std::size_t width) const {
     HeadNorm norm{.gain = gain, .epsilon = config_.norm_epsilon, .form = {.gain_from_one = config_.gains_from_one}};
     if (layer_.query_key_norm != QueryKeyNorm::rows) return norm;
-    norm.gain = gain.slice(heads.first * config_.head_dim, heads.count * config_.head_dim);
+    const std::size_t d = config_.head_dim_of(layer_);
+    norm.gain = gain.slice(heads.first * d, heads.count * d);
     norm.row_width = width;
     norm.ranks = owners_.ranks;
-    norm.copies = copies;
     return norm;
   }
   HeadProjection of(const Bias& bias, const HeadRange& heads, const HeadNorm& norm, const ConstTensor& rotations) const {
-    const std::size_t d = config_.head_dim;
+    const std::size_t d = config_.head_dim_of(layer_);
     return {rank_, bias.slice(heads.first * d, heads.count * d), norm, rotations, rotations_.pairs, rows_};
   }
 

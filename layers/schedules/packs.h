@@ -33,6 +33,7 @@ constexpr std::size_t mlp_pack_number(std::size_t layer) { return 2 * layer + 1;
 constexpr std::size_t pack_number(const Visit& visit) {
   return visit.sublayer == Sublayer::attention ? attention_pack_number(visit.layer) : mlp_pack_number(visit.layer);
 }
+constexpr std::size_t layer_of(std::size_t pack) { return pack / 2; }
 constexpr bool is_attention_pack(std::size_t pack) { return pack % 2 == 0; }
 
 }  // namespace tsprun::detail

@@ -20,7 +20,7 @@ struct MakerArguments {
   Rank& rank;
   Mesh& mesh;
   const StrategyOptions& options;
-  const BlockSlice& slice;  ///< what this rank of the axis that cuts heads computes
+  SlicePlace slice;  ///< this rank's on the axis that cuts heads
   const Layout& layout() const { return mesh.layout(); }
 };
 
@@ -33,8 +33,8 @@ struct AxisStrategy {
 
 std::unique_ptr<Strategy> make_tp(const MakerArguments& of, std::unique_ptr<Strategy> inner) {
   const auto exchange = static_cast<TensorExchange>(of.layout().variant(of.layout().tensor_axis()));
-  const HeadRange held = Placement(of.options.config, of.layout(), of.mesh.world().rank()).kv_heads();
-  return std::make_unique<TensorParallel>(of.rank, of.mesh.group({of.layout().tensor_axis()}), exchange, of.options, held,
+  const Placement placement(of.options.config, of.layout(), of.mesh.world().rank());
+  return std::make_unique<TensorParallel>(of.rank, of.mesh.group({of.layout().tensor_axis()}), exchange, of.options, placement,
                                           std::move(inner));
 }
 std::unique_ptr<Strategy> make_sp(const MakerArguments& of, std::unique_ptr<Strategy> /*inner*/) {
@@ -64,8 +64,7 @@ static_assert(is_by_axis(kStrategies, &AxisStrategy::axis), "each axis has a row
 std::unique_ptr<Strategy> make_strategy(Rank& rank, Mesh& mesh, const StrategyOptions& options) {
   const Layout& layout = mesh.layout();
   check_layout(options.config, layout);
-  const BlockSlice slice = BlockSlice::of(options.config, mesh.place(layout.tensor_axis()), layout.tensor());
-  const MakerArguments of{rank, mesh, options, slice};
+  const MakerArguments of{rank, mesh, options, {mesh.place(layout.tensor_axis()), layout.tensor()}};
   std::unique_ptr<Strategy> inner = kStrategies[index_of(layout.token_axis())].make(of, nullptr);
   if (layout.tensor() == 1) return inner;
   return kStrategies[index_of(layout.tensor_axis())].make(of, std::move(inner));

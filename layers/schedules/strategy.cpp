@@ -3,10 +3,11 @@
 
 namespace tsprun::detail {
 
-SavedSizes SavedSizes::of(const TokenLayout& tokens, std::size_t query_heads, std::size_t kv_heads, std::size_t intermediate) {
+SavedSizes SavedSizes::of(const TokenLayout& tokens, std::size_t query_heads, std::size_t kv_heads, std::size_t head_dim,
+                          std::size_t intermediate) {
   const std::size_t B = tokens.batch();
   const std::size_t S = tokens.local();
-  const std::size_t d = tokens.head_dim();
+  const std::size_t d = head_dim;
   return {.q = {B, S, query_heads, d},
           .kv = {B, S, kv_heads, d},
           .o = {B, S, query_heads, d},

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "layers/layout/packed_documents.h"
+#include "layers/layout/slice.h"
 #include "layers/layout/token_layout.h"
 #include "layers/parameters/parameter_store.h"
 #include "layers/schedules/log_sum_exps.h"
@@ -51,9 +52,10 @@ struct SavedSizes {
   std::array<std::size_t, 4> key_product;
   std::array<std::size_t, 3> gate;  ///< shape of MlpSaved::gate and MlpSaved::up
 
-  /// Returns the shapes that AttentionSaved and MlpSaved document, for this rank's tokens, `query_heads` and `kv_heads` heads,
-  /// and `intermediate` rows of the MLP.
-  static SavedSizes of(const TokenLayout& tokens, std::size_t query_heads, std::size_t kv_heads, std::size_t intermediate);
+  /// Returns the shapes that AttentionSaved and MlpSaved document, for this rank's tokens, `query_heads` and `kv_heads` heads of
+  /// `head_dim` dims, and `intermediate` rows of the MLP.
+  static SavedSizes of(const TokenLayout& tokens, std::size_t query_heads, std::size_t kv_heads, std::size_t head_dim,
+                       std::size_t intermediate);
 };
 
 /// Tensors of a sublayer's backward pass.
@@ -80,7 +82,7 @@ struct StrategyOptions {
 /// The ranks among which the heads of each token are divided, for norms over all heads. Borrowed.
 struct HeadOwners {
   Communicator* ranks = nullptr;  ///< null: this rank has all heads of its tokens
-  std::size_t first_kv = 0;       ///< this rank's K/V heads before this one are copies, which an earlier rank counts
+  SlicePlace at = {};             ///< this rank's; K/V heads that an earlier one has, too, are copies, which that one counts
 };
 
 /// Arguments of a pass; all borrowed until the pass is destroyed.
@@ -165,10 +167,8 @@ class Strategy {
   Strategy& operator=(const Strategy&) = delete;
   virtual ~Strategy() = default;
 
-  /// Returns the shapes of what is saved for the backward pass. The default has all heads and all rows of the MLP.
-  virtual SavedSizes saved_sizes(const ModelConfig& config, const TokenLayout& tokens) const {
-    return SavedSizes::of(tokens, config.query_heads, config.kv_heads, config.intermediate);
-  }
+  /// Returns the shapes of what is saved of a layer for the backward pass.
+  virtual SavedSizes saved_sizes(std::size_t layer, const TokenLayout& tokens) const = 0;
   /// Begins a pass, which borrows the strategy, too. It may begin to move weights.
   virtual std::unique_ptr<StrategyPass> begin(const PassInputs& of) const = 0;
 };

@@ -2,6 +2,7 @@
 #include "layers/theory/flops.h"
 
 #include "core/collectives/chunks.h"
+#include "layers/io/by_layer.h"
 
 #include <algorithm>
 
@@ -9,12 +10,64 @@ namespace tsprun::detail::theory {
 
 namespace {
 double real(std::uint64_t value) { return static_cast<double>(value); }
+
+/// Returns the query–key pairs of those layers for which a condition holds.
+template <class Condition>
+double pairs_if(const Setting& setting, const Zigzag& zigzag, int rank, Condition&& holds) {
+  return real(setting.model.specs.sum(0, setting.model.layers, [&](const LayerSpec& layer) {
+    return holds(layer) ? std::uint64_t{zigzag.attention_pairs(rank, layer.window, setting.documents)} : 0;
+  }));
+}
+
+/// Adds to a forward pass, and to what a backward pass computes again, the operations of layers of equal sizes.
+void add_layers(PassFlops& flops, PassFlops& again, const MeshSetting& of, MeshPlace place, const LikeLayers& layers) {
+  const ModelConfig& model = of.setting.model;
+  const int D = of.layout.sequence();
+  const Setting replica = of.replica();
+  const Zigzag zigzag(of.setting.sequence, D);
+  const LayerSpec& layer = layers.first;
+  const double tokens = real(replica.batch * zigzag.tokens(place.sequence));
+  const double L = real(layers.count);
+  const double h = real(model.hidden);
+  const double d = real(model.head_dim_of(layer));
+  const BlockSlice slice = BlockSlice::of(model, layer, {place.tensor, of.layout.tensor()});
+  const double n_q = real(slice.queries.count);
+  const double kv = real(slice.kv.count * layer.kv_matrices());  // of W_K and W_V
+  const double f = real(slice.rows);
+  const auto alike = [&](const LayerSpec& other) { return model.sizes_of(other) == model.sizes_of(layer); };
+  const double pairs =  // of all of them; where heads are exchanged, those of whole sequences for a D-th of the heads
+      real(replica.batch) * (of.layout.exchanges_heads() ? pairs_if(of.setting, Zigzag(of.setting.sequence, 1), 0, alike) / D
+                                                         : pairs_if(of.setting, zigzag, place.sequence, alike));
+  const double linear = 2 * tokens * h * d * (2 * n_q + kv) * L;
+  const double mlp = 2 * real(model.mlp_matrices()) * tokens * f * h * L;
+  flops.attention_linear += linear;
+  flops.attention_core += 4 * pairs * d * n_q;
+  flops.mlp += mlp;
+  again.attention_linear += linear * (n_q + kv) / (2 * n_q + kv);            // all but W_O
+  again.mlp += mlp * real(model.mlp_inputs()) / real(model.mlp_matrices());  // gate and up
+}
+
+/// Operations of a forward pass, and those of what --recompute selective computes again.
+struct ForwardFlops {
+  PassFlops once;
+  PassFlops again;
+
+  ForwardFlops(const Setting& setting, const Layout& layout, MeshPlace place) {
+    const ModelConfig& model = setting.model;
+    const MeshSetting of{setting, layout};
+    for (const LikeLayers& layers : layers_by_sizes(model)) add_layers(once, again, of, place, layers);
+    // Rows of the vocabulary that this rank multiplies with its tokens: all of them, but under tp only its own.
+    const double V = layout.slices_tokens() ? real(model.vocabulary) / layout.tensor()
+                                            : real(Chunks::balanced(layout.tensor(), model.vocabulary).count(place.tensor));
+    const double tokens = real(of.replica().batch * Zigzag(setting.sequence, layout.sequence()).tokens(place.sequence));
+    once.head = 2 * tokens * V * real(model.hidden);
+  }
+};
+
 }  // namespace
 
 double attention_pairs(const Setting& setting, const Zigzag& zigzag, int rank) {
-  return real(setting.model.specs.sum(0, setting.model.layers, [&](const LayerSpec& layer) {
-    return std::uint64_t{zigzag.attention_pairs(rank, layer.window, setting.documents)};
-  }));
+  return pairs_if(setting, zigzag, rank, [](const LayerSpec&) { return true; });
 }
 
 double attention_imbalance(const Setting& setting, const Layout& layout) {
@@ -31,37 +84,11 @@ double attention_imbalance(const Setting& setting, const Layout& layout) {
 }
 
 PassFlops forward_flops(const Setting& setting, const Layout& layout, MeshPlace place) {
-  const ModelConfig& model = setting.model;
-  const int D = layout.sequence();
-  const MeshSetting of{setting, layout};
-  const Setting replica = of.replica();
-  const Zigzag zigzag(setting.sequence, D);
-  const double tokens = real(replica.batch * zigzag.tokens(place.sequence));
-  const double L = real(model.layers);
-  const double h = real(model.hidden);
-  const double d = real(model.head_dim);
-
-  const BlockSlice slice = BlockSlice::of(model, place.tensor, layout.tensor());
-  const double n_q = real(slice.queries.count);
-  const double n_kv = real(slice.kv.count);
-  const double f = real(slice.rows);
-  const double pairs =  // of all layers; where heads are exchanged, those of whole sequences for a D-th of the heads
-      real(replica.batch) * (of.layout.exchanges_heads() ? attention_pairs(setting, Zigzag(setting.sequence, 1), 0) / D
-                                                         : attention_pairs(setting, zigzag, place.sequence));
-  // Rows of the vocabulary that this rank multiplies with its tokens: all of them, but under tp only its own.
-  const double V = layout.slices_tokens() ? real(model.vocabulary) / layout.tensor()
-                                          : real(Chunks::balanced(layout.tensor(), model.vocabulary).count(place.tensor));
-
-  PassFlops flops;
-  flops.attention_linear = 4 * tokens * h * d * (n_q + n_kv) * L;
-  flops.attention_core = 4 * pairs * d * n_q;
-  flops.mlp = 2 * real(model.mlp_matrices()) * tokens * f * h * L;
-  flops.head = 2 * tokens * V * h;
-  return flops;
+  return ForwardFlops(setting, layout, place).once;
 }
 
 StepFlops step_flops(const Setting& setting, const Layout& layout, MeshPlace place) {
-  const PassFlops once = forward_flops(setting, layout, place);
+  const auto& [once, again] = ForwardFlops(setting, layout, place);
   StepFlops flops{.forward = once,
                   .backward = {.attention_linear = 2 * once.attention_linear,
                                .attention_core = 2.5 * once.attention_core,
@@ -72,13 +99,9 @@ StepFlops step_flops(const Setting& setting, const Layout& layout, MeshPlace pla
     flops.forward.head = 3 * once.head;
     flops.backward.head = 0;
   }
-  const ModelConfig& model = setting.model;
   if (setting.recompute != Recompute::none) {
-    const BlockSlice slice = BlockSlice::of(model, place.tensor, layout.tensor());
-    const double queries = real(slice.queries.count);
-    const double kv = real(slice.kv.count);
-    flops.backward.attention_linear += once.attention_linear * (queries + 2 * kv) / (2 * (queries + kv));  // all but W_O
-    flops.backward.mlp += once.mlp * real(model.mlp_inputs()) / real(model.mlp_matrices());                // gate and up
+    flops.backward.attention_linear += again.attention_linear;
+    flops.backward.mlp += again.mlp;
   }
   if (setting.recompute == Recompute::full) flops.backward.attention_core += once.attention_core;
   return flops;

@@ -46,18 +46,17 @@ int rank_at(const Layout& layout, MeshPlace place) {
 RankParameters held(const MeshSetting& of, MeshPlace place) {
   const ModelConfig& model = of.setting.model;
   const Placement rank(model, of.layout, rank_at(of.layout, place));
-  return {.attention = rank.elements(PackKind::attention) * rank.stage().layers,
-          .mlp = rank.elements(PackKind::mlp) * rank.stage().layers,
+  return {.attention = rank.elements(PackKind::attention),
+          .mlp = rank.elements(PackKind::mlp),
           .vocabulary = rank.elements(PackKind::embedding) + rank.elements(PackKind::head),
           .norms = rank.elements(PackKind::replicated) + rank.elements(PackKind::biases),
-          .states = (rank.states(PackKind::attention) + rank.states(PackKind::mlp)) * rank.stage().layers +
-                    rank.states(PackKind::embedding) + rank.states(PackKind::head) + rank.states(PackKind::replicated) +
-                    rank.states(PackKind::biases)};
+          .states = rank.states(PackKind::attention) + rank.states(PackKind::mlp) + rank.states(PackKind::embedding) +
+                    rank.states(PackKind::head) + rank.states(PackKind::replicated) + rank.states(PackKind::biases)};
 }
 
-std::size_t kv_heads_read(const ModelConfig& model, const BlockSlice& slice, int part, int parts) {
+std::size_t kv_heads_read(const ModelConfig& model, const LayerSpec& layer, const BlockSlice& slice, int part, int parts) {
   const HeadRange own = HeadCut(slice.queries.count, slice.queries.count, parts).query_heads(part);
-  const std::size_t g = model.heads_per_kv_head();
+  const std::size_t g = model.heads_per_kv_head(layer);
   const std::size_t first = slice.queries.first + own.first;
   return (first + own.count - 1) / g + 1 - first / g;
 }
@@ -74,13 +73,14 @@ std::uint64_t saved_bytes_per_token(const Setting& setting, const LayerSpec& lay
   const auto& [element, accumulated, lse] = setting.bytes;
   const ModelConfig& model = setting.model;
   const std::uint64_t inputs = layer.kept_residuals() * model.hidden;
-  const std::uint64_t products = layer.norms_queries_and_keys() ? model.query_width() + model.kv_width() : 0;
+  const std::uint64_t a = model.query_width(layer);
+  const std::uint64_t k = model.kv_width(layer);
+  const std::uint64_t products = layer.norms_queries_and_keys() ? a + k : 0;
   switch (setting.recompute) {
     case Recompute::none:
-      return element *
-                 (inputs + 2 * model.query_width() + 2 * model.kv_width() + products + model.mlp_inputs() * model.intermediate) +
+      return element * (inputs + 2 * a + 2 * k + products + model.mlp_inputs() * model.intermediate_of(layer)) +
              lse * model.query_heads;
-    case Recompute::selective: return element * (inputs + model.query_width()) + lse * model.query_heads;
+    case Recompute::selective: return element * (inputs + a) + lse * model.query_heads;
     case Recompute::full: return element * inputs;
   }
   return 0;
@@ -89,18 +89,18 @@ std::uint64_t saved_bytes_per_token(const Setting& setting, const LayerSpec& lay
 std::uint64_t saved_bytes(const MeshSetting& of, const LayerSpec& layer, MeshPlace place) {
   const Setting replica = of.micro_batch();
   const ModelConfig& model = replica.model;
-  const BlockSlice slice = BlockSlice::of(model, place.tensor, of.layout.tensor());
+  const BlockSlice slice = BlockSlice::of(model, layer, {place.tensor, of.layout.tensor()});
   Setting part = replica;
-  part.model = slice.apply(model);
+  part.model = slice.apply(model, layer);
   const std::uint64_t inputs = layer.kept_residuals() * model.hidden * replica.bytes.element;
-  const std::uint64_t inside = saved_bytes_per_token(part, layer) - inputs;
+  const std::uint64_t inside = saved_bytes_per_token(part, part.model.layer(0)) - inputs;
   const std::uint64_t inputs_all = held_tokens(of, place) * inputs;
   const std::uint64_t rows = replica.batch * Zigzag(replica.sequence, of.layout.sequence()).tokens(place.sequence);
   if (!of.layout.exchanges_heads() || replica.recompute == Recompute::full) return inputs_all + rows * inside;
   // Ulysses saves q, k, v and log-sum-exps of some heads and all tokens, instead of some tokens and all heads.
   const HeadRange own = HeadCut(slice.queries.count, slice.queries.count, of.layout.sequence()).query_heads(place.sequence);
-  const std::uint64_t kv = kv_heads_read(model, slice, place.sequence, of.layout.sequence());
-  const std::uint64_t d = model.head_dim;
+  const std::uint64_t kv = kv_heads_read(model, layer, slice, place.sequence, of.layout.sequence());
+  const std::uint64_t d = model.head_dim_of(layer);
   const std::uint64_t lse = own.count * replica.tokens() * replica.bytes.lse;
   std::uint64_t bytes = inputs_all + rows * slice.queries.count * d * replica.bytes.element + lse;  // and o
   if (replica.recompute == Recompute::none) {
@@ -132,20 +132,24 @@ CategoryBytes certain(const MeshSetting& of, MeshPlace place, std::uint64_t id_b
 
 namespace {
 
-/// Returns the most keys, of a sequence, that a rank has of a layer and in terms of their gradients at a time. It tells ranks
-/// apart where windows hide keys from all of them in every layer.
+/// Returns the most elements of a head of keys, of a sequence, that a rank has of a layer and in terms of their gradients at a
+/// time. It tells ranks apart where windows hide keys from all of them in every layer.
 std::uint64_t keys_held(const MeshSetting& of, const Zigzag& cut, int place) {
   if (of.layout.exchanges_heads()) return 0;
   const ModelConfig& model = of.setting.model;
   std::uint64_t most = 0;
+  std::uint64_t largest = 0;  // d
+  bool hidden = true;
   for (std::size_t layer = 0; layer < model.layers; ++layer) {
-    const std::size_t window = model.layer(layer).window;
-    if (layer > 0 && window == model.layer(layer - 1).window) continue;
-    const SeenKeys keys(cut, window);
-    if (keys.all()) return 2 * cut.sequence();
-    most = std::max<std::uint64_t>(most, 2 * keys.count(place) + keys.given(place));
+    const LayerSpec& spec = model.layer(layer);
+    const std::uint64_t d = model.head_dim_of(spec);
+    largest = std::max(largest, d);
+    if (layer > 0 && spec.window == model.layer(layer - 1).window && d == model.head_dim_of(model.layer(layer - 1))) continue;
+    const SeenKeys keys(cut, spec.window);
+    hidden = hidden && !keys.all();
+    if (hidden) most = std::max<std::uint64_t>(most, (2 * keys.count(place) + keys.given(place)) * d);
   }
-  return most;
+  return hidden ? most : 2 * cut.sequence() * largest;
 }
 
 }  // namespace
@@ -154,10 +158,10 @@ int fullest(const MeshSetting& of) {
   int most = 0;
   std::uint64_t largest = 0;
   const Zigzag cut(of.setting.sequence, of.layout.sequence());
-  const std::uint64_t bytes_of_key = 2 * of.micro_batch().batch * of.setting.model.head_dim * of.setting.bytes.accumulated;
+  const std::uint64_t bytes_of_element = 2 * of.micro_batch().batch * of.setting.bytes.accumulated;
   for (int rank = 0; rank < of.layout.replica() * of.layout.stages(); ++rank) {
     const MeshPlace place = place_of(of.layout, rank);
-    const std::uint64_t total = certain(of, place, 0).total + keys_held(of, cut, place.sequence) * bytes_of_key;
+    const std::uint64_t total = certain(of, place, 0).total + keys_held(of, cut, place.sequence) * bytes_of_element;
     if (total <= largest) continue;
     largest = total;
     most = rank;

@@ -50,8 +50,8 @@ struct RankParameters {
 /// Returns the parameters that the rank at `place` holds.
 RankParameters held(const MeshSetting& of, MeshPlace place);
 
-/// Returns how many K/V heads are read by part `part` of a slice's query heads, which are cut evenly into `parts`.
-std::size_t kv_heads_read(const ModelConfig& model, const BlockSlice& slice, int part, int parts);
+/// Returns how many K/V heads of a layer are read by part `part` of a slice's query heads, which are cut evenly into `parts`.
+std::size_t kv_heads_read(const ModelConfig& model, const LayerSpec& layer, const BlockSlice& slice, int part, int parts);
 
 /// Returns the number of tokens in the rank's residual stream, of a micro-batch.
 std::uint64_t held_tokens(const MeshSetting& of, MeshPlace place);

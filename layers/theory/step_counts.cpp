@@ -1,6 +1,7 @@
 // Classes of ranks, and sums over the items of their programs.
 #include "layers/theory/step_counts.h"
 
+#include "layers/io/by_layer.h"
 #include "layers/layout/seen_keys.h"
 #include "layers/theory/ways.h"
 
@@ -12,29 +13,35 @@ namespace tsprun::detail::theory {
 
 namespace {
 
-/// Sizes on which depends what a rank does.
-using Sizes = std::array<std::uint64_t, 13>;
+/// Sizes on which depends what a rank does: its part of all layers and of the vocabulary, then those of each kind of layers.
+using Sizes = std::vector<std::uint64_t>;
 
 Sizes sizes_of(const MeshSetting& of, const Zigzag& zigzag, MeshPlace place) {
   const ModelConfig& model = of.setting.model;
   const Layout& layout = of.layout;
   const RankParameters parameters = held(of, place);
-  const BlockSlice slice = BlockSlice::of(model, place.tensor, layout.tensor());
-  // Unless heads divide evenly, copies of K/V heads, whose gradients are summed, lie differently for each rank.
   const auto tensor = static_cast<std::size_t>(layout.tensor());
-  const bool even = model.kv_heads % tensor == 0 || tensor % model.kv_heads == 0;
   const auto keys = [&](std::size_t (SeenKeys::*moved)(int) const) {
     return model.specs.sum(0, model.layers, [&](const LayerSpec& layer) {
-      return std::uint64_t{(SeenKeys(zigzag, layer.window).*moved)(place.sequence)};
+      return std::uint64_t{(SeenKeys(zigzag, layer.window).*moved)(place.sequence)} * model.kv_width(layer);
     });
   };
-  return {
+  Sizes sizes = {
       parameters.attention, parameters.mlp, parameters.vocabulary, held_tokens(of, place), zigzag.tokens(place.sequence),
-      slice.queries.count, slice.kv.count, slice.rows,
-      layout.exchanges_heads() ? kv_heads_read(model, slice, place.sequence, layout.sequence()) : 0,
-      even ? 0 : static_cast<std::uint64_t>(place.tensor), keys(&SeenKeys::taken), keys(&SeenKeys::given),
+      keys(&SeenKeys::taken), keys(&SeenKeys::given),
       // Tokens whose log-sum-exps a tensor rank merges.
       layout.cuts_vocabulary_over_tensor() ? Chunks::balanced(layout.tensor(), held_tokens(of, place)).count(place.tensor) : 0};
+  for (const auto& [layer, count] : layers_by_sizes(model)) {
+    const BlockSlice slice = BlockSlice::of(model, layer, {place.tensor, layout.tensor()});
+    // Unless heads divide evenly, copies of K/V heads, whose gradients are summed, lie differently for each rank.
+    const std::size_t kv_heads = model.kv_heads_of(layer);
+    const bool even = kv_heads % tensor == 0 || tensor % kv_heads == 0;
+    const std::uint64_t read =
+        layout.exchanges_heads() ? kv_heads_read(model, layer, slice, place.sequence, layout.sequence()) : 0;
+    sizes.insert(sizes.end(),
+                 {slice.queries.count, slice.kv.count, slice.rows, read, even ? 0 : static_cast<std::uint64_t>(place.tensor)});
+  }
+  return sizes;
 }
 
 /// The sizes of what travels round rings, where a neighbour's matter, too.

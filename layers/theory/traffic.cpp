@@ -59,9 +59,15 @@ double tsp_tp_break_even(const Setting& setting, bool with_backward) {
   const auto h = static_cast<double>(setting.model.hidden);
   // Bytes moved for a weight and for a K/V element under TSP, divided by ρ. TP moves 4h elements per token and pass.
   const double moved = with_backward ? 2 * beta + static_cast<double>(setting.bytes.accumulated) : beta;
-  const double per_token = 4 * h * beta * (with_backward ? 2 : 1) - 2 * static_cast<double>(setting.model.kv_width()) * moved;
+  // Of all layers, or of one if their sizes are equal.
+  const ModelConfig& model = setting.model;
+  const std::size_t layers = model.has_sizes_of(model.layer(0)) ? 1 : model.layers;
+  const auto sum = [&](auto&& count) { return static_cast<double>(model.specs.sum(0, layers, count)); };
+  const double kv = sum([&](const LayerSpec& layer) { return std::uint64_t{model.kv_width(layer)}; });
+  const double parameters = sum([&](const LayerSpec& layer) { return setting.block_parameters(layer); });
+  const double per_token = 4 * h * static_cast<double>(layers) * beta * (with_backward ? 2 : 1) - 2 * kv * moved;
   if (per_token <= 0) return std::numeric_limits<double>::infinity();
-  return static_cast<double>(setting.block_parameters()) * moved / per_token;
+  return parameters * moved / per_token;
 }
 
 }  // namespace tsprun::detail::theory

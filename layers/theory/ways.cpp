@@ -48,9 +48,15 @@ BlockFlows::BlockFlows(const Setting& micro_batch, const Layout& of)
       D(static_cast<std::uint64_t>(of.sequence())),
       L(model.layers),
       e(micro_batch.bytes.element),
-      a(micro_batch.bytes.accumulated),
-      kv_read(HeadCut(model.query_heads, model.kv_heads, of.tensor()).kv_heads_read_by_all()),
-      copied(2 * model.hidden * model.head_dim * (kv_read - model.kv_heads)) {}
+      a(micro_batch.bytes.accumulated) {}
+
+std::uint64_t BlockFlows::kv_read(const LayerSpec& layer) const {
+  return HeadCut(model.query_heads, model.kv_heads_of(layer), layout.tensor()).kv_heads_read_by_all();
+}
+
+std::uint64_t BlockFlows::copied(const LayerSpec& layer) const {
+  return layer.kv_matrices() * model.hidden * model.head_dim_of(layer) * (kv_read(layer) - model.kv_heads_of(layer));
+}
 
 const AxisWay& tokens_way(const Layout& layout) { return way_of(layout.token_axis()); }
 

@@ -17,17 +17,25 @@ struct BlockFlows {
   const Setting& setting;  ///< of one micro-batch
   const Layout& layout;
   const ModelConfig& model;
-  std::uint64_t T;        ///< ranks of tp
-  std::uint64_t D;        ///< ranks with other tokens of the same sequences
-  std::uint64_t L;        ///< layers
-  std::uint64_t e;        ///< β
-  std::uint64_t a;        ///< β_a
-  std::uint64_t kv_read;  ///< K/V heads that the ranks of tp read, summed over them: m(T)
-  std::uint64_t copied;   ///< elements of W_K and W_V beyond the first copy
+  std::uint64_t T;  ///< ranks of tp
+  std::uint64_t D;  ///< ranks with other tokens of the same sequences
+  std::uint64_t L;  ///< layers
+  std::uint64_t e;  ///< β
+  std::uint64_t a;  ///< β_a
   std::vector<Flow> flows = {};
 
   /// Borrows both.
   BlockFlows(const Setting& micro_batch, const Layout& layout);
+
+  /// Returns the K/V heads of a layer that the ranks of tp read, summed over them: m(T).
+  std::uint64_t kv_read(const LayerSpec& layer) const;
+  /// Returns the elements of a layer's W_K and W_V beyond the first copy.
+  std::uint64_t copied(const LayerSpec& layer) const;
+  /// Returns the sum of count(layer) over all layers.
+  template <class Count>
+  std::uint64_t sum(Count&& count) const {
+    return model.specs.sum(0, L, count);
+  }
 
   /// Adds a flow over an axis and returns it. `bytes` and `messages` are those of all layers.
   Flow& add(AxisKind axis, Purpose purpose, Pattern pattern, Phase phase, bool backward, bool hidden, std::uint64_t bytes,

@@ -131,6 +131,26 @@ struct Symbols {
   Count BSh() const { return B * S * h; }
 };
 
+/// Returns the setting of a model that has this layer alone, whose sizes are the model's.
+inline Setting layer_alone(const Setting& of, const LayerSpec& layer) {
+  Setting one = of;
+  one.model.layers = 1;
+  LayerSpec spec = layer;
+  if (spec.head_dim != 0) one.model.head_dim = spec.head_dim;
+  if (spec.kv_heads != 0) one.model.kv_heads = spec.kv_heads;
+  if (spec.intermediate != 0) one.model.intermediate = spec.intermediate;
+  spec.head_dim = spec.kv_heads = spec.intermediate = 0;
+  one.model.specs = spec;
+  return one;
+}
+/// Returns the sum over all layers of what `count` says of the symbols of one.
+template <class Counted>
+Count sum_of_layers(const Setting& of, Counted&& count) {
+  Count all = 0;
+  for (std::size_t layer = 0; layer < of.model.layers; ++layer) all += count(Symbols(layer_alone(of, of.model.layer(layer))));
+  return all;
+}
+
 /// Returns the size of part `i` of `n` into which `all` is cut; the first (all mod n) are one longer.
 inline Count part_of(Count all, int n, int i) { return all / as_count(n) + (as_count(i) < all % as_count(n) ? 1 : 0); }
 /// Returns where that part begins.
@@ -195,12 +215,7 @@ inline Count copied_elements(const Symbols& s, int T) { return 2 * s.h * s.d * (
 template <class Block>
 Traffic over_layers(const Setting& of, Block&& block) {
   Traffic all;
-  for (std::size_t layer = 0; layer < of.model.layers; ++layer) {
-    Setting one = of;
-    one.model.layers = 1;
-    one.model.specs = of.model.layer(layer);
-    all += block(one);
-  }
+  for (std::size_t layer = 0; layer < of.model.layers; ++layer) all += block(layer_alone(of, of.model.layer(layer)));
   return all;
 }
 
@@ -402,11 +417,11 @@ inline Traffic tp_head(const Setting& of, int T) {
 
 /// Returns the elements of vectors of heads and MLP rows, which every rank has.
 inline Count projection_elements(const Setting& of) {
-  const Symbols s(of);
   const ModelConfig& model = of.model;
-  Count elements = model.head_bias ? s.V : 0;
+  Count elements = model.head_bias ? model.vocabulary : 0;
   for (std::size_t number = 0; number < model.layers; ++number) {
     const LayerSpec& layer = model.layer(number);
+    const Symbols s(layer_alone(of, layer));
     if (layer.biases.query) elements += s.a;
     if (layer.biases.key) elements += s.k;
     if (layer.biases.value) elements += s.k;

@@ -32,22 +32,28 @@ inline Count kv_heads_computed(const Symbols& s, int T, int t, int D, int p) {
 inline PurposeBytes token_traffic(const Setting& of, const Layout& layout, std::size_t position, Count summed) {
   const Symbols s(of);
   const Degrees n(layout);
-  const Count q = s.a * s.beta;
-  const Count parts = s.n_h * (s.d * s.beta_a + 2 * s.beta_l);
+  // q and partial results, of all layers
+  const Count attended =
+      sum_of_layers(of, [](const Symbols& one) { return one.a * one.beta + one.n_h * (one.d * one.beta_a + 2 * one.beta_l); });
   const int keeper = static_cast<int>(position % as_count(n.D));
-  Count arriving = 0;  // K/V heads that the caching rank of each tensor rank's group receives
-  for (int t = 0; t < n.T; ++t) arriving += read_by(s, queries_of(s, n.T, t)).count - kv_heads_computed(s, n.T, t, n.D, keeper);
+  // Elements of K/V heads that the caching rank of each tensor rank's group receives
+  const Count arriving = sum_of_layers(of, [&](const Symbols& one) {
+    Count heads = 0;
+    for (int t = 0; t < n.T; ++t)
+      heads += read_by(one, queries_of(one, n.T, t)).count - kv_heads_computed(one, n.T, t, n.D, keeper);
+    return heads * one.d;
+  });
   const Count others = as_count(n.cutters()) - 1;
 
   PurposeBytes bytes;
   bytes[Purpose::embedding] = s.h * s.beta * others * as_count(n.copies());
-  bytes[Purpose::activations] = s.L * ((q + parts) * (as_count(n.D) - 1) + 2 * summed);
+  bytes[Purpose::activations] = attended * (as_count(n.D) - 1) + s.L * 2 * summed;
   // Norms over all heads: two sums of one number each.
   for (std::size_t layer = 0; layer < of.model.layers; ++layer) {
     if (of.model.layer(layer).query_key_norm == QueryKeyNorm::rows)
       bytes[Purpose::activations] += 2 * summed_over(s, 1, n.T * n.D);
   }
-  bytes[Purpose::kv] = s.L * 2 * arriving * s.d * s.beta;
+  bytes[Purpose::kv] = 2 * arriving * s.beta;
   bytes[Purpose::head] = s.V * s.beta_a * others * as_count(n.copies());
   return bytes;
 }
@@ -70,7 +76,8 @@ inline PurposeBytes prompt_traffic(const Setting& of, const Layout& layout, std:
   for (Count position = 0; position < s.S; ++position) {
     if (as_count(owner_of(s.S, n.D, position)) != position % as_count(n.D)) ++moving;
   }
-  forward[Purpose::kv] += s.L * 2 * moving * copies_read(s, n.T) * s.d * s.beta;
+  forward[Purpose::kv] +=
+      2 * moving * s.beta * sum_of_layers(pass, [&](const Symbols& one) { return copies_read(one, n.T) * one.d; });
   return bytes += forward;
 }
 

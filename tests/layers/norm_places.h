@@ -37,12 +37,12 @@ inline const ModelType& every_role() {
 }
 
 /// Returns four layers, one for each place of norms, of which one norms all heads together; the first and the last add biases to
-/// their sublayers' results.
+/// their sublayers' results. The one that norms all heads together has heads of its own size.
 inline LayerSpecs unlike_norms() {
   const Biases last{.output = true, .down = true};
   return LayerSpecs(std::vector<LayerSpec>{{.biases = last, .norms = NormPlaces::around},
                                            {.norms = NormPlaces::shared},
-                                           {.query_key_norm = QueryKeyNorm::rows, .norms = NormPlaces::after},
+                                           {.query_key_norm = QueryKeyNorm::rows, .norms = NormPlaces::after, .head_dim = 6},
                                            {.biases = last}});
 }
 

@@ -145,10 +145,7 @@ TEST(Place, ElementsAreThoseOfThePartsOfAllPacks) {
         }
         EXPECT_EQ(widths.size(), 1U) << "a pack of several widths on rank " << rank;
       }
-      for (const auto& [pack, count] : elements) {
-        const bool of_layer = pack == PackKind::attention || pack == PackKind::mlp;
-        EXPECT_EQ(placement.elements(pack) * (of_layer ? placement.stage().layers : 1), count) << "rank " << rank;
-      }
+      for (const auto& [pack, count] : elements) EXPECT_EQ(placement.elements(pack), count) << "rank " << rank;
     }
   });
 }
@@ -201,8 +198,41 @@ embed_tokens [10:20, 0:10]
 lm_head [10:20, 0:10]
 
 )");
-  EXPECT_EQ(copied_heads(config, 1, 3), (std::vector<CopiedHead>{{0, 0, 1}, {1, 1, 2}}));
-  EXPECT_EQ(copied_heads(config, 0, 3), (std::vector<CopiedHead>{{0, 0, 1}}));
+  EXPECT_EQ(copied_heads(config, config.layer(0), {1, 3}), (std::vector<CopiedHead>{{0, 0, 1}, {1, 1, 2}}));
+  EXPECT_EQ(copied_heads(config, config.layer(0), {0, 3}), (std::vector<CopiedHead>{{0, 0, 1}}));
+}
+
+/// The second layer has one K/V head, which the first rank owns, and heads and MLP of other sizes.
+TEST(Place, TspCutsEachLayerByItsOwnSizes) {
+  ModelConfig config = small_config(10, 2, 4, 2, 2, 3, 6, true);
+  config.specs = sizes({{.head_dim = 4, .kv_heads = 1, .intermediate = 5}});
+  EXPECT_EQ(table_of(config, Layout::tsp(2), 1), R"(self_attn.k_proj [2:4, 0:10]
+self_attn.v_proj [2:4, 0:10]
+self_attn.q_proj [4:8, 0:10]
+self_attn.o_proj [0:10, 4:8] as columns
+
+mlp.gate_proj [2:3, 0:10]
+mlp.up_proj [2:3, 0:10]
+mlp.down_proj [0:10, 2:3] as columns
+
+layers.1.self_attn.k_proj [4:4, 0:10]
+layers.1.self_attn.v_proj [4:4, 0:10]
+layers.1.self_attn.q_proj [8:16, 0:10]
+layers.1.self_attn.o_proj [0:10, 8:16] as columns
+
+layers.1.mlp.gate_proj [3:5, 0:10]
+layers.1.mlp.up_proj [3:5, 0:10]
+layers.1.mlp.down_proj [0:10, 3:5] as columns
+
+input_layernorm [0:1, 0:10], a copy
+post_attention_layernorm [0:1, 0:10], a copy
+layers.1.input_layernorm [0:1, 0:10], a copy
+layers.1.post_attention_layernorm [0:1, 0:10], a copy
+norm [0:1, 0:10], a copy
+
+embed_tokens [3:6, 0:10]
+
+)");
 }
 
 TEST(Place, Zero3CutsTheRowsOfPacksWhateverTheyBelongTo) {
@@ -290,10 +320,7 @@ TEST(Place, EachOptimizerStateIsCountedByOneRank) {
           }
         }
       }
-      for (const auto& [pack, count] : states) {
-        const bool of_layer = pack == PackKind::attention || pack == PackKind::mlp;
-        EXPECT_EQ(placement.states(pack) * (of_layer ? placement.stage().layers : 1), count) << "rank " << rank;
-      }
+      for (const auto& [pack, count] : states) EXPECT_EQ(placement.states(pack), count) << "rank " << rank;
     }
     for (const auto& [name, times] : counted) EXPECT_TRUE(std::ranges::all_of(times, [](int each) { return each == 1; })) << name;
   });

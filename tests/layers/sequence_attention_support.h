@@ -155,6 +155,7 @@ inline AttentionRun run_attention(const AttentionCase& of) {
         make_sequence_attention(of.exchange, rank, axis, of.dtype,
                                 {.queries = queries.count,
                                  .kv = kv.count,
+                                 .head_dim = of.head_dim,
                                  .map = {of.group(), queries.first, kv.first},
                                  .scale = 1 / std::sqrt(static_cast<double>(of.head_dim)),
                                  .bucket_heads = of.bucket_heads});

@@ -90,11 +90,13 @@ inline Traffic step(const Setting& of, const Layout& layout, Count remote_rows) 
   Traffic once;     // in each replica
   Traffic by_part;  // once in all replicas together, if they have parts of the weights: copies of a part are summed
   const Count groups = as_count(n.dp / n.K);  // ranks of dp beside shard, which have the same parts
-  if (n.D > 1 && !n.shares_weights() && !n.cut) once += gradients_summed(s, n.D, n.T) * s.L;
+  if (n.D > 1 && !n.shares_weights() && !n.cut)
+    once += over_layers(part, [&](const Setting& one) { return gradients_summed(Symbols(one), n.D, n.T); });
   // Copies of K/V heads are summed before a gradient is cut, so with each micro-batch.
   if (n.T > 1) {
     Traffic copies;
-    copies.backward[Purpose::gradients] += copies_summed(s, n.T, n.shares_weights() ? 1 : n.D) * s.L;
+    copies.backward[Purpose::gradients] +=
+        sum_of_layers(part, [&](const Symbols& one) { return copies_summed(one, n.T, n.shares_weights() ? 1 : n.D); });
     (n.cut ? each : once) += copies;
   }
   if (n.plain_tensor()) {
@@ -103,6 +105,8 @@ inline Traffic step(const Setting& of, const Layout& layout, Count remote_rows) 
     each += head(part, n.cutters());
     once += embedding(part, remote_rows);
   }
+  // Of all blocks, with copies of K/V heads.
+  const Count all_blocks = sum_of_layers(part, [&](const Symbols& one) { return one.P_L() + copied_elements(one, n.T); });
   // Copies of the vocabulary's rows: gradients of each are summed.
   const Count rows = s.V * s.h;
   if (!n.cut) {
@@ -111,7 +115,7 @@ inline Traffic step(const Setting& of, const Layout& layout, Count remote_rows) 
   } else {
     // All that have the same part, in a replica and beside shard.
     const Count copies = groups * (n.shares_weights() ? 1 : as_count(n.D));
-    by_part.backward[Purpose::gradients] += 2 * s.L * (s.P_L() + copied_elements(s, n.T)) * s.beta_a * (copies - 1);
+    by_part.backward[Purpose::gradients] += 2 * all_blocks * s.beta_a * (copies - 1);
     const Count of_table = 2 * rows * s.beta_a * (groups * as_count(n.copies()) - 1);
     by_part.backward[Purpose::embedding] += of_table;
     if (!s.tied) by_part.backward[Purpose::head] += of_table;
@@ -119,7 +123,7 @@ inline Traffic step(const Setting& of, const Layout& layout, Count remote_rows) 
 
   Traffic all = (each * of.micro_batches + once) * as_count(n.dp) + by_part;
   // dp: gradients of all that the ranks of a replica hold, 2Nβ_aρ; zero1: Nβ_aρ, and the weights Nβρ.
-  const Count blocks = s.L * (s.P_L() + copied_elements(s, n.T)) * (n.shares_weights() ? 1 : as_count(n.D));
+  const Count blocks = all_blocks * (n.shares_weights() ? 1 : as_count(n.D));
   const Count table = rows * as_count(n.copies());
   if (n.cut) return all + weights_over_data(of, n, blocks, table);
   // With shard=K of dp·K replicas: scattered over K, the parts summed over dp.
@@ -172,18 +176,15 @@ inline Count remote_rows(std::span<const std::int32_t> ids, const Setting& of, c
 
 // --- memory of one rank: t on the tensor axis, p among the ranks with other tokens -------------------------------------------
 
-/// Elements of each pack of parameters that a rank holds: packs are what an all_reduce of dp sums at a time.
-struct HeldPacks {
-  Count attention, mlp;  // of one layer
-  Count table;           // embedding; head likewise
-  Count vectors, projections;
+/// Elements of the packs of a layer's parameters that a rank holds: packs are what an all_reduce of dp sums at a time.
+struct HeldBlock {
+  Count attention, mlp;
 };
-inline HeldPacks held_packs(const Setting& of, const Layout& layout, int t, int p) {
-  const Symbols s(of);
+inline HeldBlock held_block(const Symbols& s, const Layout& layout, int t, int p) {
   const Degrees n(layout);
   const Heads slice = queries_of(s, n.T, t);
   const Count slice_rows = part_of(s.f, n.T, t);
-  Count attention = 0;  // of one layer
+  Count attention = 0;
   Count mlp = s.matrices * slice_rows * s.h;
   if (n.tsp) {
     // A K/V head lies with the owner of the first of the slice's query heads that read it.
@@ -202,9 +203,19 @@ inline HeldPacks held_packs(const Setting& of, const Layout& layout, int t, int 
       mlp = part_of(mlp / s.h, n.D, p) * s.h;
     }
   }
+  return {attention, mlp};
+}
+
+/// Elements of the other packs that a rank holds.
+struct HeldPacks {
+  Count table;  // embedding; head likewise
+  Count vectors, projections;
+};
+inline HeldPacks held_packs(const Setting& of, const Layout& layout, int t, int p) {
+  const Symbols s(of);
+  const Degrees n(layout);
   const int cutter = n.plain_tensor() ? t : n.sequence ? p * n.T + t : p;
-  return {attention, mlp, part_of(s.V, n.cutters(), cutter) * s.h, replicated_elements(of) - projection_elements(of),
-          projection_elements(of)};
+  return {part_of(s.V, n.cutters(), cutter) * s.h, replicated_elements(of) - projection_elements(of), projection_elements(of)};
 }
 
 /// Returns the parameters that a rank holds, in elements: the r-th part of each block's and table's under `--dp zero3`.
@@ -213,7 +224,11 @@ inline Count held_elements(const Setting& of, const Layout& layout, int t, int p
   const Degrees n(layout);
   const HeldPacks held = held_packs(of, layout, t, p);
   const auto part = [&](Count pack) { return n.cut ? part_of(pack, n.K, r % n.K) : pack; };
-  return s.L * (part(held.attention) + part(held.mlp)) + (s.tied ? 1 : 2) * part(held.table) + held.vectors + held.projections;
+  const Count blocks = sum_of_layers(of, [&](const Symbols& one) {
+    const HeldBlock block = held_block(one, layout, t, p);
+    return part(block.attention) + part(block.mlp);
+  });
+  return blocks + (s.tied ? 1 : 2) * part(held.table) + held.vectors + held.projections;
 }
 /// Returns of how many it holds the optimizer states: where dp's ranks share them the r-th part of each pack.
 inline Count state_elements(const Setting& of, const Layout& layout, int t, int p, int r) {
@@ -221,8 +236,11 @@ inline Count state_elements(const Setting& of, const Layout& layout, int t, int 
   const Degrees n(layout);
   const HeldPacks held = held_packs(of, layout, t, p);
   const auto part = [&](Count pack) { return n.zero1 || n.cut ? part_of(pack, n.K, r % n.K) : pack; };
-  return s.L * (part(held.attention) + part(held.mlp)) + (s.tied ? 1 : 2) * part(held.table) + part(held.vectors) +
-         part(held.projections);
+  const Count blocks = sum_of_layers(of, [&](const Symbols& one) {
+    const HeldBlock block = held_block(one, layout, t, p);
+    return part(block.attention) + part(block.mlp);
+  });
+  return blocks + (s.tied ? 1 : 2) * part(held.table) + part(held.vectors) + part(held.projections);
 }
 
 /// Returns how many residuals a layer keeps: the sublayers' inputs, of which sublayers side by side share one, and the results
@@ -239,7 +257,7 @@ inline Count kept_residuals(const LayerSpec& layer) {
 
 /// Returns the bytes that a layer saves for each local token: the table "Saved bytes per local token and layer".
 inline Count saved_bytes_per_token(const Setting& of, const LayerSpec& layer) {
-  const Symbols s(of);
+  const Symbols s(layer_alone(of, layer));
   const Count pre_activations = (s.matrices - 1) * s.f;
   const Count products = layer.norms_queries_and_keys() ? s.a + s.k : 0;  // what goes into the norms of heads
   const Count residuals = kept_residuals(layer) * s.h;
@@ -265,28 +283,28 @@ inline Count activation_bytes(const Setting& of, Count local_tokens, Count id_by
 /// whole sequences.
 inline Count activation_bytes(const Setting& of, const Layout& layout, int t, int p, Count id_bytes) {
   const Degrees n(layout);
-  const Symbols s(of, n.dp);
-  const Heads queries = queries_of(s, n.T, t);
-  const Count rows = s.B * tokens_of(s.S, n.D, p);
+  const Symbols all(of, n.dp);
+  const Count rows = all.B * tokens_of(all.S, n.D, p);
   const Count between = n.sequence ? part_of(rows, n.T, t) : rows;
-  const Count pre_activations = (s.matrices - 1) * part_of(s.f, n.T, t);
-  Count inside = 0;    // of one layer without norms of heads
-  Count products = 0;  // of what goes into norms of heads, of all layers
   const bool by_heads = n.D > 1 && !n.shares_weights() && n.exchange == SequenceExchange::ulysses;
-  const Heads computed =
-      by_heads ? Heads{queries.first + begin_of(queries.count, n.D, p), part_of(queries.count, n.D, p)} : queries;
-  const Count seen = by_heads ? s.B * s.S : rows;
-  if (s.recompute != Recompute::full) inside += rows * queries.count * s.d * s.beta + seen * computed.count * s.beta_l;
-  if (s.recompute == Recompute::none) {
-    inside += seen * (computed.count + 2 * read_by(s, computed).count) * s.d * s.beta + rows * pre_activations * s.beta;
-  }
-  for (std::size_t layer = 0; layer < of.model.layers && s.recompute == Recompute::none; ++layer) {
-    if (of.model.layer(layer).norms_queries_and_keys())
-      products += rows * (queries.count + read_by(s, queries).count) * s.d * s.beta;
-  }
+  const Count seen = by_heads ? all.B * all.S : rows;
+  Count inside = 0;  // of all layers
   Count residuals = 0;
-  for (std::size_t layer = 0; layer < of.model.layers; ++layer) residuals += kept_residuals(of.model.layer(layer));
-  return products + s.L * inside + residuals * between * s.h * s.beta + between * (s.h * s.beta + s.beta_l + id_bytes);
+  for (std::size_t layer = 0; layer < of.model.layers; ++layer) {
+    const LayerSpec& spec = of.model.layer(layer);
+    const Symbols s(layer_alone(of, spec), n.dp);
+    const Heads queries = queries_of(s, n.T, t);
+    const Count pre_activations = (s.matrices - 1) * part_of(s.f, n.T, t);
+    const Heads computed =
+        by_heads ? Heads{queries.first + begin_of(queries.count, n.D, p), part_of(queries.count, n.D, p)} : queries;
+    if (s.recompute != Recompute::full) inside += rows * queries.count * s.d * s.beta + seen * computed.count * s.beta_l;
+    if (s.recompute == Recompute::none) {
+      inside += seen * (computed.count + 2 * read_by(s, computed).count) * s.d * s.beta + rows * pre_activations * s.beta;
+      if (spec.norms_queries_and_keys()) inside += rows * (queries.count + read_by(s, queries).count) * s.d * s.beta;
+    }
+    residuals += kept_residuals(spec);
+  }
+  return inside + residuals * between * all.h * all.beta + between * (all.h * all.beta + all.beta_l + id_bytes);
 }
 
 // --- a pipeline of P stages that are alike, with messages that take no time ---------------------------------------------------

@@ -10,11 +10,20 @@ namespace tsprun::detail::test {
 
 /// Returns three layers: the first normalises heads, adds a bias to keys and has a window, the second rotates nothing and adds
 /// biases to queries and values, the third rotates by the local base and has a shorter window and a soft cap of scores. (Without
-/// rotation a bias of keys changes no probability.)
+/// rotation a bias of keys changes no probability.) The second and the third have sizes of their own, too; 2 must divide the
+/// query heads.
 inline LayerSpecs unlike_layers() {
-  return LayerSpecs(std::vector<LayerSpec>{{.biases = {.key = true}, .query_key_norm = QueryKeyNorm::heads, .window = 6},
-                                           {.rotary_positions = false, .biases = {.query = true, .value = true}},
-                                           {.local_rotary = true, .window = 3, .score_cap = 1.5}});
+  return LayerSpecs(std::vector<LayerSpec>{
+      {.biases = {.key = true}, .query_key_norm = QueryKeyNorm::heads, .window = 6},
+      {.rotary_positions = false, .biases = {.query = true, .value = true}, .head_dim = 6, .kv_heads = 1, .intermediate = 9},
+      {.local_rotary = true, .window = 3, .score_cap = 1.5, .kv_heads = 2, .intermediate = 16}});
+}
+
+/// Returns layers that are alike but for their sizes: the first has the model's.
+inline LayerSpecs sizes(const std::vector<LayerSpec>& others) {
+  std::vector<LayerSpec> layers(1);
+  layers.insert(layers.end(), others.begin(), others.end());
+  return LayerSpecs(layers);
 }
 
 /// Returns layers that are alike but for these windows, 0: none.

@@ -126,7 +126,18 @@ void expect_to_go_on(const ModelCase& of) {
   }
 }
 
-TEST(UnlikeLayers, GoOnUnderAnotherLayout) { expect_to_go_on(unlike_case(4, Recompute::none)); }
+/// Returns the case with layers that have the model's sizes: the config.json of a checkpoint of this family has no others.
+ModelCase with_equal_sizes(ModelCase of) {
+  std::vector<LayerSpec> layers;
+  for (std::size_t layer = 0; layer < of.config.layers; ++layer) {
+    LayerSpec& spec = layers.emplace_back(of.config.layer(layer));
+    spec.head_dim = spec.kv_heads = spec.intermediate = 0;
+  }
+  of.config.specs = LayerSpecs(layers);
+  return of;
+}
+
+TEST(UnlikeLayers, GoOnUnderAnotherLayout) { expect_to_go_on(with_equal_sizes(unlike_case(4, Recompute::none))); }
 
 /// Checkpoints hold matrices as the family's files do.
 TEST(FusedMatrices, GoOnUnderAnotherLayout) {
@@ -134,11 +145,25 @@ TEST(FusedMatrices, GoOnUnderAnotherLayout) {
 }
 
 /// The first stage has two of the three layers; both have the embedding, and up to two micro-batches are under way.
-TEST(UnlikeLayers, TrainInAPipelineAndGoOnWithoutOne) {
+ModelCase pipeline_case() {
   ModelCase of = unlike_case(4, Recompute::none);
   of.config = small_unlike_config(4, true);
   of.batch = 6;
   of.micro_batches = 3;
+  return of;
+}
+
+TEST(UnlikeLayers, TrainInAPipeline) {
+  const ModelCase of = pipeline_case();
+  const Steps found = train(of, Layout::parse("pp=2,tsp=2"));
+  const Steps expected = reference_steps(of, found.before);
+  expect_near(found.losses, expected.losses, "pp=2,tsp=2");
+  expect_near(found.norms, expected.norms, "pp=2,tsp=2");
+  expect_close(found.after, expected.after, 1e-12, "pp=2,tsp=2");
+}
+
+TEST(UnlikeLayers, TrainInAPipelineAndGoOnWithoutOne) {
+  const ModelCase of = with_equal_sizes(pipeline_case());
   const TemporaryFolder folder;
   const Steps found = train(of, Layout::parse("pp=2,tsp=2"), std::nullopt, folder.path());
   const Steps expected = reference_steps(of, found.before);

@@ -32,13 +32,15 @@ namespace {
 
 AttentionSizes attention_sizes(const ModelConfig& config, std::size_t layer, std::size_t batch, std::size_t sequence) {
   const LayerSpec& spec = config.layer(layer);
-  return {batch,       sequence,      config.query_heads, config.kv_heads, config.head_dim, config.attention_multiplier,
+  const LayerSizes sizes(config, layer);
+  return {batch,       sequence,      config.query_heads, sizes.kv_heads, sizes.head_dim, config.attention_multiplier,
           spec.window, spec.score_cap};
 }
 
 /// Returns how a layer that rotates does so with its queries or its keys.
 Rope rope_of(const ModelConfig& config, std::size_t layer, bool of_queries) {
-  const auto dims = static_cast<std::size_t>(std::floor(config.rotary_fraction * static_cast<double>(config.head_dim)));
+  const auto dims =
+      static_cast<std::size_t>(std::floor(config.rotary_fraction * static_cast<double>(LayerSizes(config, layer).head_dim)));
   if (config.layer(layer).local_rotary) return {config.local_rope_theta, {}, dims, config.interleaved_rotary, of_queries};
   return {config.rope_theta, config.rope_scaling, dims, config.interleaved_rotary, of_queries};
 }
@@ -92,6 +94,7 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
   s.sequence = sequence;
   s.draw = draw;
   s.x = x;
+  const LayerSizes sizes(config, layer);
   const NormPlaces norms = config.layer(layer).norms;
   const auto behind = [&](const std::vector<T>& y, ParameterRole gain) {
     return norms == NormPlaces::after || norms == NormPlaces::around ? of.norm(y, gain) : y;
@@ -107,8 +110,8 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
     s.k = rms_norm(s.k_product, of.gain(ParameterRole::key_norm), config.norm_epsilon);
   }
   if (config.layer(layer).rotary_positions) {
-    s.q = rope(s.q, sequence, config.query_heads, config.head_dim, rope_of(config, layer, true));
-    s.k = rope(s.k, sequence, config.kv_heads, config.head_dim, rope_of(config, layer, false));
+    s.q = rope(s.q, sequence, config.query_heads, sizes.head_dim, rope_of(config, layer, true));
+    s.k = rope(s.k, sequence, sizes.kv_heads, sizes.head_dim, rope_of(config, layer, false));
   }
   s.attention =
       attention(s.q, s.k, s.v, attention_sizes(config, layer, batch, sequence),
@@ -148,6 +151,7 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
         config, dropout_factors<T>(s.draw, config.residual_dropout, layer, site, s.batch * s.sequence, config.hidden), d);
   };
 
+  const LayerSizes sizes(config, layer);
   std::vector<T> dact = like(s.act);
   std::vector<T> dgate = like(s.gate);
   std::vector<T> dup = like(s.up);
@@ -193,8 +197,8 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
     std::vector<T> dk_turned = like(dk);
     dq.swap(dq_turned);
     dk.swap(dk_turned);
-    rope_backward(dq, dq_turned, s.sequence, config.query_heads, config.head_dim, rope_of(config, layer, true));
-    rope_backward(dk, dk_turned, s.sequence, config.kv_heads, config.head_dim, rope_of(config, layer, false));
+    rope_backward(dq, dq_turned, s.sequence, config.query_heads, sizes.head_dim, rope_of(config, layer, true));
+    rope_backward(dk, dk_turned, s.sequence, sizes.kv_heads, sizes.head_dim, rope_of(config, layer, false));
   }
   if (config.layer(layer).norms_queries_and_keys()) {
     const auto through_norm = [&](std::vector<T>& d, const std::vector<T>& product, ParameterRole gain) {

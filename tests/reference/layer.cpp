@@ -14,10 +14,18 @@ ParameterRole bias_of_norm(ParameterRole gain) { return static_cast<ParameterRol
 
 }  // namespace
 
+LayerSizes::LayerSizes(const ModelConfig& config, std::size_t layer)
+    : kv_heads(config.kv_heads), head_dim(config.head_dim), intermediate(config.intermediate) {
+  const LayerSpec& spec = config.layer(layer);
+  if (spec.kv_heads > 0) kv_heads = spec.kv_heads;
+  if (spec.head_dim > 0) head_dim = spec.head_dim;
+  if (spec.intermediate > 0) intermediate = spec.intermediate;
+}
+
 template <class T>
 Layer<T>::Layer(const ModelConfig& config, const std::vector<Parameter>& parameters, const Tensors<T>& weights,
                 Tensors<T>* gradients)
-    : config_(config), weights_(weights), gradients_(gradients) {
+    : config_(config), sizes_(config, parameters.front().layer), weights_(weights), gradients_(gradients) {
   for (const Parameter& parameter : parameters) names_.emplace(parameter.role, parameter.name);
 }
 
@@ -62,9 +70,9 @@ void Layer<T>::norm_backward(std::vector<T>& dx, const std::vector<T>& dy, const
 template <class T>
 typename Layer<T>::Place Layer<T>::place(ParameterRole matrix) const {
   const std::size_t h = config_.hidden;
-  const std::size_t a = config_.query_width();
-  const std::size_t k = config_.kv_width();
-  const std::size_t f = config_.intermediate;
+  const std::size_t a = config_.query_heads * sizes_.head_dim;
+  const std::size_t k = sizes_.kv_heads * sizes_.head_dim;
+  const std::size_t f = sizes_.intermediate;
   const bool of_head = matrix == ParameterRole::head;
   // Else W_Q, W_K and W_V lie in one matrix, and their biases likewise, or gate and up do.
   const bool alone = of_head || names_.contains(matrix);

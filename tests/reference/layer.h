@@ -18,11 +18,20 @@ namespace tsprun::detail::reference {
 template <class T>
 using Tensors = std::map<std::string, std::vector<T>, std::less<>>;
 
+/// Sizes of a layer: the model's, unless the layer has others.
+struct LayerSizes {
+  std::size_t kv_heads;
+  std::size_t head_dim;
+  std::size_t intermediate;
+  LayerSizes(const ModelConfig& config, std::size_t layer);
+};
+
 /// The weights of one layer with their gradients; all borrowed. Backward functions add to `gradients`, which is null if none is
 /// called.
 template <class T>
 class Layer {
  public:
+  /// `parameters` are those of one layer, or others of which no layer has more than one.
   Layer(const ModelConfig& config, const std::vector<Parameter>& parameters, const Tensors<T>& weights,
         Tensors<T>* gradients = nullptr);
 
@@ -60,6 +69,7 @@ class Layer {
   Place place(ParameterRole matrix) const;
 
   const ModelConfig& config_;
+  LayerSizes sizes_;
   const Tensors<T>& weights_;
   Tensors<T>* gradients_;
   std::map<ParameterRole, std::string> names_;

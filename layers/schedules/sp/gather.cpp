@@ -55,8 +55,8 @@ class GatherAttention final : public SequenceAttention {
 
  private:
   std::vector<BucketHeads> plan(const TokenLayout& tokens) const {
-    return plan_buckets(heads_, kv_bucket_heads(axis_.rank.pieces().kv_bucket, tokens.batch(), tokens.sequence(),
-                                                tokens.head_dim(), size_of(axis_.dtype), heads_.kv));
+    return plan_buckets(heads_, kv_bucket_heads(axis_.rank.pieces().kv_bucket, tokens.batch(), tokens.sequence(), heads_.head_dim,
+                                                size_of(axis_.dtype), heads_.kv));
   }
   /// Begins to gather the bucket, unless that was begun already.
   void gather(KvBucket& bucket, const BucketHeads& heads, const TokenLayout& tokens, std::size_t window, const ConstTensor& k,

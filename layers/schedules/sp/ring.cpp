@@ -69,7 +69,7 @@ class RingAttention final : public SequenceAttention {
 
  private:
   std::size_t steps() const { return static_cast<std::size_t>(axis_.D()); }
-  std::size_t pack_width(const TokenLayout& tokens) const { return 2 * tokens.batch() * heads_.kv * tokens.head_dim(); }
+  std::size_t pack_width(const TokenLayout& tokens) const { return 2 * tokens.batch() * heads_.kv * heads_.head_dim; }
   TravellingKv take_begun(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of);
   /// Views K (0) or V (1) of a pack [S_r, 2·B·n_k·d] as [B, S_r, n_k, d].
   Tensor part_of(const Tensor& pack, std::size_t which, std::size_t d) const {
@@ -93,7 +93,7 @@ class RingAttention final : public SequenceAttention {
 void RingAttention::forward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) {
   if (!goes_round(tokens, of.window)) return gathered_->forward(pass, tokens, of);
   ComputeStream& compute = axis_.compute();
-  const std::size_t d = tokens.head_dim();
+  const std::size_t d = heads_.head_dim;
   TravellingKv kv = take_begun(pass, tokens, of);
   // Outputs are merged in the type of sums and rounded once.
   OwnedTensor wide;
@@ -146,7 +146,7 @@ void RingAttention::backward(SequencePass& pass, const TokenLayout& tokens, cons
                              Outputs outputs, const std::function<void()>& queries_done) {
   if (!goes_round(tokens, of.window)) return gathered_->backward(pass, tokens, of, gradients, outputs, queries_done);
   ComputeStream& compute = axis_.compute();
-  const std::size_t d = tokens.head_dim();
+  const std::size_t d = heads_.head_dim;
   if (outputs == Outputs::made_again) forward(pass, tokens, of);  // all of K and V, before Δ is known
   std::optional<TravellingKv> kv = take_begun(pass, tokens, of);
   OwnedTensor delta = step(axis_.sums, {tokens.batch(), heads_.queries, tokens.local()}, "delta of attention");
@@ -249,8 +249,8 @@ void RingAttention::begin(SequencePass& pass, const TokenLayout& tokens, std::si
   if (axis_.D() > 1) {
     own = axis_.rank.tensor(Category::communication, axis_.dtype, {tokens.local(), pack_width(tokens)},
                             "K and V of this rank's tokens");
-    axis_.compute().convert(part_of(own, 0, tokens.head_dim()), k);
-    axis_.compute().convert(part_of(own, 1, tokens.head_dim()), v);
+    axis_.compute().convert(part_of(own, 0, heads_.head_dim), k);
+    axis_.compute().convert(part_of(own, 1, heads_.head_dim), v);
   }
   RingShards packs(
       axis_.rank, axis_.group, own, [&tokens](int r) { return tokens.cut().tokens(r); }, kRingExchange, "K and V that travel");

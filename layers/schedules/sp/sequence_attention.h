@@ -24,10 +24,11 @@
 
 namespace tsprun::detail {
 
-/// The heads that all ranks of the axis compute; under tensor parallelism a part of the model's.
+/// The heads of a layer that all ranks of the axis compute; under tensor parallelism a part of the model's.
 struct SequenceHeads {
   std::size_t queries = 1;       ///< n_q
   std::size_t kv = 1;            ///< n_k: exactly the K/V heads that the query heads read
+  std::size_t head_dim = 1;      ///< d
   kernels::HeadMap map = {};     ///< says which K/V head a query head reads
   double scale = 1;              ///< of scores
   std::size_t bucket_heads = 0;  ///< gather only: K/V heads gathered at a time; 0: chosen
@@ -60,8 +61,8 @@ struct SequencePass {
   std::optional<TravellingKv> travelling = {};  ///< ring
 };
 
-/// Computes attention for all layers and passes of a strategy, one call after another. It keeps nothing itself: what a pass keeps
-/// is in its SequencePass.
+/// Computes attention for all layers of equal sizes and all passes of a strategy, one call after another. It keeps nothing
+/// itself: what a pass keeps is in its SequencePass.
 class SequenceAttention {
  public:
   SequenceAttention(const SequenceAxis& axis, const SequenceHeads& heads) : axis_(axis), heads_(heads) {}
@@ -74,7 +75,9 @@ class SequenceAttention {
   /// with the K/V heads that the n_q/D query heads read; lse [B, n_q/D, S]; all in natural order.
   virtual SavedSizes sizes(const TokenLayout& tokens) const { return own_sizes(tokens); }
   /// Returns the shapes of this rank's tokens.
-  SavedSizes own_sizes(const TokenLayout& tokens) const { return SavedSizes::of(tokens, heads_.queries, heads_.kv, 0); }
+  SavedSizes own_sizes(const TokenLayout& tokens) const {
+    return SavedSizes::of(tokens, heads_.queries, heads_.kv, heads_.head_dim, 0);
+  }
   /// Returns whether q, k and v of the tokens must go through exchange() before forward() and backward() (ulysses), or are taken
   /// as they are.
   virtual bool exchanges() const { return false; }

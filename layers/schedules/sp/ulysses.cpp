@@ -82,7 +82,7 @@ UlyssesAttention::UlyssesAttention(const SequenceAxis& axis, const SequenceHeads
 }
 
 SavedSizes UlyssesAttention::sizes(const TokenLayout& tokens) const {
-  const std::size_t d = tokens.head_dim();
+  const std::size_t d = heads_.head_dim;
   SavedSizes sizes = own_sizes(tokens);
   sizes.q = {tokens.sequence(), tokens.batch(), queries_[me()].count, d};
   sizes.kv = {tokens.sequence(), tokens.batch(), kv_[me()].count, d};
@@ -106,7 +106,7 @@ void UlyssesAttention::forward(SequencePass& pass, const TokenLayout& tokens, co
 
   const auto attend = [&](std::size_t i) {
     const Part& part = all[i];
-    o[i].tensor = whole_tensor(axis_.dtype, tokens, part.own.count, tokens.head_dim(), "attention output of whole sequences");
+    o[i].tensor = whole_tensor(axis_.dtype, tokens, part.own.count, heads_.head_dim, "attention output of whole sequences");
     const Tensor to = natural(o[i].tensor);
     of.lse.heads(part.own.first, part.own.count).write(0, tokens.sequence(), to, [&](const Tensor& lse) {
       axis_.compute().flash_forward(part.attention, to, lse, part.queries(of.q), part.keys(of.k), part.keys(of.v));
@@ -124,7 +124,7 @@ void UlyssesAttention::forward(SequencePass& pass, const TokenLayout& tokens, co
 void UlyssesAttention::backward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of,
                                 const Gradients& gradients, Outputs outputs, const std::function<void()>& queries_done) {
   ComputeStream& compute = axis_.compute();
-  const std::size_t d = tokens.head_dim();
+  const std::size_t d = heads_.head_dim;
   if (outputs == Outputs::made_again) forward(pass, tokens, of);
   Whole dk;
   Whole dv;

@@ -20,33 +20,34 @@ const CallOptions kTensorAxis{.stream = Stream::control, .purpose = Purpose::act
 }  // namespace
 
 TensorParallel::TensorParallel(Rank& rank, Communicator& tensor, TensorExchange exchange, const StrategyOptions& options,
-                               const HeadRange& held, std::unique_ptr<Strategy> inner)
+                               const Placement& placement, std::unique_ptr<Strategy> inner)
     : rank_(rank),
       tensor_(tensor),
       exchange_(exchange),
       config_(options.config),
       dtype_(options.dtype),
       sums_(kernels::summed_in(options.dtype)),
-      slice_(BlockSlice::of(options.config, tensor.rank(), tensor.size())),
-      inner_(std::move(inner)) {
-  find_copies(held);
-}
+      inner_(std::move(inner)),
+      copied_rows_(config_, [&](std::size_t layer) { return find_copies(config_.layer(layer), placement.kv_heads(layer)); }) {}
 
 // --- parameters --------------------------------------------------------------------------------------------------------------
 
-/// Makes the groups of ranks that share this rank's K/V heads, and notes where their rows are in an attention pack. Ranks go
-/// through heads in ascending order, so that ranks with several groups sum them in the same order.
-void TensorParallel::find_copies(const HeadRange& held) {
-  const std::size_t d = config_.head_dim;
-  for (const CopiedHead& shared : copied_heads(config_, tensor_.rank(), tensor_.size())) {
+/// Makes the groups of ranks that share this rank's K/V heads of such layers, of which it has the heads `held`, and returns where
+/// their rows are in an attention pack. Ranks go through heads in ascending order, so that ranks with several groups sum them in
+/// the same order.
+std::vector<TensorParallel::CopiedRows> TensorParallel::find_copies(const LayerSpec& layer, const HeadRange& held) {
+  const std::size_t d = config_.head_dim_of(layer);
+  std::vector<CopiedRows> rows;
+  for (const CopiedHead& shared : copied_heads(config_, layer, {tensor_.rank(), tensor_.size()})) {
     std::vector<int> readers(static_cast<std::size_t>(shared.last - shared.owner + 1));
     std::iota(readers.begin(), readers.end(), shared.owner);
     copies_.push_back(tensor_.subgroup(readers));
     if (shared.head < held.first || shared.head >= held.end()) continue;
     for (const std::size_t before : {std::size_t{0}, held.count}) {  // of W_K's rows, of W_V's
-      copied_rows_.push_back({.first = (before + shared.head - held.first) * d, .count = d, .group = &copies_.back()});
+      rows.push_back({.first = (before + shared.head - held.first) * d, .count = d, .group = &copies_.back()});
     }
   }
+  return rows;
 }
 
 // --- a pass --------------------------------------------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ class TensorParallel::Pass final : public StrategyPass {
         dtype_(all.dtype_),
         sums_(all.sums_),
         copied_rows_(all.copied_rows_),
-        inner_(all.inner_->begin(of_slice(of, all.slice_))) {
+        inner_(all.inner_->begin(of_slice(of))) {
     inner_->on_gradients([this](std::size_t pack) {
       if (!store().is_cut(pack)) sum_copies(pack, store().gradients(pack));
       tell_gradients(pack);
@@ -100,8 +101,8 @@ class TensorParallel::Pass final : public StrategyPass {
   void forward(const Tensor& y, const ConstTensor& x, Body&& sublayer);
   template <class Body>
   void backward(const SublayerBackward& of, Body&& sublayer);
-  PassInputs of_slice(PassInputs of, const BlockSlice& slice) {
-    of.heads = {.ranks = &tensor_, .first_kv = slice.kv.first + slice.kv_copied};
+  PassInputs of_slice(PassInputs of) {
+    of.heads = {.ranks = &tensor_, .at = {tensor_.rank(), tensor_.size()}};
     of.before_scatter = [this](std::size_t pack, const Tensor& gradients) { sum_copies(pack, gradients); };
     return of;
   }
@@ -113,7 +114,7 @@ class TensorParallel::Pass final : public StrategyPass {
   const ModelConfig& config_;
   const DType dtype_;
   const DType sums_;
-  const std::vector<CopiedRows>& copied_rows_;
+  const ByLayer<std::vector<CopiedRows>>& copied_rows_;
   const std::unique_ptr<StrategyPass> inner_;
   std::vector<Work> summing_copies_;
 };
@@ -122,7 +123,7 @@ std::unique_ptr<StrategyPass> TensorParallel::begin(const PassInputs& of) const 
 
 void TensorParallel::Pass::sum_copies(std::size_t pack, const Tensor& gradients) {
   if (!is_attention_pack(pack)) return;
-  for (const auto& [first, count, group] : copied_rows_) {
+  for (const auto& [first, count, group] : copied_rows_[layer_of(pack)]) {
     summing_copies_.push_back(
         post_sum(*group, gradients.slice(0, first, count), {.stream = Stream::gradients, .purpose = Purpose::gradients}));
   }

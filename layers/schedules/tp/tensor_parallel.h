@@ -11,8 +11,10 @@
 // several ranks have copies of a K/V head (layers/layout/slice.h), its gradients are summed over these ranks.
 #pragma once
 
+#include "layers/io/by_layer.h"
 #include "layers/layout/axes.h"
 #include "layers/layout/slice.h"
+#include "layers/parameters/place.h"
 #include "layers/schedules/strategy.h"
 
 #include <deque>
@@ -24,13 +26,13 @@ namespace tsprun::detail {
 /// The strategy of a mesh with a tensor axis. Methods are documented in Strategy.
 class TensorParallel final : public Strategy {
  public:
-  /// Takes the strategy that computes this rank's slice of each block; `held` are the K/V heads that the rank holds. `rank` and
-  /// `tensor` are borrowed. Throws Error(refused) unless the axis divides the query heads.
-  TensorParallel(Rank& rank, Communicator& tensor, TensorExchange exchange, const StrategyOptions& options, const HeadRange& held,
-                 std::unique_ptr<Strategy> inner);
+  /// Takes the strategy that computes this rank's slice of each block; `placement` says which K/V heads the rank holds. `rank`
+  /// and `tensor` are borrowed. Throws Error(refused) unless the axis divides the query heads.
+  TensorParallel(Rank& rank, Communicator& tensor, TensorExchange exchange, const StrategyOptions& options,
+                 const Placement& placement, std::unique_ptr<Strategy> inner);
 
-  SavedSizes saved_sizes(const ModelConfig& config, const TokenLayout& tokens) const override {
-    return inner_->saved_sizes(slice_.apply(config), tokens);
+  SavedSizes saved_sizes(std::size_t layer, const TokenLayout& tokens) const override {
+    return inner_->saved_sizes(layer, tokens);
   }
 
   std::unique_ptr<StrategyPass> begin(const PassInputs& of) const override;
@@ -44,7 +46,7 @@ class TensorParallel final : public Strategy {
     Communicator* group;  ///< the ranks that have them, in copies_
   };
 
-  void find_copies(const HeadRange& held);
+  std::vector<CopiedRows> find_copies(const LayerSpec& layer, const HeadRange& held);
 
   Rank& rank_;
   Communicator& tensor_;
@@ -52,10 +54,9 @@ class TensorParallel final : public Strategy {
   ModelConfig config_;
   DType dtype_;
   DType sums_;
-  BlockSlice slice_;
   std::unique_ptr<Strategy> inner_;
   std::deque<Communicator> copies_;  // one group for each K/V head that this rank shares: the ranks that have it
-  std::vector<CopiedRows> copied_rows_;
+  ByLayer<std::vector<CopiedRows>> copied_rows_;
 };
 
 }  // namespace tsprun::detail

@@ -26,10 +26,10 @@ class Accumulation {
 std::size_t index(int turn) { return static_cast<std::size_t>(turn); }
 
 /// Returns how many K/V heads are gathered together at most.
-std::size_t bucket_heads(const TspAxis& axis, const TokenLayout& tokens) {
+std::size_t bucket_heads(const TspAxis& axis, const TspCut& cut, const TokenLayout& tokens) {
   if (axis.bucket_heads != 0) return axis.bucket_heads;
-  return kv_bucket_heads(axis.rank.pieces().kv_bucket, tokens.batch(), tokens.sequence(), axis.d(), size_of(axis.dtype),
-                         axis.config.kv_heads);
+  return kv_bucket_heads(axis.rank.pieces().kv_bucket, tokens.batch(), tokens.sequence(), cut.d, size_of(axis.dtype),
+                         cut.slice.kv.count);
 }
 
 }  // namespace
@@ -38,7 +38,8 @@ TspAttention::TspAttention(const TspAxis& axis, OwnPacks& own, const PassInputs&
     : axis_(axis),
       own_(own),
       of_(of),
-      plan_(plan_units(axis.heads, axis.config.kv_heads, bucket_heads(axis, of.tokens))),
+      plans_(axis.cuts,
+             [&](const TspCut& cut) { return plan_units(cut.heads, cut.slice.kv.count, bucket_heads(axis, cut, of.tokens)); }),
       W_(index(axis.D())),
       dW_(axis, own) {}
 
@@ -48,44 +49,47 @@ TspAttention::TspAttention(const TspAxis& axis, OwnPacks& own, const PassInputs&
 // nothing: the first product or head that is written replaces what was there.
 void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved,
                            const std::function<void()>& before_last_unit) {
+  const TspCut& cut = axis_.of(layer);
+  const TspUnits& plan = plans_[layer];
   const ConstTensor X = x.merged(0);
   const Tensor Y = y.merged(0);
   std::vector<AttentionHeads> turns(W_.size());
-  std::vector<KvBucket> gathered(plan_.buckets.size());
+  std::vector<KvBucket> gathered(plan.buckets.size());
   Accumulation into_Y;
   AttentionHeads all;  // of all turns, where norms span them
   const bool together = normed_together(layer);
   if (together) {
-    all = {axis_.rank, axis_.dtype, sizes_of_all(), saved, axis_.whole.layer(layer)};
+    all = {axis_.rank, axis_.dtype, sizes_of_all(layer), saved, axis_.config.layer(layer)};
     project_together(layer, X, all, Direction::forward);
   }
 
   const auto prepare = [&](std::size_t u) {
-    const TspUnit& unit = plan_.units[u];
+    const TspUnit& unit = plan.units[u];
     const int r = unit.turn;
     AttentionHeads& turn = turns[index(r)];
     if (unit.first_of_turn && together) {
-      turn = all.slice(axis_.heads.query_heads(r), axis_.heads.kv_heads_owned(r));
+      turn = all.slice(cut.heads.query_heads(r), cut.heads.kv_heads_owned(r));
       fetch_output(layer, r + 1);
     } else if (unit.first_of_turn) {
       turn = heads_of_turn(layer, r, saved);
-      const std::size_t kv_rows = 2 * part_rows(r, kPartK);
+      const std::size_t kv_rows = 2 * part_rows(layer, r, kPartK);
       axis_.rank.wait(W_[index(r)].first.work);
       const Tensor W_KVQ = W_[index(r)].first.rows;
-      project(layer, r, X, W_KVQ.slice(0, kv_rows, part_rows(r, kPartQ)), W_KVQ.slice(0, 0, kv_rows), turn);  // lines 9 to 11
+      project(layer, r, X, W_KVQ.slice(0, kv_rows, part_rows(layer, r, kPartQ)), W_KVQ.slice(0, 0, kv_rows),
+              turn);  // lines 9 to 11
       W_[index(r)].first = {};
       fetch(layer, r + 1, Direction::forward);  // line 8, for the turn after this one
     }
-    if (unit.first_of_bucket) gather(gathered[unit.bucket], plan_.buckets[unit.bucket], turn);  // lines 15 to 17
+    if (unit.first_of_bucket) gather(layer, gathered[unit.bucket], plan.buckets[unit.bucket], turn);  // lines 15 to 17
     if (unit.last_of_turn) turn.drop_keys();
   };
 
   const auto attend = [&](std::size_t u) {
-    const TspUnit& unit = plan_.units[u];
+    const TspUnit& unit = plan.units[u];
     const int r = unit.turn;
     gathered[unit.bucket].arrive(axis_.rank);
-    if (u + 1 == plan_.units.size()) before_last_unit();
-    attend_bucket(axis_.compute(), of_.tokens, gathered[unit.bucket], readers(unit, turns[index(r)]));  // 12, 18 to 21
+    if (u + 1 == plan.units.size()) before_last_unit();
+    attend_bucket(axis_.compute(), of_.tokens, gathered[unit.bucket], readers(layer, unit, turns[index(r)]));  // 12, 18 to 21
     if (unit.last_of_bucket) gathered[unit.bucket] = {};
     if (!unit.last_of_turn) return;
     axis_.rank.look(Watched::attention_output, turns[index(r)].o);
@@ -97,7 +101,7 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
     turns[index(r)] = {};
   };
 
-  look_ahead(plan_.units.size(), {{1, prepare}, {0, attend}});
+  look_ahead(plan.units.size(), {{1, prepare}, {0, attend}});
 }
 
 // --- backward ------------------------------------------------------------------------------------------------------------------
@@ -105,8 +109,9 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
 void TspAttention::begin_backward(std::size_t layer, const AttentionSaved& saved) {
   begin(layer, Direction::backward);
   if (!saved.k.exists() || axis_.D() == 1) return;
-  const HeadRange& heads = plan_.buckets[plan_.units[0].bucket].heads;
-  first_bucket_.gather(axis_.rank, axis_.group, of_.tokens, axis_.whole.layer(layer).window,
+  const TspUnits& plan = plans_[layer];
+  const HeadRange& heads = plan.buckets[plan.units[0].bucket].heads;
+  first_bucket_.gather(axis_.rank, axis_.group, of_.tokens, axis_.config.layer(layer).window,
                        saved.k->slice(2, heads.first, heads.count), saved.v->slice(2, heads.first, heads.count));
 }
 
@@ -122,6 +127,8 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     OwnerSums::Part dW_KV;       // [dW_K; dW_V]
     std::size_t unfinished = 0;  // buckets that dW_KV and the turn's W_K, W_V wait for
   };
+  const TspCut& cut = axis_.of(layer);
+  const TspUnits& plan = plans_[layer];
   ComputeStream& compute = axis_.compute();
   const TokenLayout& tokens = of_.tokens;
   const HeadProjections of_layer = projections(layer);
@@ -130,17 +137,17 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
   const ConstTensor dY = of.dy.merged(0);
   std::vector<AttentionHeads> turns(W_.size());
   std::vector<Gradients> gradients(W_.size());
-  std::vector<KvBucket> gathered(plan_.buckets.size());
-  gathered[plan_.units[0].bucket] = std::move(first_bucket_);
+  std::vector<KvBucket> gathered(plan.buckets.size());
+  gathered[plan.units[0].bucket] = std::move(first_bucket_);
   Accumulation into_dX;
   AttentionHeads all;                  // of all turns, where norms span them, as the gradients of q, k and v that follow
   OwnedTensor all_dq;                  // [B, S_p, n_h, d], in the type of sums
   std::array<OwnedTensor, 2> all_dkv;  // [B, S_p, n_kv, d] each, likewise
   const bool together = normed_together(layer);
   if (together) {
-    all = {axis_.rank, axis_.dtype, sizes_of_all(), saved, axis_.whole.layer(layer)};
+    all = {axis_.rank, axis_.dtype, sizes_of_all(layer), saved, axis_.config.layer(layer)};
     if (!saved.q.exists()) {
-      all.keep_products(axis_.rank, axis_.dtype, sizes_of_all());
+      all.keep_products(axis_.rank, axis_.dtype, sizes_of_all(layer));
       project_together(layer, X, all, Direction::backward);
     }
     const auto gradient = [&](const Tensor& like, std::string_view what) {
@@ -152,33 +159,34 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
 
   // q, k, v are taken from `saved` or computed again; K̂, V̂ are gathered again.
   const auto prepare = [&](std::size_t u) {
-    const TspUnit& unit = plan_.units[u];
+    const TspUnit& unit = plan.units[u];
     const int r = unit.turn;
     AttentionHeads& turn = turns[index(r)];
     if (unit.first_of_turn) {
-      turn = together ? all.slice(axis_.heads.query_heads(r), axis_.heads.kv_heads_owned(r)) : heads_of_turn(layer, r, saved);
+      turn = together ? all.slice(cut.heads.query_heads(r), cut.heads.kv_heads_owned(r)) : heads_of_turn(layer, r, saved);
       turn.lse.will_be_read();
       if (!saved.q.exists() && !together) {
         axis_.rank.wait(W_[index(r)].first.work);
         axis_.rank.wait(W_[index(r)].second.work);
-        if (axis_.whole.layer(layer).norms_queries_and_keys()) turn.keep_products(axis_.rank, axis_.dtype, sizes_of_turn(r));
-        project(layer, r, X, W_[index(r)].second.rows.slice(0, 0, part_rows(r, kPartQ)), W_[index(r)].first.rows, turn);
+        if (axis_.config.layer(layer).norms_queries_and_keys())
+          turn.keep_products(axis_.rank, axis_.dtype, sizes_of_turn(layer, r));
+        project(layer, r, X, W_[index(r)].second.rows.slice(0, 0, part_rows(layer, r, kPartQ)), W_[index(r)].first.rows, turn);
       }
       gradients[index(r)].k_product = turn.k_product;
       gradients[index(r)].k_memory = std::move(turn.k_product_memory);
       fetch(layer, r + 1, Direction::backward);
     }
     if (unit.first_of_bucket && !gathered[unit.bucket].begun()) {
-      gather(gathered[unit.bucket], plan_.buckets[unit.bucket], turn);
+      gather(layer, gathered[unit.bucket], plan.buckets[unit.bucket], turn);
     }
     if (unit.last_of_turn) turn.drop_keys();
   };
 
   // dX += dq·W_Q; dW_Q = dqᵀ·X; dW_Oᵀ = Oᵀ·dY.
   const auto end_turn = [&](int r) {
-    const std::size_t rows = part_rows(r, kPartQ);
+    const std::size_t rows = part_rows(layer, r, kPartQ);
     Gradients& d = gradients[index(r)];
-    const HeadProjection of_q = of_layer.query(in_model(axis_.slice.queries, axis_.heads.query_heads(r)));
+    const HeadProjection of_q = of_layer.query(in_model(cut.slice.queries, cut.heads.query_heads(r)));
     if (!together) of_q.finish_backward(d.dq, turns[index(r)].q_product);
     const Tensor dq = matrix_of(d.dq);
     compute.gemm("dX of W_Q", dX, dq, W_[index(r)].second.rows.slice(0, 0, rows), into_dX.next());
@@ -193,25 +201,25 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
   };
 
   const auto attend = [&](std::size_t u) {
-    const TspUnit& unit = plan_.units[u];
+    const TspUnit& unit = plan.units[u];
     const int r = unit.turn;
     Gradients& d = gradients[index(r)];
     KvBucket& bucket = gathered[unit.bucket];
     if (unit.first_of_turn) {
       axis_.rank.wait(W_[index(r)].second.work);
-      const Tensor W_Ot = W_[index(r)].second.rows.slice(0, part_rows(r, kPartQ), part_rows(r, kPartO));
-      const std::size_t heads = axis_.heads.query_heads(r).count;
-      d.dO = axis_.step(axis_.dtype, {tokens.batch(), tokens.local(), heads, axis_.d()}, "gradient of attention output");
+      const Tensor W_Ot = W_[index(r)].second.rows.slice(0, part_rows(layer, r, kPartQ), part_rows(layer, r, kPartO));
+      const std::size_t heads = cut.heads.query_heads(r).count;
+      d.dO = axis_.step(axis_.dtype, {tokens.batch(), tokens.local(), heads, cut.d}, "gradient of attention output");
       compute.gemm("dX of W_O", matrix_of(d.dO.view()), dY, W_Ot.transposed(0, 1));
-      if (together) d.dq = all_dq->slice(2, axis_.heads.query_heads(r).first, heads);
-      else d.dq = d.dq_memory = axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads, axis_.d()}, "gradient of queries");
+      if (together) d.dq = all_dq->slice(2, cut.heads.query_heads(r).first, heads);
+      else d.dq = d.dq_memory = axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads, cut.d}, "gradient of queries");
       compute.fill_zero(d.dq);
     }
     bucket.arrive(axis_.rank);
-    const BucketReaders heads = readers(unit, turns[index(r)]);
+    const BucketReaders heads = readers(layer, unit, turns[index(r)]);
     if (!saved.o.exists()) attend_bucket(compute, tokens, bucket, heads);
     if (unit.first_of_bucket) bucket.make_gradients(axis_.rank);
-    const auto& [first, count] = in_turn(unit);
+    const auto& [first, count] = in_turn(layer, unit);
     attend_bucket_backward(axis_.rank, tokens, bucket, heads, d.dq.slice(2, first, count), d.dO->slice(2, first, count));
     if (unit.last_of_bucket) bucket.scatter(axis_.rank, axis_.group, tokens);
     if (unit.last_of_turn) d.dO.reset();
@@ -224,17 +232,17 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     Gradients& d = gradients[index(r)];
     axis_.rank.wait(W_[index(r)].first.work);
     if (d.unfinished > 0) return;
-    d.unfinished = plan_.buckets_of(r);
-    d.dW_KV = dW_.part(attention_pack_number(layer), r, kPartK, 2, 2 * part_rows(r, kPartK));
+    d.unfinished = plan.buckets_of(r);
+    d.dW_KV = dW_.part(attention_pack_number(layer), r, kPartK, 2, 2 * part_rows(layer, r, kPartK));
   };
   const auto kv_projection = [&](std::size_t which, const HeadRange& heads) {
-    const HeadRange in_all = in_model(axis_.slice.kv, heads);
+    const HeadRange in_all = in_model(cut.slice.kv, heads);
     return which == 0 ? of_layer.key(in_all) : of_layer.value(in_all);
   };
   const auto add_kv = [&](const TspBucket& bucket, std::size_t which, const Tensor& own) {
     const auto& [r, heads] = bucket;
-    const std::size_t row = which * part_rows(r, kPartK) + (heads.first - axis_.heads.kv_heads_owned(r).first) * axis_.d();
-    const std::size_t width = heads.count * axis_.d();
+    const std::size_t row = which * part_rows(layer, r, kPartK) + (heads.first - cut.heads.kv_heads_owned(r).first) * cut.d;
+    const std::size_t width = heads.count * cut.d;
     const Tensor gradient = matrix_of(own);
     compute.gemm(which == 0 ? "dX of W_K" : "dX of W_V", dX, gradient, W_[index(r)].first.rows.slice(0, row, width),
                  into_dX.next());
@@ -252,9 +260,9 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
 
   // dK and dV of this rank's tokens are summed.
   const auto finish = [&](std::size_t u) {
-    if (!plan_.units[u].last_of_bucket) return;
-    KvBucket& bucket = gathered[plan_.units[u].bucket];
-    const TspBucket& of_bucket = plan_.buckets[plan_.units[u].bucket];
+    if (!plan.units[u].last_of_bucket) return;
+    KvBucket& bucket = gathered[plan.units[u].bucket];
+    const TspBucket& of_bucket = plan.buckets[plan.units[u].bucket];
     const auto& [r, heads] = of_bucket;
     bucket.finish(axis_.rank, tokens);
     if (!together) begin_bucket(r);
@@ -264,10 +272,10 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
         continue;
       }
       const OwnedTensor own =
-          axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads.count, axis_.d()}, "gradient of keys or values");
+          axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads.count, cut.d}, "gradient of keys or values");
       bucket.take_sum(axis_.rank, tokens, which, own);
       const Tensor& k_product = gradients[index(r)].k_product;
-      const std::size_t first = heads.first - axis_.heads.kv_heads_owned(r).first;
+      const std::size_t first = heads.first - cut.heads.kv_heads_owned(r).first;
       kv_projection(which, heads)
           .finish_backward(
               own, which == 0 && k_product.dims() > 0 ? ConstTensor(k_product.slice(2, first, heads.count)) : ConstTensor());
@@ -277,12 +285,12 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     if (!together) end_bucket(r);
   };
 
-  look_ahead(plan_.units.size(), {{1, prepare}, {0, attend}, {-1, finish}});
+  look_ahead(plan.units.size(), {{1, prepare}, {0, attend}, {-1, finish}});
   if (!together) return;
-  of_layer.query(axis_.slice.queries).finish_backward(all_dq, all.q_product);
-  of_layer.key(axis_.slice.kv).finish_backward(all_dkv[0], all.k_product);
+  of_layer.query(cut.slice.queries).finish_backward(all_dq, all.q_product);
+  of_layer.key(cut.slice.kv).finish_backward(all_dkv[0], all.k_product);
   for (int r = 0; r < axis_.D(); ++r) end_turn(r);
-  for (const TspBucket& bucket : plan_.buckets) {
+  for (const TspBucket& bucket : plan.buckets) {
     begin_bucket(bucket.owner);
     for (std::size_t which = 0; which < 2; ++which)
       add_kv(bucket, which, all_dkv[which]->slice(2, bucket.heads.first, bucket.heads.count));
@@ -292,9 +300,10 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
 
 // --- weights -------------------------------------------------------------------------------------------------------------------
 
-std::size_t TspAttention::part_rows(int r, std::size_t part) const {
+std::size_t TspAttention::part_rows(std::size_t layer, int r, std::size_t part) const {
+  const TspCut& cut = axis_.of(layer);
   const bool kv = part == kPartK || part == kPartV;
-  return (kv ? axis_.heads.kv_heads_owned(r).count : axis_.heads.query_heads(r).count) * axis_.d();
+  return (kv ? cut.heads.kv_heads_owned(r).count : cut.heads.query_heads(r).count) * cut.d;
 }
 
 TspAttention::Weights TspAttention::fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count) {
@@ -309,7 +318,7 @@ TspAttention::Weights TspAttention::fetch_parts(std::size_t layer, int r, std::s
     own_.arrive(pack);
   } else {
     std::size_t rows = 0;
-    for (std::size_t part = first; part < first + count; ++part) rows += part_rows(r, part);
+    for (std::size_t part = first; part < first + count; ++part) rows += part_rows(layer, r, part);
     weights.memory = axis_.rank.tensor(Category::communication, axis_.dtype, {rows, axis_.h()}, "attention weight shard");
     weights.rows = weights.memory;
   }
@@ -344,30 +353,32 @@ void TspAttention::begin_forward(std::size_t layer) { begin(layer, Direction::fo
 
 // --- the heads of one turn -----------------------------------------------------------------------------------------------------
 
-SavedSizes TspAttention::sizes_of_turn(int r) const {
-  return SavedSizes::of(of_.tokens, axis_.heads.query_heads(r).count, axis_.heads.kv_heads_owned(r).count, 0);
+SavedSizes TspAttention::sizes_of_turn(std::size_t layer, int r) const {
+  const TspCut& cut = axis_.of(layer);
+  return SavedSizes::of(of_.tokens, cut.heads.query_heads(r).count, cut.heads.kv_heads_owned(r).count, cut.d, 0);
 }
 
 bool TspAttention::normed_together(std::size_t layer) const {
-  return axis_.whole.layer(layer).query_key_norm == QueryKeyNorm::rows;
+  return axis_.config.layer(layer).query_key_norm == QueryKeyNorm::rows;
 }
 
-SavedSizes TspAttention::sizes_of_all() const {
-  return SavedSizes::of(of_.tokens, axis_.slice.queries.count, axis_.slice.kv.count, 0);
+SavedSizes TspAttention::sizes_of_all(std::size_t layer) const {
+  const TspCut& cut = axis_.of(layer);
+  return SavedSizes::of(of_.tokens, cut.slice.queries.count, cut.slice.kv.count, cut.d, 0);
 }
 
 AttentionHeads TspAttention::heads_of_turn(std::size_t layer, int r, const AttentionSaved& saved) const {
   return {axis_.rank,
           axis_.dtype,
-          sizes_of_turn(r),
+          sizes_of_turn(layer, r),
           saved,
-          axis_.whole.layer(layer),
-          axis_.heads.query_heads(r).first,
-          axis_.heads.kv_heads_owned(r).first};
+          axis_.config.layer(layer),
+          axis_.of(layer).heads.query_heads(r).first,
+          axis_.of(layer).heads.kv_heads_owned(r).first};
 }
 
 HeadProjections TspAttention::projections(std::size_t layer) const {
-  return {axis_.rank, of_.store, axis_.whole, layer, of_.tokens.rotations(), of_.heads, of_.documents.positions};
+  return {axis_.rank, of_.store, axis_.config, layer, of_.tokens.rotations(), of_.heads, of_.documents.positions};
 }
 
 /// Returns heads of the slice as the whole model numbers them.
@@ -378,16 +389,17 @@ HeadRange TspAttention::in_model(const HeadRange& slice, const HeadRange& heads)
 /// Computes Q, K, V of X·W_Q(r)ᵀ, X·W_K(r)ᵀ, X·W_V(r)ᵀ.
 void TspAttention::project(std::size_t layer, int r, const ConstTensor& X, const Tensor& W_Q, const Tensor& W_KV,
                            const AttentionHeads& turn) const {
+  const TspCut& cut = axis_.of(layer);
   ComputeStream& compute = axis_.compute();
-  const HeadRange queries = axis_.heads.query_heads(r);
-  const HeadRange kv = axis_.heads.kv_heads_owned(r);
-  const std::size_t kv_rows = part_rows(r, kPartK);
+  const HeadRange queries = cut.heads.query_heads(r);
+  const HeadRange kv = cut.heads.kv_heads_owned(r);
+  const std::size_t kv_rows = part_rows(layer, r, kPartK);
   const HeadProjections of_layer = projections(layer);
-  const HeadRange kv_in_model = in_model(axis_.slice.kv, kv);
+  const HeadRange kv_in_model = in_model(cut.slice.kv, kv);
   const Tensor q_product = turn.q_product.dims() > 0 ? turn.q_product : turn.q;
   const Tensor k_product = turn.k_product.dims() > 0 ? turn.k_product : turn.k;
   compute.gemm("W_Q", matrix_of(q_product), X, W_Q.transposed(0, 1));
-  of_layer.query(in_model(axis_.slice.queries, queries)).finish(turn.q, q_product);
+  of_layer.query(in_model(cut.slice.queries, queries)).finish(turn.q, q_product);
   axis_.rank.look(Watched::queries, turn.q);
   if (kv.count == 0) return;
   compute.gemm("W_K", matrix_of(k_product), X, W_KV.slice(0, 0, kv_rows).transposed(0, 1));
@@ -400,20 +412,21 @@ void TspAttention::project(std::size_t layer, int r, const ConstTensor& X, const
 
 /// Computes q, k and v of all turns, which norms span. Keeps the weights in the backward pass.
 void TspAttention::project_together(std::size_t layer, const ConstTensor& X, const AttentionHeads& all, Direction direction) {
+  const TspCut& cut = axis_.of(layer);
   ComputeStream& compute = axis_.compute();
   const Tensor q_product = all.q_product.dims() > 0 ? all.q_product : all.q;
   const Tensor k_product = all.k_product.dims() > 0 ? all.k_product : all.k;
   for (int r = 0; r < axis_.D(); ++r) {
     TurnWeights& W = W_[index(r)];
-    const auto& [first_query, queries] = axis_.heads.query_heads(r);
-    const auto& [first_kv, kv] = axis_.heads.kv_heads_owned(r);
-    const std::size_t kv_rows = part_rows(r, kPartK);
+    const auto& [first_query, queries] = cut.heads.query_heads(r);
+    const auto& [first_kv, kv] = cut.heads.kv_heads_owned(r);
+    const std::size_t kv_rows = part_rows(layer, r, kPartK);
     const bool forward = direction == Direction::forward;
     if (forward && r + 1 == axis_.D()) fetch_output(layer, 0);
     axis_.rank.wait(W.first.work);
     if (!forward) axis_.rank.wait(W.second.work);
-    const Tensor W_Q =
-        forward ? W.first.rows.slice(0, 2 * kv_rows, part_rows(r, kPartQ)) : W.second.rows.slice(0, 0, part_rows(r, kPartQ));
+    const Tensor W_Q = forward ? W.first.rows.slice(0, 2 * kv_rows, part_rows(layer, r, kPartQ))
+                               : W.second.rows.slice(0, 0, part_rows(layer, r, kPartQ));
     compute.gemm("W_Q", matrix_of(q_product.slice(2, first_query, queries)), X, W_Q.transposed(0, 1));
     if (kv > 0) {
       compute.gemm("W_K", matrix_of(k_product.slice(2, first_kv, kv)), X, W.first.rows.slice(0, 0, kv_rows).transposed(0, 1));
@@ -423,30 +436,31 @@ void TspAttention::project_together(std::size_t layer, const ConstTensor& X, con
     fetch(layer, r + 1, direction);
   }
   const HeadProjections of_layer = projections(layer);
-  of_layer.query(axis_.slice.queries).finish(all.q, q_product);
-  of_layer.key(axis_.slice.kv).finish(all.k, k_product);
-  of_layer.value(axis_.slice.kv).finish(all.v, all.v);
+  of_layer.query(cut.slice.queries).finish(all.q, q_product);
+  of_layer.key(cut.slice.kv).finish(all.k, k_product);
+  of_layer.value(cut.slice.kv).finish(all.v, all.v);
   axis_.rank.look(Watched::queries, all.q);
   axis_.rank.look(Watched::keys, all.k);
   axis_.rank.look(Watched::values, all.v);
 }
 
-void TspAttention::gather(KvBucket& gathered, const TspBucket& bucket, const AttentionHeads& turn) const {
-  const std::size_t first = bucket.heads.first - axis_.heads.kv_heads_owned(bucket.owner).first;
+void TspAttention::gather(std::size_t layer, KvBucket& gathered, const TspBucket& bucket, const AttentionHeads& turn) const {
+  const std::size_t first = bucket.heads.first - axis_.of(layer).heads.kv_heads_owned(bucket.owner).first;
   gathered.gather(axis_.rank, axis_.group, of_.tokens, turn.window, turn.k.slice(2, first, bucket.heads.count),
                   turn.v.slice(2, first, bucket.heads.count));
 }
 
 /// Returns a unit's query heads among those of its turn.
-HeadRange TspAttention::in_turn(const TspUnit& unit) const {
-  return {unit.queries.first - axis_.heads.query_heads(unit.turn).first, unit.queries.count};
+HeadRange TspAttention::in_turn(std::size_t layer, const TspUnit& unit) const {
+  return {unit.queries.first - axis_.of(layer).heads.query_heads(unit.turn).first, unit.queries.count};
 }
 
-BucketReaders TspAttention::readers(const TspUnit& unit, const AttentionHeads& turn) const {
-  const auto& [first, count] = in_turn(unit);
-  return {.scale = axis_.config.attention_factor(),
-          .heads = {axis_.heads.heads_per_kv_head(), unit.queries.first, plan_.buckets[unit.bucket].heads.first},
-          .dropout = dropout_.of(axis_.slice.queries.first + unit.queries.first, {}, {}),
+BucketReaders TspAttention::readers(std::size_t layer, const TspUnit& unit, const AttentionHeads& turn) const {
+  const TspCut& cut = axis_.of(layer);
+  const auto& [first, count] = in_turn(layer, unit);
+  return {.scale = cut.scale,
+          .heads = {cut.heads.heads_per_kv_head(), unit.queries.first, plans_[layer].buckets[unit.bucket].heads.first},
+          .dropout = dropout_.of(cut.slice.queries.first + unit.queries.first, {}, {}),
           .q = turn.q.slice(2, first, count),
           .o = turn.o.slice(2, first, count),
           .lse = turn.lse.heads(first, count),

@@ -68,25 +68,25 @@ class TspAttention {
   void fetch(std::size_t layer, int r, Direction direction);
   void fetch_output(std::size_t layer, int r);
   Weights fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count);
-  std::size_t part_rows(int r, std::size_t part) const;
+  std::size_t part_rows(std::size_t layer, int r, std::size_t part) const;
 
   bool normed_together(std::size_t layer) const;
-  SavedSizes sizes_of_turn(int r) const;
-  SavedSizes sizes_of_all() const;
+  SavedSizes sizes_of_turn(std::size_t layer, int r) const;
+  SavedSizes sizes_of_all(std::size_t layer) const;
   AttentionHeads heads_of_turn(std::size_t layer, int r, const AttentionSaved& saved) const;
   void project(std::size_t layer, int r, const ConstTensor& X, const Tensor& W_Q, const Tensor& W_KV,
                const AttentionHeads& turn) const;
   void project_together(std::size_t layer, const ConstTensor& X, const AttentionHeads& all, Direction direction);
-  void gather(KvBucket& gathered, const TspBucket& bucket, const AttentionHeads& turn) const;
-  BucketReaders readers(const TspUnit& unit, const AttentionHeads& turn) const;
-  HeadRange in_turn(const TspUnit& unit) const;
+  void gather(std::size_t layer, KvBucket& gathered, const TspBucket& bucket, const AttentionHeads& turn) const;
+  BucketReaders readers(std::size_t layer, const TspUnit& unit, const AttentionHeads& turn) const;
+  HeadRange in_turn(std::size_t layer, const TspUnit& unit) const;
   HeadProjections projections(std::size_t layer) const;
   static HeadRange in_model(const HeadRange& slice, const HeadRange& heads);
 
   const TspAxis& axis_;
   OwnPacks& own_;
   const PassInputs of_;
-  const TspUnits plan_;
+  const ByLayer<TspUnits> plans_;
   kernels::AttentionDropout dropout_;
   std::vector<TurnWeights> W_;  // by turn: weights that have arrived or are on their way
   int fetched_ = 0;             // turns of the current sublayer whose broadcast was posted

@@ -5,17 +5,24 @@
 
 namespace tsprun::detail {
 
-TspAxis::TspAxis(Rank& on, Communicator& axis, const PackRanks& with, const StrategyOptions& options, const BlockSlice& of)
+TspAxis::TspAxis(Rank& on, Communicator& axis, const PackRanks& with, const StrategyOptions& options, SlicePlace at)
     : rank(on),
       group(axis),
       owners(with),
-      whole(options.config),
-      slice(of),
-      config(slice.apply(options.config)),
+      config(options.config),
       dtype(options.dtype),
       sums(kernels::summed_in(options.dtype)),
-      heads(SliceCut::of(slice, axis.size()).heads),
-      mlp_rows(SliceCut::of(slice, axis.size()).rows),
+      cuts(config,
+           [&](std::size_t number) {
+             const LayerSpec& layer = config.layer(number);
+             const BlockSlice slice = BlockSlice::of(config, layer, at);
+             const SliceCut cut = SliceCut::of(slice, axis.size());
+             return TspCut{.slice = slice,
+                           .heads = cut.heads,
+                           .mlp_rows = cut.rows,
+                           .d = config.head_dim_of(layer),
+                           .scale = config.attention_factor(layer)};
+           }),
       bucket_heads(options.kv_bucket_heads) {}
 
 }  // namespace tsprun::detail

@@ -36,7 +36,7 @@ void TspMlp::forward(std::size_t layer, const Tensor& y, const ConstTensor& x, M
   const auto apply = [&](std::size_t t) {
     const MlpMatrices W(ring.at(t), axis_.config);  // lines 15 to 18: waits for it
     if (t + 1 == steps()) last_step();
-    const MlpColumns shard = columns(X, owner(t), saved);
+    const MlpColumns shard = columns(layer, X, owner(t), saved);
     shard.project(X, W, bias(layer, owner(t)));  // lines 12 and 13
     const OwnedTensor a = shard.activation();
     compute.gemm("W_2", Y, a, W.W2t, t == 0 ? Write::replace : Write::add);  // line 14
@@ -65,7 +65,7 @@ void TspMlp::backward(std::size_t layer, const SublayerBackward& of, const MlpSa
   const auto apply = [&](std::size_t t) {
     const MlpMatrices W(ring.at(t), axis_.config);
     if (t + 1 == steps()) moments.last_step();
-    const MlpColumns shard = columns(X, owner(t), saved);
+    const MlpColumns shard = columns(layer, X, owner(t), saved);
     const Bias b1 = bias(layer, owner(t));
     if (!saved.gate.exists()) shard.project(X, W, b1);
     MlpColumns::Gradients d = shard.backward(dY, W);
@@ -84,7 +84,7 @@ void TspMlp::begin_sums(std::size_t layer) {
   sums_ = {axis_.rank,
            axis_.group,
            own_.rows(),
-           [this](int r) { return shard_rows(r); },
+           [this, layer](int r) { return shard_rows(layer, r); },
            CallOptions{.stream = Stream::gradients, .purpose = Purpose::gradients},
            "MLP gradient shard"};
 }
@@ -95,19 +95,21 @@ RingShards TspMlp::weights(std::size_t layer) const {
   return {axis_.rank,
           axis_.group,
           own_packs_.values(mlp_pack_number(layer)),
-          [this](int r) { return shard_rows(r); },
+          [this, layer](int r) { return shard_rows(layer, r); },
           CallOptions{.stream = Stream::weights, .purpose = Purpose::weights},
           "MLP weight shard"};
 }
 
 /// Returns the columns of one shard.
-MlpColumns TspMlp::columns(const ConstTensor& X, int shard, const MlpSaved& saved) const {
-  return {axis_.rank, axis_.config, axis_.dtype, X.size(0), axis_.mlp_rows.offset(shard), axis_.mlp_rows.count(shard), saved};
+MlpColumns TspMlp::columns(std::size_t layer, const ConstTensor& X, int shard, const MlpSaved& saved) const {
+  const Chunks& rows = axis_.of(layer).mlp_rows;
+  return {axis_.rank, axis_.config, axis_.dtype, X.size(0), rows.offset(shard), rows.count(shard), saved};
 }
 
 Bias TspMlp::bias(std::size_t layer, int shard) const {
-  return BlockBiases(of_.store, axis_.whole, layer)
-      .mlp.slice(axis_.slice.first_row + axis_.mlp_rows.offset(shard), axis_.mlp_rows.count(shard));
+  const TspCut& cut = axis_.of(layer);
+  return BlockBiases(of_.store, axis_.config, layer)
+      .mlp.slice(cut.slice.first_row + cut.mlp_rows.offset(shard), cut.mlp_rows.count(shard));
 }
 
 }  // namespace tsprun::detail

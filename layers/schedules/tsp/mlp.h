@@ -41,11 +41,13 @@ class TspMlp {
   }
 
  private:
-  std::size_t shard_rows(int r) const { return axis_.config.mlp_matrices() * axis_.mlp_rows.count(r); }
+  std::size_t shard_rows(std::size_t layer, int r) const {
+    return axis_.config.mlp_matrices() * axis_.of(layer).mlp_rows.count(r);
+  }
   std::size_t steps() const { return static_cast<std::size_t>(axis_.D()); }
   int owner(std::size_t step) const { return shard_at(axis_.group, step); }
   RingShards weights(std::size_t layer) const;
-  MlpColumns columns(const ConstTensor& X, int shard, const MlpSaved& saved) const;
+  MlpColumns columns(std::size_t layer, const ConstTensor& X, int shard, const MlpSaved& saved) const;
   Bias bias(std::size_t layer, int shard) const;
 
   void begin_sums(std::size_t layer);

@@ -14,10 +14,14 @@ namespace tsprun::detail {
 class Tsp final : public Strategy {
  public:
   /// Borrows `rank`, `axis` and the ranks of `owners`, which must outlive it. Throws Error(refused) if the axis doesn't divide
-  /// the query heads. `slice`, which must be uniform(), is what the ranks of the axis have of each block together.
-  Tsp(Rank& rank, Communicator& axis, const PackRanks& owners, const StrategyOptions& options, const BlockSlice& slice)
-      : axis_(rank, axis, owners, options, slice) {}
+  /// the query heads. `at`: the place of the ranks of the axis together on one that cuts heads, whose slices must be uniform().
+  Tsp(Rank& rank, Communicator& axis, const PackRanks& owners, const StrategyOptions& options, SlicePlace at)
+      : axis_(rank, axis, owners, options, at) {}
 
+  SavedSizes saved_sizes(std::size_t layer, const TokenLayout& tokens) const override {
+    const TspCut& cut = axis_.of(layer);
+    return SavedSizes::of(tokens, cut.slice.queries.count, cut.slice.kv.count, cut.d, cut.slice.rows);
+  }
   std::unique_ptr<StrategyPass> begin(const PassInputs& of) const override;
 
  private:

@@ -13,7 +13,7 @@ static_assert(attention_pack_number(0) % 2 == 0 && mlp_pack_number(0) % 2 == 1, 
 
 class GatheredPass final : public WeightsPass {
  public:
-  GatheredPass(Rank& rank, Communicator& axis, const std::array<Chunks, 2>& rows, const PassInputs& of)
+  GatheredPass(Rank& rank, Communicator& axis, const ByLayer<std::array<Chunks, 2>>& rows, const PassInputs& of)
       : WeightsPass(rank, of), axis_(axis), rows_(rows) {
     fetch(visits().next_of(of.micro_batch.number, false));
   }
@@ -28,12 +28,12 @@ class GatheredPass final : public WeightsPass {
   void end() override;
 
  private:
-  const Chunks& rows(std::size_t pack) const { return rows_[pack % 2]; }
+  const Chunks& rows(std::size_t pack) const { return rows_[layer_of(pack)][pack % 2]; }
   Transfer& gathered(std::size_t pack) { return gathered_[pack % 2]; }
   void fetch(const Visit* next);
 
   Communicator& axis_;
-  const std::array<Chunks, 2>& rows_;
+  const ByLayer<std::array<Chunks, 2>>& rows_;
   std::array<Transfer, 2> gathered_;  // attention, MLP: a pack's rows from the visit before its own until used()
   Transfer scattered_;                // this rank's part of a pack's gradients until their sums are complete
   MicroBatchGradient own_;            // where the sum of this rank's rows of that pack arrives
@@ -92,9 +92,10 @@ void GatheredPass::end() {
 }  // namespace
 
 GatheredWeights::GatheredWeights(Rank& rank, Communicator& axis, const ModelConfig& config)
-    : rank_(rank),
-      axis_(axis),
-      rows_{pack_cut(config, PackKind::attention, axis.size()), pack_cut(config, PackKind::mlp, axis.size())} {}
+    : rank_(rank), axis_(axis), rows_(config, [&](std::size_t layer) {
+        return std::array{pack_cut(config, layer, PackKind::attention, axis.size()),
+                          pack_cut(config, layer, PackKind::mlp, axis.size())};
+      }) {}
 
 std::unique_ptr<WeightsPass> GatheredWeights::begin(const PassInputs& of) const {
   return std::make_unique<GatheredPass>(rank_, axis_, rows_, of);

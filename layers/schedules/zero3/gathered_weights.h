@@ -13,6 +13,7 @@
 #pragma once
 
 #include "core/collectives/chunks.h"
+#include "layers/io/by_layer.h"
 #include "layers/io/config.h"
 #include "layers/schedules/sublayer_weights.h"
 
@@ -31,7 +32,7 @@ class GatheredWeights final : public SublayerWeights {
  private:
   Rank& rank_;
   Communicator& axis_;
-  std::array<Chunks, 2> rows_;  // of a pack of attention, of an MLP: how they are cut over the ranks
+  ByLayer<std::array<Chunks, 2>> rows_;  // of a pack of attention, of an MLP: how they are cut over the ranks
 };
 
 }  // namespace tsprun::detail

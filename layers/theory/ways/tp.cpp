@@ -26,7 +26,7 @@ void add_tp(BlockFlows& of) {
   // Where data ranks have parts of the weights, copies are summed before each micro-batch's gradients are cut.
   const std::uint64_t copies = tokens_way(of.layout).shares_weights ? 1 : of.D;
   of.add(of.layout.tensor_axis(), Purpose::gradients, Pattern::collective, Phase::pass, true, true,
-         2 * of.copied * of.a * copies * of.L, 2 * of.L)
+         2 * of.sum([&](const LayerSpec& layer) { return of.copied(layer); }) * of.a * copies, 2 * of.L)
       .once = !of.layout.shares_weights();
 }
 

@@ -6,8 +6,9 @@ namespace tsprun::detail::theory {
 
 void add_tsp(BlockFlows& of) {
   const std::uint64_t hops = of.D - 1;
-  const std::uint64_t attention = (of.setting.attention_parameters() + of.copied) * hops * of.L;
-  const std::uint64_t mlp = of.setting.mlp_parameters() * hops * of.L;
+  const std::uint64_t attention =
+      of.sum([&](const LayerSpec& layer) { return of.setting.attention_parameters(layer) + of.copied(layer); }) * hops;
+  const std::uint64_t mlp = of.sum([&](const LayerSpec& layer) { return of.setting.mlp_parameters(layer); }) * hops;
   const auto add = [&](Purpose purpose, bool backward, std::uint64_t bytes) {
     of.add(of.layout.token_axis(), purpose, Pattern::collective, Phase::attention, backward, true, attention * bytes,
            of.D * of.L);
