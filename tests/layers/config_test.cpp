@@ -67,6 +67,45 @@ TEST(BuiltInConfigs, HaveTheirPublishedSizes) {
   for (const ModelConfig& config : built_in_configs()) EXPECT_NO_THROW(check_config(config, config.name));
 }
 
+TEST(Config, ChecksTheSizesOfEachLayer) {
+  ModelConfig config = find_config("nano").config;
+  const auto message = [&](const LayerSpec& last) -> std::string {
+    std::vector<LayerSpec> layers(config.layers, config.layer(0));
+    layers.back() = last;
+    ModelConfig unlike = config;
+    unlike.specs = LayerSpecs(layers);
+    try {
+      check_config(unlike, "x.json");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return {};
+  };
+  EXPECT_EQ(message({.head_dim = 6, .kv_heads = 1, .intermediate = 3}), "");
+  EXPECT_NE(message({.head_dim = 7}).find("\"head_dim\": expected an even number"), std::string::npos)
+      << message({.head_dim = 7});
+  EXPECT_NE(message({.kv_heads = 3}).find("in each layer, found 3"), std::string::npos) << message({.kv_heads = 3});
+  EXPECT_NE(message({.intermediate = std::size_t{1} << 45}).find("2^48"), std::string::npos);
+}
+
+TEST(Config, HasSizesOfItsLayers) {
+  ModelConfig config = find_config("nano").config;
+  const LayerSpec own{.head_dim = 6, .kv_heads = 1, .intermediate = 3};
+  EXPECT_TRUE(config.has_sizes_of({}));
+  config.specs = LayerSpecs(std::vector<LayerSpec>{{}, own});
+  EXPECT_FALSE(config.has_sizes_of({}));
+  EXPECT_EQ(config.query_width(own), 6 * config.query_heads);
+  EXPECT_EQ(config.kv_width(own), 6U);
+  EXPECT_EQ(config.heads_per_kv_head(own), config.query_heads);
+  EXPECT_EQ(config.rotary_dims(own), 6U);
+  EXPECT_DOUBLE_EQ(config.attention_factor(own), 1 / std::sqrt(6.0));
+  const ModelConfig alike = config.of_layers_like(own);
+  EXPECT_EQ(alike.sizes_of(alike.layer(0)), config.sizes_of(own));
+  EXPECT_TRUE(alike.specs.alike());
+  EXPECT_EQ(alike.head_dim, 6U);
+  EXPECT_EQ(alike.intermediate, 3U);
+}
+
 TEST(ConfigFile, IsReadAsHuggingFaceWritesIt) {
   const LoadedConfig loaded = parse(good());
   const ModelConfig& c = loaded.config;

@@ -185,6 +185,7 @@ std::vector<ModelConfig> configs() {
           small_config(16, 3, 8, 1, 4, 13, 17, true),
           small_config(16, 1, 8, 2, 4, 13, 17),
           small_gpt2_config(2, 8, 4, 21, 41),
+          small_unlike_config(4),
           as_family("olmo2", small_config(24, 2, 8, 4, 4, 21, 41)),
           as_family("olmo2", small_config(16, 1, 8, 1, 4, 13, 17))};
 }

@@ -59,9 +59,17 @@ CountedOfAll count_all(const Setting& setting, const Layout& layout, const Phant
   return all;
 }
 
+/// Returns a model with these sizes of the layers behind the first.
+ModelConfig with_sizes(const std::vector<LayerSpec>& of, ModelConfig config) {
+  config.layers = of.size() + 1;
+  config.specs = sizes(of);
+  return config;
+}
+
 std::vector<ModelConfig> even_models() {
-  return {small_config(64, 2, 8, 4, 8, 96, 128), small_config(64, 2, 8, 1, 8, 64, 4096, true),
-          small_gpt2_config(2, 8, 8, 64, 128)};
+  return {
+      small_config(64, 2, 8, 4, 8, 96, 128), small_config(64, 2, 8, 1, 8, 64, 4096, true), small_gpt2_config(2, 8, 8, 64, 128),
+      with_sizes({{.head_dim = 16, .intermediate = 64}, {.head_dim = 4, .kv_heads = 8}}, small_config(64, 1, 8, 4, 8, 96, 128))};
 }
 
 /// Sizes that divide by eight: formulas spread tokens and their embedding rows evenly.
@@ -179,8 +187,9 @@ TEST(Forecasts, TellRanksApartByTheKeysThatTheyTakeAndGive) {
 
 TEST(Forecasts, CountRanksThatDifferEachByItself) {
   // Neither tokens, heads, rows nor the vocabulary divide evenly.
-  const std::vector<ModelConfig> models = {small_config(64, 2, 12, 4, 8, 61, 101), small_config(64, 2, 24, 12, 8, 97, 103, true),
-                                           small_gpt2_config(2, 12, 8, 61, 97)};
+  const std::vector<ModelConfig> models = {
+      small_config(64, 2, 12, 4, 8, 61, 101), small_config(64, 2, 24, 12, 8, 97, 103, true), small_gpt2_config(2, 12, 8, 61, 97),
+      with_sizes({{.head_dim = 4, .kv_heads = 12}, {.kv_heads = 6, .intermediate = 50}}, small_config(64, 1, 12, 4, 8, 61, 101))};
   std::size_t several = 0;
   for (const int ranks : {3, 4, 6, 8}) {
     for (const Layout& layout : theory::all_layouts(ranks)) {

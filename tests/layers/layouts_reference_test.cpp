@@ -47,16 +47,22 @@ ModelCase random_gpt2_case(std::mt19937_64& random, const Layout& layout) {
   return of;
 }
 
-/// A random model whose query heads `degree` divides; K/V heads any number that divides them, or one that suits tp×tsp.
-ModelCase random_case(std::mt19937_64& random, const Layout& layout) {
-  const auto between = [&](std::size_t low, std::size_t high) { return low + random() % (high - low + 1); };
+/// Returns the numbers of K/V heads that so many query heads can have: any that divides them, or one that suits tp×tsp.
+std::vector<std::size_t> kv_heads_for(std::size_t query_heads, const Layout& layout) {
   const bool twice = layout.token_axis() == AxisKind::tsp && layout.tensor() > 1;
   const auto tensor = static_cast<std::size_t>(layout.tensor());
-  const std::size_t query_heads = tensor * static_cast<std::size_t>(layout.sequence()) * between(1, 3);
   std::vector<std::size_t> divisors;
   for (std::size_t n = 1; n <= query_heads; ++n) {
     if (query_heads % n == 0 && (!twice || n % tensor == 0 || tensor % n == 0)) divisors.push_back(n);
   }
+  return divisors;
+}
+
+/// A random model whose query heads the layout divides.
+ModelCase random_case(std::mt19937_64& random, const Layout& layout) {
+  const auto between = [&](std::size_t low, std::size_t high) { return low + random() % (high - low + 1); };
+  const std::size_t query_heads = static_cast<std::size_t>(layout.tensor() * layout.sequence()) * between(1, 3);
+  const std::vector<std::size_t> divisors = kv_heads_for(query_heads, layout);
   ModelCase of;
   of.config = small_config(between(3, 24), between(1, 3), query_heads, divisors[random() % divisors.size()], 2 * between(1, 4),
                            between(1, 40), between(2, 60), random() % 3 == 0);
@@ -74,6 +80,19 @@ void draw_rotated_part(std::mt19937_64& random, ModelConfig& config) {
   config.rotary_fraction = dims == config.head_dim ? 1 : (static_cast<double>(dims) + 0.5) / static_cast<double>(config.head_dim);
 }
 
+/// Gives each layer sizes of its own, or the model's.
+void draw_sizes(std::mt19937_64& random, ModelConfig& config, const Layout& layout) {
+  const std::vector<std::size_t> divisors = kv_heads_for(config.query_heads, layout);
+  const auto own = [&](std::size_t size) { return random() % 3 == 0 ? 0 : size; };
+  std::vector<LayerSpec> layers(config.layers, config.layer(0));
+  for (LayerSpec& layer : layers) {
+    if (config.rotary_fraction == 1) layer.head_dim = own(2 * (1 + random() % 5));
+    layer.kv_heads = own(divisors[random() % divisors.size()]);
+    layer.intermediate = own(1 + random() % 40);
+  }
+  config.specs = LayerSpecs(layers);
+}
+
 void expect_reference_for_random_shapes(const std::vector<Layout>& layouts, int rounds, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   constexpr std::array<std::string_view, 6> kFamilies = {"llama", "qwen2", "qwen3", "gemma", "stablelm", "phi3"};
@@ -84,6 +103,7 @@ void expect_reference_for_random_shapes(const std::vector<Layout>& layouts, int 
       of.config.become(model_type(kFamilies[number++ % kFamilies.size()]));
       if (of.config.mlp == Mlp::geglu_tanh && of.seed % 2 == 0) of.config.mlp = Mlp::geglu;
       if (of.config.rotary_fraction < 1) draw_rotated_part(random, of.config);
+      if (number % 2 == 0) draw_sizes(random, of.config, on);
       expect_reference(of, on, 1e-11);
     }
   }

@@ -80,6 +80,8 @@ TEST(SavedActivations, AreThoseOfTheFormula) {
       s.model.specs = LayerSpec{.norms = norms};
       EXPECT_EQ(saved_bytes_per_token(s, s.model.layer(0)), formulas::saved_bytes_per_token(s, s.model.layer(0)));
     }
+    s.model.specs = LayerSpec{.query_key_norm = QueryKeyNorm::heads, .head_dim = 24, .kv_heads = 4, .intermediate = 100};
+    EXPECT_EQ(saved_bytes_per_token(s, s.model.layer(0)), formulas::saved_bytes_per_token(s, s.model.layer(0)));
     s.model = find_config("nano-gpt2").config;
     EXPECT_EQ(saved_bytes_per_token(s, s.model.layer(0)), formulas::saved_bytes_per_token(s, s.model.layer(0)));
   }
