@@ -37,7 +37,7 @@ struct NormRow {
   double squares;
   double products;
   ConstRow x;
-  ConstRow gain;
+  ConstRow gain;  // without data: 1
   ConstRow bias;  // if has_bias
   ConstRow dy;
   Row out;  // y or dx
@@ -91,6 +91,9 @@ Statistics statistics_of(const NormRow& row) {
 /// Returns the effective gain.
 template <bool kPlain, class D>
 HWY_INLINE hn::Vec<D> gain_of(D d, const NormRow& row, std::size_t i, std::size_t n) {
+  if constexpr (!kPlain) {
+    if (row.gain.data == nullptr) return hn::Set(d, hn::TFromD<D>{1});
+  }
   const auto gain = load(d, row.gain, i, n);
   if constexpr (kPlain) return gain;
   else return row.form.gain_from_one ? hn::Add(hn::Set(d, hn::TFromD<D>{1}), gain) : gain;
@@ -186,16 +189,16 @@ T sum_typed(const NormRow& row) {
 
 bool wide(const ConstRow& row) { return row.dtype == DType::f64; }
 
-bool plain(const NormRow& row) { return row.form == NormForm{} && row.centered == row.has_bias; }
+bool plain(const NormRow& row) { return row.form == NormForm{} && row.gain.data != nullptr; }
 
 void norm_forward(const NormRow& row) {
-  if (plain(row)) wide(row.x) ? forward_typed<double, true>(row) : forward_typed<float, true>(row);
+  if (plain(row) && row.centered == row.has_bias)
+    wide(row.x) ? forward_typed<double, true>(row) : forward_typed<float, true>(row);
   else wide(row.x) ? forward_typed<double, false>(row) : forward_typed<float, false>(row);
 }
 Statistics norm_statistics(const NormRow& row) { return wide(row.x) ? statistics_of<double>(row) : statistics_of<float>(row); }
 void norm_dx(const NormRow& row, const Statistics& statistics) {
-  if (row.form == NormForm{})
-    wide(row.x) ? backward_typed<double, true>(row, statistics) : backward_typed<float, true>(row, statistics);
+  if (plain(row)) wide(row.x) ? backward_typed<double, true>(row, statistics) : backward_typed<float, true>(row, statistics);
   else wide(row.x) ? backward_typed<double, false>(row, statistics) : backward_typed<float, false>(row, statistics);
 }
 void norm_sum(const NormRow& row) {
@@ -257,7 +260,7 @@ void forward(const Compute& on, const char* kernel, bool centered, const Tensor&
   const bool has_bias = bias.dims() > 0;
   require(dense_rows(x) && computes(x.dtype()), kernel, "x must have dense rows of a float type", x);
   check_like(kernel, "y must have x's shape and dense rows", y, x);
-  check_parameter(kernel, gain, x);
+  if (gain.dims() > 0) check_parameter(kernel, gain, x);
   if (has_bias) check_parameter(kernel, bias, x);
   check_whole(kernel, whole, x);
   if (x.empty()) return;
@@ -269,7 +272,7 @@ void forward(const Compute& on, const char* kernel, bool centered, const Tensor&
     row.epsilon = epsilon;
     row.form = form;
     row.width = width;
-    row.gain = row_of(gain, 0);
+    if (gain.dims() > 0) row.gain = row_of(gain, 0);
     if (has_bias) row.bias = row_of(bias, 0);
     for (std::size_t r = first; r < end; ++r) {
       row.x = row_of(x, r);
@@ -287,9 +290,10 @@ void backward(const Compute& on, const char* kernel, bool centered, const Tensor
   require(dense_rows(x) && computes(x.dtype()), kernel, "x must have dense rows of a float type", x);
   check_like(kernel, "dy must have x's shape and dense rows", dy, x);
   check_like(kernel, "dx must have x's shape and dense rows", dx, x);
-  check_parameter(kernel, gain, x);
+  const bool has_gain = gain.dims() > 0;
+  if (has_gain) check_parameter(kernel, gain, x);
   for (const Tensor* sums : {&dgain, &dbias}) {
-    if (sums == &dbias && dbias.dims() == 0) continue;
+    if (sums->dims() == 0 && (sums == &dbias || !has_gain)) continue;
     check_parameter(kernel, *sums, x);
     require(sums->dtype() == summed_in(x.dtype()), kernel, "dgain and dbias must be of the type of sums", *sums);
   }
@@ -308,7 +312,7 @@ void backward(const Compute& on, const char* kernel, bool centered, const Tensor
                       .squares = 0,
                       .products = 0,
                       .x = {},
-                      .gain = row_of(gain, 0),
+                      .gain = has_gain ? row_of(gain, 0) : ConstRow{},
                       .bias = {},
                       .dy = {},
                       .out = {},
@@ -323,10 +327,12 @@ void backward(const Compute& on, const char* kernel, bool centered, const Tensor
         statistics[r] = HWY_DYNAMIC_DISPATCH(norm_statistics)(row);
       }
     });
-    const ColumnSums sums{&dgain, dbias.dims() == 0 ? nullptr : &dbias, &dy, &x, statistics, block, count, form.multiplier};
-    for_columns(on, width, [&](std::size_t first, std::size_t columns) {
-      HWY_DYNAMIC_DISPATCH(norm_columns)(sums, first, first + columns);
-    });
+    if (has_gain) {
+      const ColumnSums sums{&dgain, dbias.dims() == 0 ? nullptr : &dbias, &dy, &x, statistics, block, count, form.multiplier};
+      for_columns(on, width, [&](std::size_t first, std::size_t columns) {
+        HWY_DYNAMIC_DISPATCH(norm_columns)(sums, first, first + columns);
+      });
+    }
     for_rows(on, count, width, [&](std::size_t first, std::size_t end) {
       NormRow row = blank;
       for (std::size_t r = first; r < end; ++r) {

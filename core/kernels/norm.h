@@ -28,13 +28,13 @@ struct WholeRows {
   ConstTensor products = {};  ///< backward: [rows], the sum of a row's dx̂ ∘ x; without dims: 0
 };
 
-/// Computes y = gain ∘ x̂ with x̂ = x / √(mean(x²) + epsilon). `y` may be `x`.
+/// Computes y = gain ∘ x̂ with x̂ = x / √(mean(x²) + epsilon). `y` may be `x`. A gain without dims: 1.
 void rms_norm(const Compute& on, const Tensor& y, const ConstTensor& x, const ConstTensor& gain, double epsilon,
               const NormForm& form = {}, const WholeRows& whole = {});
 
 /// Computes, with dx̂ = gain ∘ dy, dx = (dx̂ − x̂·mean(dx̂ ∘ x̂)) / √(mean(x²) + epsilon), which replaces `dx` or is added to it,
-/// and adds the sum over rows of dy ∘ x̂, in the order of rows, to dgain. `dx` may be `dy`. Needs norm_backward_workspace() bytes
-/// of workspace.
+/// and adds the sum over rows of dy ∘ x̂, in the order of rows, to dgain. `dx` may be `dy`. A gain without dims is 1, and dgain
+/// has none either. Needs norm_backward_workspace() bytes of workspace.
 void rms_norm_backward(const Compute& on, const Tensor& dx, const Tensor& dgain, const ConstTensor& dy, const ConstTensor& x,
                        const ConstTensor& gain, double epsilon, Write write = Write::replace, const NormForm& form = {},
                        const WholeRows& whole = {});

@@ -191,6 +191,25 @@ TEST(Norm, BackwardMayOverwriteItsGradient) {
   EXPECT_TRUE(dgain == expected.dgain);
 }
 
+/// A norm without a gain is that with a gain of ones, to the bit.
+TEST(Norm, NeedsNoGain) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    const Array x = Array::normal(dtype, {7, 21}, 1);
+    const Array dy = Array::normal(dtype, {7, 21}, 2);
+    Array ones(dtype, {21});
+    for (std::size_t i = 0; i < ones.count(); ++i) ones.set(i, 1);
+    Array y(dtype, {7, 21});
+    Array expected(dtype, {7, 21});
+    kernels::rms_norm({}, y.view(), x.view(), {}, kEpsilon);
+    kernels::rms_norm({}, expected.view(), x.view(), ones.view(), kEpsilon);
+    EXPECT_TRUE(y == expected) << name(dtype);
+    Bench bench;
+    Array dx(dtype, {7, 21});
+    kernels::rms_norm_backward(bench.on(), dx.view(), {}, dy.view(), x.view(), {}, kEpsilon);
+    EXPECT_TRUE(dx == backward(Kind::rms, bench, dy, x, ones).dx) << name(dtype);
+  }
+}
+
 TEST(Norm, HasTheSameBitsForAnyNumberOfThreads) {
   const Array x = Array::normal(DType::f32, {1500, 600}, 1);
   const Array gain = Array::normal(DType::f32, {600}, 2);
