@@ -187,6 +187,7 @@ LoadedConfig parse_config(std::string_view text, const std::string& where) {
   config.logits_divisor = fields.positive(names.logits_divisor, config.logits_divisor);
   if (type.read_layers != nullptr) type.read_layers(fields, config);
   read_windows(fields, config);
+  if (type.complete_layers != nullptr) type.complete_layers(fields, config);
   config.tied_embeddings = fields.flag("tie_word_embeddings", type.tied_embeddings);
   config.residual_dropout = fields.probability(names.residual_dropout, type.dropout);
   config.embedding_dropout = fields.probability(names.embedding_dropout, type.dropout);

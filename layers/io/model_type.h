@@ -289,11 +289,17 @@ struct ModelType {
   /// doesn't say it. Null: the layers are those of `model`.
   void (*read_layers)(ConfigFields& fields, ModelConfig& config) = nullptr;
   void (*write_layers)(const ModelConfig& config, nlohmann::json& object) = nullptr;
+  /// Completes what its layers are when it is known which of them have a window. Null: nothing is missing then.
+  void (*complete_layers)(ConfigFields& fields, ModelConfig& config) = nullptr;
 
   WindowField window = WindowField::none;
   bool names_rope_base = false;          ///< a file without a base of rotary positions is refused
   bool local_rotary_in_windows = false;  ///< layers that have a window are LayerSpec::local_rotary
   bool rotary_in_windows_alone = false;  ///< where some layers may have a window the others don't rotate
+  bool last_layer_is_full = false;       ///< where layers alternate the last has no window, whatever layer_types says
+  /// Files say rotary positions by kinds of layers alone, in rope_parameters, and may scale them in proportion to their part of a
+  /// head (RopeScaling::Kind::proportional).
+  bool rope_by_kinds = false;
 
   // Hugging Face's defaults for missing fields.
   std::size_t intermediate_per_hidden = 0;  ///< 0: the field is required

@@ -24,8 +24,9 @@ constexpr std::string_view kShared[] = {"tie_word_embeddings", "eos_token_id", "
 /// Beginnings of tensors' names, and what stands for them in the text model's own folder.
 constexpr std::pair<std::string_view, std::string_view> kTextNames[] = {
     {"language_model.model.", "model."}, {"language_model.lm_head.", "lm_head."}, {"model.language_model.", "model."}};
-constexpr std::string_view kImageNames[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
-                                            "model.multi_modal_projector."};
+constexpr std::string_view kImageNames[] = {
+    "vision_tower.",      "multi_modal_projector.", "model.vision_tower.",         "model.embed_vision.",
+    "model.audio_tower.", "model.embed_audio.",     "model.multi_modal_projector."};
 
 /// Returns the family of the text model; the first of those within such models if text_config doesn't say it.
 const ModelType& text_type(ConfigFields& inner, std::string_view name) {

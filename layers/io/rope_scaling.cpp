@@ -1,4 +1,4 @@
-// Computes frequencies, and reads and writes what config.json says of them.
+// Reads and writes what config.json says of rotary positions.
 #include "layers/io/rope_scaling.h"
 
 #include "layers/io/config_fields.h"
@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numbers>
 #include <optional>
 #include <span>
 #include <string>
@@ -47,7 +46,9 @@ constexpr std::string_view kLongRopeFields[] = {"factor", "attention_factor", "s
 constexpr RopeKindRow kRopeKinds[] = {{RopeKind::none, "default", {}},
                                       {RopeKind::linear, "linear", kLinearRopeFields},
                                       {RopeKind::llama3, "llama3", kLlama3RopeFields},
-                                      {RopeKind::yarn, "yarn", kYarnRopeFields}};
+                                      {RopeKind::yarn, "yarn", kYarnRopeFields},
+                                      {RopeKind::proportional, "proportional", kLinearRopeFields}};
+constexpr std::size_t kRopeKindsOfAll = 4;  // the first ones; the others some families have
 /// Kinds of families whose scaling is longrope; it had other names at first.
 constexpr RopeKindRow kLongRopeKinds[] = {{RopeKind::none, "default", {}},
                                           {RopeKind::longrope, "longrope", kLongRopeFields},
@@ -55,7 +56,8 @@ constexpr RopeKindRow kLongRopeKinds[] = {{RopeKind::none, "default", {}},
                                           {RopeKind::longrope, "yarn", kLongRopeFields}};
 
 std::span<const RopeKindRow> kinds_of(const ModelType& type) {
-  return type.original_positions > 0 ? std::span<const RopeKindRow>(kLongRopeKinds) : std::span<const RopeKindRow>(kRopeKinds);
+  if (type.original_positions > 0) return kLongRopeKinds;
+  return std::span(kRopeKinds).first(type.rope_by_kinds ? std::size(kRopeKinds) : kRopeKindsOfAll);
 }
 
 /// Returns the kind that an object states under one or both of two names.
@@ -148,6 +150,12 @@ RopeScaling read_scaling(ConfigFields& inner, const json& object, const ModelCon
   }
   RopeScaling scaling{.kind = row.kind};
   if (row.kind == RopeKind::none) return scaling;
+  if (row.kind == RopeKind::proportional) {
+    scaling.factor = positive(inner, "factor", 1);
+    scaling.turned_part =
+        inner.number_that([](double value) { return value > 0 && value <= 1; }, kFraction, "a number above 0, up to 1", 1);
+    return scaling;
+  }
   if (row.kind != RopeKind::longrope) scaling.factor = positive(inner, "factor");
   if (row.kind == RopeKind::llama3) {
     scaling.low_frequency_factor = positive(inner, "low_freq_factor");
@@ -171,6 +179,16 @@ bool is_by_kinds(const json& object) {
   return object.is_object() && std::ranges::any_of(object, [](const json& each) { return each.is_object(); });
 }
 
+/// Refuses a file that doesn't say the base of both kinds of layers in one object.
+void require_kinds(ConfigFields& fields, std::string_view field, const json& object) {
+  if (field != kRopeObjects[1]) fields.refuse(field, fmt::format("null ({} alone is supported)", kRopeObjects[1]));
+  for (const std::string_view kind : {kFullKind, kWindowKind}) {
+    const auto of_kind = object.find(kind);
+    if (of_kind == object.end() || !of_kind->is_object() || of_kind->value("rope_theta", json()).is_null())
+      fields.refuse(field, fmt::format("null, or objects \"{}\" and \"{}\" with \"rope_theta\" in each", kFullKind, kWindowKind));
+  }
+}
+
 /// An object of rope scaling, and what messages call it.
 struct RopeObject {
   std::string name;
@@ -185,6 +203,7 @@ std::vector<RopeObject> rope_objects(ConfigFields& fields, const ModelType& type
     const json* object = fields.find(field);
     if (object == nullptr) continue;
     if (!object->is_object()) fields.refuse(field, "null or an object");
+    if (type.rope_by_kinds) require_kinds(fields, field, *object);
     if (!type.local_rotary_in_windows || !is_by_kinds(*object)) {
       objects.push_back({std::string(field), object});
       continue;
@@ -219,6 +238,8 @@ void read_local_base(ConfigFields& fields, const RopeObject& of_windows, ModelCo
   if (theta != config.local_rope_theta && (field.empty() || fields.find(field) != nullptr))
     inner.refuse("rope_theta", fmt::format("{} as {} says", config.local_rope_theta, field.empty() ? kFullKind : field));
   config.local_rope_theta = theta;
+  if (inner.find(kFraction) != nullptr && *inner.find(kFraction) != 1)
+    inner.refuse(kFraction, "1 or null (layers with a window turn whole heads)");
 }
 
 /// Returns the name of the field of `object` that holds an object of rope scaling with this field; empty if there is none.
@@ -231,44 +252,6 @@ std::string_view object_with(const json& object, std::string_view inner) {
 }
 
 }  // namespace
-
-double rope_frequency(double theta, const RopeScaling& scaling, std::size_t dims, std::size_t pair, std::size_t longest) {
-  const double frequency = std::pow(theta, -2 * static_cast<double>(pair) / static_cast<double>(dims));
-  const auto original = static_cast<double>(scaling.original_positions);
-  const auto mixed = [&](double kept) { return (1 - kept) * frequency / scaling.factor + kept * frequency; };
-  switch (scaling.kind) {
-    case RopeKind::none: return frequency;
-    case RopeKind::linear: return frequency / scaling.factor;
-    case RopeKind::longrope:
-      return frequency / (longest > scaling.original_positions ? scaling.long_factors : scaling.short_factors).at(pair);
-    case RopeKind::llama3: {
-      const double waves = original * frequency / (2 * std::numbers::pi);
-      const double low = scaling.low_frequency_factor;
-      return mixed(std::clamp((waves - low) / (scaling.high_frequency_factor - low), 0.0, 1.0));
-    }
-    case RopeKind::yarn: break;
-  }
-  // The pair, as a real number, that turns so many times in the original context.
-  const auto pair_that_turns = [&](double times) {
-    return static_cast<double>(dims) * std::log(original / (times * 2 * std::numbers::pi)) / (2 * std::log(theta));
-  };
-  double first = pair_that_turns(scaling.beta_fast);
-  double last = pair_that_turns(scaling.beta_slow);
-  if (scaling.truncate) {
-    first = std::floor(first);
-    last = std::ceil(last);
-  }
-  first = std::max(first, 0.0);
-  last = std::min(last, static_cast<double>(dims) - 1);
-  if (first == last) last += 0.001;  // as transformers has it
-  return mixed(1 - std::clamp((static_cast<double>(pair) - first) / (last - first), 0.0, 1.0));
-}
-
-std::vector<double> rope_frequencies(double theta, const RopeScaling& scaling, std::size_t dims, std::size_t longest) {
-  std::vector<double> frequencies(dims / 2);
-  for (std::size_t i = 0; i < frequencies.size(); ++i) frequencies[i] = rope_frequency(theta, scaling, dims, i, longest);
-  return frequencies;
-}
 
 void read_rope(ConfigFields& fields, ModelConfig& config) {
   const ModelType& type = *config.type;
@@ -291,7 +274,7 @@ void read_rope(ConfigFields& fields, ModelConfig& config) {
   const std::vector<RopeObject> objects = rope_objects(fields, type, of_windows);
   for (const auto& [field, object] : objects) {
     ConfigFields inner(*object, fields.where(), fields.path() + field + ".");
-    read_fraction(inner, kFraction, field);
+    if (read_kind(inner, kinds_of(type)).kind != RopeKind::proportional) read_fraction(inner, kFraction, field);
   }
   std::optional<std::size_t> original;
   if (type.original_positions > 0) original = fields.size(kOriginal, type.original_positions);
@@ -318,24 +301,11 @@ void read_rope(ConfigFields& fields, ModelConfig& config) {
   if (type.local_rotary_in_windows) read_local_base(fields, of_windows, config);
 }
 
-void write_rope(json& object, const ModelConfig& config) {
-  const ModelType& type = *config.type;
+namespace {
+
+/// Returns a model's rope scaling as an object.
+json scaling_object(const ModelConfig& config) {
   const RopeScaling& rope = config.rope_scaling;
-  for (const std::string_view field : kRopeObjects) {
-    if (const auto at = object.find(field); at != object.end() && is_by_kinds(*at)) return;  // it says all
-  }
-  const auto missing = [&object](std::string_view field) {
-    const auto at = object.find(field);
-    return at == object.end() || at->is_null();
-  };
-  const auto put = [&](std::string_view field, const auto& value) {
-    if (!field.empty() && missing(field)) object[std::string(field)] = value;
-  };
-  if (object_with(object, "rope_theta").empty()) put("rope_theta", config.rope_theta);
-  if (type.local_rotary_in_windows) put(type.fields.local_rope_theta, config.local_rope_theta);
-  if (object_with(object, kFraction).empty()) put(type.fields.rotary_fraction, config.rotary_fraction);
-  if (rope.kind == RopeKind::none || !object_with(object, rope.kind == RopeKind::longrope ? "short_factor" : "factor").empty())
-    return;
   json scaling = json::object();
   if (rope.kind != RopeKind::longrope) scaling["rope_type"] = std::ranges::find(kRopeKinds, rope.kind, &RopeKindRow::kind)->name;
   switch (rope.kind) {
@@ -354,7 +324,7 @@ void write_rope(json& object, const ModelConfig& config) {
       scaling["beta_slow"] = rope.beta_slow;
       scaling["truncate"] = rope.truncate;
       scaling[std::string(kOriginal)] = rope.original_positions;
-      if (type.query_growth) scaling[std::string(kGrowth)] = rope.query_growth;
+      if (config.type->query_growth) scaling[std::string(kGrowth)] = rope.query_growth;
       break;
     case RopeKind::longrope:
       // Older transformers accept just these three, and know the kind by "type".
@@ -363,10 +333,44 @@ void write_rope(json& object, const ModelConfig& config) {
       scaling["long_factor"] = rope.long_factors;
       if (rope.attention_factor != longrope_attention(config, rope.original_positions))
         scaling["attention_factor"] = rope.attention_factor;
-      put(kOriginal, rope.original_positions);
+      break;
+    case RopeKind::proportional:
+      scaling[std::string(kFraction)] = rope.turned_part;
+      if (rope.factor != 1) scaling["factor"] = rope.factor;
       break;
   }
-  object["rope_scaling"] = scaling;
+  return scaling;
+}
+
+}  // namespace
+
+void write_rope(json& object, const ModelConfig& config) {
+  const ModelType& type = *config.type;
+  const RopeScaling& rope = config.rope_scaling;
+  for (const std::string_view field : kRopeObjects) {
+    if (const auto at = object.find(field); at != object.end() && is_by_kinds(*at)) return;  // it says all
+  }
+  if (type.rope_by_kinds) {
+    json& kinds = object[std::string(kRopeObjects[1])] = json::object();
+    kinds[std::string(kFullKind)] = scaling_object(config);
+    kinds[std::string(kFullKind)]["rope_theta"] = config.rope_theta;
+    kinds[std::string(kWindowKind)] = {{"rope_type", kRopeKinds[0].name}, {"rope_theta", config.local_rope_theta}};
+    return;
+  }
+  const auto missing = [&object](std::string_view field) {
+    const auto at = object.find(field);
+    return at == object.end() || at->is_null();
+  };
+  const auto put = [&](std::string_view field, const auto& value) {
+    if (!field.empty() && missing(field)) object[std::string(field)] = value;
+  };
+  if (object_with(object, "rope_theta").empty()) put("rope_theta", config.rope_theta);
+  if (type.local_rotary_in_windows) put(type.fields.local_rope_theta, config.local_rope_theta);
+  if (object_with(object, kFraction).empty()) put(type.fields.rotary_fraction, config.rotary_fraction);
+  if (rope.kind == RopeKind::none || !object_with(object, rope.kind == RopeKind::longrope ? "short_factor" : "factor").empty())
+    return;
+  if (rope.kind == RopeKind::longrope) put(kOriginal, rope.original_positions);
+  object["rope_scaling"] = scaling_object(config);
 }
 
 }  // namespace tsprun::detail

@@ -13,10 +13,11 @@ namespace tsprun::detail {
 struct RopeScaling {
   enum class Kind : std::uint8_t {
     none,
-    linear,   ///< all are divided by `factor`
-    llama3,   ///< Llama 3.1's: only those are whose waves are long, in tokens of the original context; a ramp lies between
-    yarn,     ///< likewise, with a ramp over the pairs (Peng et al., arXiv 2309.00071); all cosines and sines are multiplied
-    longrope  ///< each is divided by a factor of its own (Ding et al., arXiv 2402.13753); all cosines and sines are multiplied
+    linear,    ///< all are divided by `factor`
+    llama3,    ///< Llama 3.1's: only those are whose waves are long, in tokens of the original context; a ramp lies between
+    yarn,      ///< likewise, with a ramp over the pairs (Peng et al., arXiv 2309.00071); all cosines and sines are multiplied
+    longrope,  ///< each is divided by a factor of its own (Ding et al., arXiv 2402.13753); all cosines and sines are multiplied
+    proportional  ///< all are divided by `factor`, and those of the last pairs are 0: only a part of the head turns
   };
   Kind kind = Kind::none;
   double factor = 1;  ///< of all but longrope
@@ -35,6 +36,7 @@ struct RopeScaling {
   // longrope alone, r/2 each: sequences of more than the original positions take the long ones.
   std::vector<double> short_factors{};
   std::vector<double> long_factors{};
+  double turned_part = 1;  ///< of proportional alone: the part of the pairs, from the first on, whose frequency isn't 0
 
   bool operator==(const RopeScaling&) const = default;
 };

@@ -59,6 +59,7 @@ std::vector<bool> alternating_layers(ConfigFields& fields, const ModelConfig& co
   }
   const std::size_t every = type.pattern_field.empty() ? type.usual_pattern : fields.size(type.pattern_field, type.usual_pattern);
   for (std::size_t i = 0; i < windowed.size(); ++i) windowed[i] = (i + 1) % every != 0;
+  if (type.last_layer_is_full) windowed.back() = false;
   return windowed;
 }
 
@@ -77,7 +78,9 @@ std::vector<bool> usual_layers(ConfigFields& fields, const ModelConfig& config) 
 
 /// Returns the same as layer_types says it.
 std::vector<bool> stated_layers(ConfigFields& fields, const ModelConfig& config, std::size_t window) {
-  fields.entries(kTypesName, config.layers, kMaxLayers);  // those after the last layer count for nothing
+  // Those after the last layer count for nothing, but where the last is another than it seems.
+  const bool last_is_full = config.type->last_layer_is_full;
+  fields.entries(kTypesName, config.layers, last_is_full ? config.layers : kMaxLayers);
   const json& types = *fields.find(kTypesName);
   std::vector<bool> windowed;
   for (std::size_t i = 0; i < config.layers; ++i) {
@@ -90,6 +93,7 @@ std::vector<bool> stated_layers(ConfigFields& fields, const ModelConfig& config,
                                           : "\"full_attention\" or \"sliding_attention\" (nothing else is supported)";
     fields.refuse_entry(kTypesName, i, expected);
   }
+  if (last_is_full) windowed.back() = false;
   return windowed;
 }
 
