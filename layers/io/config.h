@@ -87,13 +87,14 @@ struct ModelConfig : ModelSpec {
   std::size_t key_norm_width(const LayerSpec& layer) const {
     return layer.projects_keys() ? norm_width(layer, kv_heads_of(layer)) : 0;
   }
-  /// Elements of the biases of W_Q, W_K, W_V and W_1, and of the gains of q's and k's norms, in all layers, and of the head's
-  /// bias.
+  /// Elements of the biases of W_Q, W_K, W_V and W_1, of the gains of q's and k's norms, and of scales of outputs, in all layers,
+  /// and of the head's bias.
   std::size_t projection_vectors() const {
     return (head_bias ? vocabulary : 0) + specs.sum(0, layers, [this](const LayerSpec& layer) {
       const Biases& biases = layer.biases;
       return (biases.query ? query_width(layer) : 0) + (biases.key ? kv_width(layer) : 0) + (biases.value ? kv_width(layer) : 0) +
-             (biases.up ? intermediate_of(layer) : 0) + query_norm_width(layer) + key_norm_width(layer);
+             (biases.up ? intermediate_of(layer) : 0) + query_norm_width(layer) + key_norm_width(layer) +
+             (layer.scales_output ? 1 : 0);
     });
   }
   /// Elements that every rank has: norm parameters, all biases, learned positions.

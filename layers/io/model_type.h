@@ -75,7 +75,7 @@ struct LayerSpec {
   /// Layers to go back to the one whose k and v this layer takes, with no W_K and W_V of its own; 0: it computes its own.
   std::size_t layers_to_lender = 0;
   bool value_is_key = false;   ///< v is x·W_Kᵀ, before k's norm and rotation: there is no W_V
-  bool norms_values = false;   ///< each head of v is divided by its root mean square; no gain
+  bool norms_values = false;   ///< each head of v is divided by its root mean square, no gain; q and k are normed, too
   bool scales_output = false;  ///< the layer's output is multiplied by a number of the files, which training doesn't change
 
   /// Returns whether the layer has a W_K, and whether it has a W_V.
@@ -84,6 +84,8 @@ struct LayerSpec {
   /// Number of these matrices.
   std::size_t kv_matrices() const { return (projects_keys() ? 1U : 0U) + (projects_values() ? 1U : 0U); }
   bool norms_queries_and_keys() const { return query_key_norm != QueryKeyNorm::none; }
+  /// Returns whether what goes into the norm of v is another product than what goes into that of k.
+  bool norms_own_values() const { return norms_values && !value_is_key; }
   /// Returns whether both sublayers take the layer's input.
   bool side_by_side() const { return norms == NormPlaces::shared; }
   bool norm_before_attention() const { return norms != NormPlaces::after; }
@@ -169,7 +171,8 @@ struct ModelSpec {
   /// Returns true if the only vectors of layers are the gains of two norms, one before each sublayer.
   bool has_gains_only() const {
     return norm != Norm::layer && !head_bias && !specs.any([](const LayerSpec& layer) {
-      return layer.biases != Biases{} || layer.norms_queries_and_keys() || layer.norms != NormPlaces::before;
+      return layer.biases != Biases{} || layer.norms_queries_and_keys() || layer.norms != NormPlaces::before ||
+             layer.scales_output;
     });
   }
 
@@ -207,6 +210,7 @@ enum class ParameterRole {
   down_bias,
   post_mlp_norm,
   post_mlp_norm_bias,
+  output_scale,  ///< [1], by which the layer's output is multiplied: LayerSpec::scales_output
   final_norm,
   final_norm_bias,
   head,
@@ -214,7 +218,7 @@ enum class ParameterRole {
 };
 
 inline constexpr ParameterRole kFirstOfBlock = ParameterRole::attention_norm;
-inline constexpr ParameterRole kLastOfBlock = ParameterRole::post_mlp_norm_bias;
+inline constexpr ParameterRole kLastOfBlock = ParameterRole::output_scale;
 
 /// Names of the fields of config.json. An empty name: such files have no such field, and its value follows from the others.
 struct ConfigNames {

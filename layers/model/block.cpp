@@ -139,6 +139,8 @@ void Block::make_room(const TokenLayout& tokens, std::size_t layer, Keep keep, B
     saved.attention.query_product = room(sizes.query_product, "saved queries before their norm");
     saved.attention.key_product = room(sizes.key_product, "saved keys before their norm");
   }
+  if (config_.layer(layer).norms_own_values())
+    saved.attention.value_product = room(sizes.key_product, "saved values before their norm");
   saved.mlp.gate = room(sizes.gate, "saved gate");
   if (config_.gated_mlp()) saved.mlp.up = room(sizes.gate, "saved up");
 }
@@ -177,6 +179,7 @@ OwnedTensor Block::forward(const BlockPass& pass, std::size_t layer, OwnedTensor
     rank_.look(Watched::result, y.view());
     end_sublayer(pass, y, mlp, keep, saved.mlp_result);
     x3 = residual(saved.x2, y, kept, "residual after the block");
+    if (config_.layer(layer).scales_output) rank_.compute().multiply(x3, x3.view(), vectors.output_scale);
   }
   if (keep != Keep::backward || side_by_side) saved.x2.reset();
   if (keep != Keep::backward) saved.x1.reset();
@@ -189,6 +192,7 @@ void Block::backward(const BlockPass& pass, std::size_t layer, const Tensor& d, 
   const Around attention = around_attention(layer, vectors);
   const Around mlp = around_mlp(layer, vectors);
   OwnedTensor beside;  // gradient of the MLP's input where it is that of the attention
+  if (config_.layer(layer).scales_output) rank_.compute().multiply(d, d, vectors.output_scale);
   pass.sublayers.begin_block_backward(layer, saved.attention);
   rank_.enter_stage(PassPart::mlp, true, [&] { return stage(layer, "MLP", "backward"); });
   rank_.look(Watched::result_gradient, d);

@@ -1,10 +1,10 @@
 // One transformer block around a strategy's sublayers: norms, the last biases of the sublayers, dropout and residuals, forward
 // and backward, and what is kept in between.
 //
-//   x2 = x1 + m·drop(n'(attention(n(x1)) + b_O));  x3 = x2 + m·drop(n'(mlp(n(x2)) + b_2))
+//   x2 = x1 + m·drop(n'(attention(n(x1)) + b_O));  x3 = s·(x2 + m·drop(n'(mlp(n(x2)) + b_2)))
 //
-// m is the residual multiplier. Of the norms n and n', each with parameters of its own, a layer may have either or both. Where
-// sublayers are side by side, both take n(x1).
+// m is the residual multiplier, s a number of the layer's own, or 1. Of the norms n and n', each with parameters of its own, a
+// layer may have either or both. Where sublayers are side by side, both take n(x1).
 #pragma once
 
 #include "core/rank/rank.h"
@@ -41,6 +41,7 @@ struct BlockVectors {
   NormWeights post_mlp = {};
   Bias attention_output = {};  ///< b_O [h]; no dims without biases
   Bias mlp_output = {};        ///< b_2 [h]; no dims without biases
+  double output_scale = 1;     ///< s, in layers that scale their output
 };
 
 /// Tensors that a forward pass keeps.

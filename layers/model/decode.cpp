@@ -104,17 +104,19 @@ Decoder::AttentionRows Decoder::attention_rows(std::size_t layer) const {
   const std::size_t d = of(layer).d;
   const Share& mine = this->mine(layer);
   const Share held = holds_share_only() ? mine : Share{{0, slice.queries.count}, {0, slice.kv.count}};
+  const bool has_values = config_.layer(layer).projects_values();
   const std::size_t k = held.kv.count * d;
+  const std::size_t v = has_values ? k : 0;
   const std::size_t a = held.queries.count * d;
   const std::size_t own_kv = (mine.kv.first - held.kv.first) * d;
   const std::size_t own_q = (mine.queries.first - held.queries.first) * d;
   const std::size_t kv_rows = mine.kv.count * d;
   const std::size_t q_rows = mine.queries.count * d;
   return {.K = rows.slice(0, own_kv, kv_rows),
-          .V = rows.slice(0, k + own_kv, kv_rows),
-          .Q = rows.slice(0, 2 * k + own_q, q_rows),
-          .KVQ = own_kv + own_q == 0 && kv_rows == k && q_rows == a ? rows.slice(0, 0, 2 * k + a) : Tensor(),
-          .Ot = rows.slice(0, 2 * k + a + own_q, q_rows)};
+          .V = has_values ? rows.slice(0, k + own_kv, kv_rows) : Tensor(),
+          .Q = rows.slice(0, k + v + own_q, q_rows),
+          .KVQ = has_values && own_kv + own_q == 0 && kv_rows == k && q_rows == a ? rows.slice(0, 0, 2 * k + a) : Tensor(),
+          .Ot = rows.slice(0, k + v + a + own_q, q_rows)};
 }
 
 MlpMatrices Decoder::mlp_rows(std::size_t layer) const {
@@ -325,14 +327,14 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
   } else {
     compute.gemm("W_Q", own_q, x, W.Q.transposed(0, 1));
     compute.gemm("W_K", own_k, x, W.K.transposed(0, 1));
-    compute.gemm("W_V", own_v, x, W.V.transposed(0, 1));
+    if (W.V.dims() > 0) compute.gemm("W_V", own_v, x, W.V.transposed(0, 1));
   }
   // A row of each text is a token of one sequence.
   const auto heads = [&](const Tensor& rows) { return rows.split(1, d).split(0, texts()); };
   of_layer.query({slice.queries.first + mine.queries.first, mine.queries.count}).finish(heads(own_q), heads(own_q));
   const HeadRange own{slice.kv.first + mine.kv.first, mine.kv.count};
-  of_layer.key(own).finish(heads(own_k), heads(own_k));
-  of_layer.value(own).finish(heads(own_v), heads(own_v));
+  of_layer.finish_keys(own, heads(own_k), heads(own_k), heads(own_v));
+  if (W.V.dims() > 0) of_layer.value(own).finish(heads(own_v), heads(own_v));
   rank_.enter_stage(PassPart::attention, false, [&] { return Block::stage(layer, "attention", where()); });
   rank_.look(Watched::input, x);
   rank_.look(Watched::queries, own_q);
@@ -415,6 +417,7 @@ ConstTensor Decoder::step(std::span<const Token> tokens) {
         break;
       }
     }
+    if (config_.layer(layer).scales_output) compute.multiply(x, x.view(), vectors.output_scale);
   }
   const auto [head, bias] = [&] {
     const Vocabulary::Weights weights = model_.vocabulary_weights();

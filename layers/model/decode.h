@@ -72,7 +72,7 @@ class Decoder {
   /// Weight rows of this rank's share.
   struct AttentionRows {
     Tensor K, V, Q;
-    Tensor KVQ;  // the three, where they lie together; else empty
+    Tensor KVQ;  // the three, where they lie together; else empty, and so is V in layers without it
     Tensor Ot;
   };
 

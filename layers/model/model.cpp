@@ -1,6 +1,7 @@
 // Makes the packs of all parameters, finds them for the passes (model_passes.cpp), and applies the optimizer.
 #include "layers/model/model.h"
 
+#include "core/kernels/check.h"
 #include "core/trace/recorder.h"
 
 #include <algorithm>
@@ -87,7 +88,14 @@ BlockVectors Model::vectors(std::size_t layer) const {
           .post_attention = norm(ParameterRole::post_attention_norm, ParameterRole::post_attention_norm_bias, layer),
           .post_mlp = norm(ParameterRole::post_mlp_norm, ParameterRole::post_mlp_norm_bias, layer),
           .attention_output = bias(ParameterRole::output_bias, layer),
-          .mlp_output = bias(ParameterRole::down_bias, layer)};
+          .mlp_output = bias(ParameterRole::down_bias, layer),
+          .output_scale = output_scale(layer)};
+}
+
+/// Returns the number by which a layer's output is multiplied.
+double Model::output_scale(std::size_t layer) const {
+  if (!options_.config.layer(layer).scales_output || rank_.is_phantom()) return 1;
+  return kernels::element<double>(kernels::row_of(ConstTensor(replicated(ParameterRole::output_scale, layer).first), 0), 0);
 }
 
 NormWeights Model::final_norm_weights() const { return norm(ParameterRole::final_norm, ParameterRole::final_norm_bias, 0); }

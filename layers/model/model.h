@@ -101,7 +101,7 @@ class Model {
   Token first_own_id() const;
   /// Returns this rank's rows of embedding and head, each [V_p, h]. Precondition: the data ranks don't share weights.
   Vocabulary::Weights vocabulary_weights() const;
-  /// Returns a layer's norm parameters and the last biases of its sublayers (b_O, b_2).
+  /// Returns a layer's norm parameters, the last biases of its sublayers (b_O, b_2), and the scale of its output.
   BlockVectors vectors(std::size_t layer) const;
   /// Returns the parameters of the norm before the head.
   NormWeights final_norm_weights() const;
@@ -195,6 +195,7 @@ class Model {
   std::pair<Tensor, Tensor> replicated(ParameterRole role, std::size_t layer) const;
   NormWeights norm(ParameterRole gain, ParameterRole bias, std::size_t layer) const;
   Bias bias(ParameterRole role, std::size_t layer) const;
+  double output_scale(std::size_t layer) const;
   std::span<const std::uint32_t> learned_rows(const Pass& pass) const;
   void complete_embedding(const Tensor& x, std::span<const std::uint32_t> positions_of_rows);
   void sum_replicated_gradients();

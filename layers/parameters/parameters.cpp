@@ -29,8 +29,8 @@ std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role,
     case ParameterRole::head_bias: return only_if(config.head_bias, {config.vocabulary});
     case ParameterRole::positions: return only_if(config.learned_positions, {config.max_positions, h});
     case ParameterRole::query: return matrix(a, h);
-    case ParameterRole::key:
-    case ParameterRole::value: return matrix(k, h);
+    case ParameterRole::key: return only_if(layer.projects_keys(), matrix(k, h));
+    case ParameterRole::value: return only_if(layer.projects_values(), matrix(k, h));
     case ParameterRole::query_key_value: return matrix(a + 2 * k, h);
     case ParameterRole::query_bias: return only_if(layer.biases.query, {a});
     case ParameterRole::key_bias: return only_if(layer.biases.key, {k});
@@ -50,6 +50,7 @@ std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role,
     case ParameterRole::mlp_norm: return only_if(layer.norm_before_mlp(), {h});
     case ParameterRole::post_attention_norm:
     case ParameterRole::post_mlp_norm: return only_if(layer.norms_after(), {h});
+    case ParameterRole::output_scale: return only_if(layer.scales_output, {1});
     case ParameterRole::final_norm: return {h};
     case ParameterRole::attention_norm_bias: return only_if(has_bias && layer.norm_before_attention(), {h});
     case ParameterRole::mlp_norm_bias: return only_if(has_bias && layer.norm_before_mlp(), {h});
@@ -66,7 +67,8 @@ void append(std::vector<Parameter>& all, const ModelConfig& config, ParameterRol
     if (role < first || role > last) continue;
     std::vector<std::size_t> shape = shape_of(config, role, config.layer(layer));
     if (!shape.empty())
-      all.push_back({fmt::format(fmt::runtime(name), layer), role, layer, std::move(shape), config.gains_from_one});
+      all.push_back({fmt::format(fmt::runtime(name), layer), role, layer, std::move(shape),
+                     config.gains_from_one && role != ParameterRole::output_scale});
   }
 }
 

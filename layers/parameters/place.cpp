@@ -13,6 +13,7 @@ namespace {
 std::size_t part_rows(const ModelConfig& config, const LayerSpec& layer, const BlockSlice& slice, PackKind pack,
                       std::size_t order) {
   if (pack == PackKind::mlp) return order == kPartGate && !config.gated_mlp() ? 0 : slice.rows;
+  if ((order == kPartK && !layer.projects_keys()) || (order == kPartV && !layer.projects_values())) return 0;
   return (order == kPartK || order == kPartV ? slice.kv.count : slice.queries.count) * config.head_dim_of(layer);
 }
 
@@ -191,6 +192,7 @@ Placement::Range Placement::held(const OfLayer& layer, PackKind pack, std::size_
   const BlockSlice& slice = layer.slice;
   if (!cuts_packs_) {
     if (pack == PackKind::mlp) return order == kPartGate && !config_.gated_mlp() ? Range{0, 0} : layer.rows;
+    if (part_rows(config_, *layer.spec, slice, pack, order) == 0) return {0, 0};
     const HeadRange& heads = kv ? layer.kv : layer.queries;
     return {heads.first * d, heads.count * d};
   }

@@ -10,7 +10,7 @@
 //   embedding, head               vocabulary           rows (2)    rows       rows               rows
 //   b_Q, b_K, b_V, b_1            heads, f: computed   –           –          –                  –
 //   the head's bias               vocabulary: computed –           –          –                  –
-//   norms of q and k              nothing (3)          –           –          –                  –
+//   norms of q and k, output scale nothing (3)         –           –          –                  –
 //   norms, b_O, b_2, positions    nothing              –           –          –                  –
 //
 // pp cuts by layers: a stage has nothing of the others' layers, the first has the embedding and the learned positions, the last
@@ -113,7 +113,8 @@ constexpr RoleTraits traits_of(ParameterRole role) {
     case ParameterRole::key_bias:
     case ParameterRole::value_bias: return {biases, 0, CutBy::kv_heads, false, Fresh::zeros};
     case ParameterRole::query_norm:
-    case ParameterRole::key_norm: return {biases, 0, CutBy::nothing, false, Fresh::ones};
+    case ParameterRole::key_norm:
+    case ParameterRole::output_scale: return {biases, 0, CutBy::nothing, false, Fresh::ones};
     case ParameterRole::query_key_value_bias: return {biases, 0, CutBy::projections, false, Fresh::zeros};
     case ParameterRole::head_bias: return {biases, 0, CutBy::vocabulary, false, Fresh::zeros};
     case ParameterRole::up_bias: return {biases, 0, CutBy::mlp_rows, false, Fresh::zeros};

@@ -7,7 +7,7 @@ namespace tsprun::detail {
 
 AttentionHeads::AttentionHeads(Rank& rank, DType dtype, const SavedSizes& sizes, const AttentionSaved& saved,
                                const LayerSpec& layer, std::size_t first_query, std::size_t first_kv)
-    : window(layer.window), score_cap(layer.score_cap) {
+    : window(layer.window), score_cap(layer.score_cap), norms_own_values(layer.norms_own_values()) {
   const auto heads = [&](const OwnedTensor& kept, OwnedTensor& own, const std::array<std::size_t, 4>& shape, std::size_t first,
                          std::string_view what) -> Tensor {
     if (kept.exists()) return kept->slice(2, first, shape[2]);
@@ -22,6 +22,7 @@ AttentionHeads::AttentionHeads(Rank& rank, DType dtype, const SavedSizes& sizes,
     q_product = saved.query_product->slice(2, first_query, sizes.query_product[2]);
     k_product = saved.key_product->slice(2, first_kv, sizes.key_product[2]);
   }
+  if (saved.value_product.exists()) v_product = saved.value_product->slice(2, first_kv, sizes.key_product[2]);
   lse = saved.lse.exists() ? saved.lse.heads(first_query, sizes.lse[1])
                            : LogSumExps(rank, Category::workspace, kernels::summed_in(dtype), sizes.lse, "log-sum-exp");
 }
@@ -37,15 +38,19 @@ AttentionHeads AttentionHeads::slice(const HeadRange& queries, const HeadRange& 
   views.o = of(o, queries);
   views.q_product = of(q_product, queries);
   views.k_product = of(k_product, kv);
+  views.v_product = of(v_product, kv);
   views.lse = lse.heads(queries.first, queries.count);
   views.window = window;
   views.score_cap = score_cap;
+  views.norms_own_values = norms_own_values;
   return views;
 }
 
 void AttentionHeads::keep_products(Rank& rank, DType dtype, const SavedSizes& sizes) {
   q_product = q_product_memory = rank.tensor(Category::workspace, dtype, sizes.query_product, "queries before their norm");
   k_product = k_product_memory = rank.tensor(Category::workspace, dtype, sizes.key_product, "keys before their norm");
+  if (norms_own_values)
+    v_product = v_product_memory = rank.tensor(Category::workspace, dtype, sizes.key_product, "values before their norm");
 }
 
 void AttentionHeads::drop_keys() {

@@ -12,12 +12,14 @@ namespace tsprun::detail {
 
 /// Views of what an attention sublayer saves, or memory of the visit where it saves nothing. Shapes as in SavedSizes.
 struct AttentionHeads {
-  OwnedTensor q_memory, k_memory, v_memory, o_memory, q_product_memory, k_product_memory;
+  OwnedTensor q_memory, k_memory, v_memory, o_memory, q_product_memory, k_product_memory, v_product_memory;
   Tensor q, k, v, o;
-  Tensor q_product, k_product;  ///< what went into the norms of q and k; no dims where nothing keeps it
+  /// What went into the norms of q, k and v; no dims where nothing keeps it, or where v's is k's.
+  Tensor q_product, k_product, v_product;
   LogSumExps lse;
   std::size_t window = 0;  ///< LayerSpec::window and LayerSpec::score_cap of the layer
   double score_cap = 0;
+  bool norms_own_values = false;  ///< LayerSpec::norms_own_values()
 
   AttentionHeads() = default;
   /// Takes the heads from `first_query` and `first_kv` on of what exists in `saved`, as many as `sizes` says; allocates the
@@ -27,7 +29,7 @@ struct AttentionHeads {
 
   /// Returns views of these heads.
   AttentionHeads slice(const HeadRange& queries, const HeadRange& kv) const;
-  /// Allocates q_product and k_product, for a backward pass that projects again.
+  /// Allocates q_product, k_product and v_product, for a backward pass that projects again.
   void keep_products(Rank& rank, DType dtype, const SavedSizes& sizes);
   /// Drops k and v, which have been gathered.
   void drop_keys();

@@ -4,7 +4,8 @@
 // Every rank has all of these vectors, whichever part of the matrices it has; docs/algorithms.md counts them, like norm gains, as
 // `other`. A rank adds to the gradients of the heads and rows that it computes, for its own tokens; the model then sums the
 // gradients over all ranks that share a sequence or slice heads and rows. They are the store's last pack, of width 1: for each
-// layer, as it has them, those of W_Q, W_K and W_V, as parts of their own or as one, the gains of q and of k, and that of W_1.
+// layer, as it has them, those of W_Q, W_K and W_V, as parts of their own or as one, the gains of q and of k, that of W_1, and
+// the scale of the layer's output, whose gradient stays 0.
 #pragma once
 
 #include "core/rank/compute_stream.h"
@@ -60,8 +61,9 @@ struct BlockBiases {
     const auto norms_of = [](const LayerSpec& of) -> std::size_t { return of.norms_queries_and_keys() ? 2 : 0; };
     const std::size_t of_projections = projections_of(spec);
     const std::size_t norms = norms_of(spec);
-    const std::size_t first = config.specs.sum(
-        0, layer, [&](const LayerSpec& of) { return projections_of(of) + norms_of(of) + (of.biases.up ? 1U : 0U); });
+    const std::size_t first = config.specs.sum(0, layer, [&](const LayerSpec& of) {
+      return projections_of(of) + norms_of(of) + (of.biases.up ? 1U : 0U) + (of.scales_output ? 1U : 0U);
+    });
     const auto parts = [&](std::size_t from, std::size_t count) {
       const std::size_t pack = bias_pack_number(store);
       const auto vector = [](const Tensor& column) { return column.reshaped({column.size(0)}); };

@@ -15,16 +15,17 @@ using kernels::Write;
 
 namespace {
 
-/// The matrices of an attention pack [W_K; W_V; W_Q; W_Oᵀ], or their gradients.
+/// The matrices of an attention pack [W_K; W_V; W_Q; W_Oᵀ], or their gradients. W_V has no rows in layers without it.
 struct AttentionMatrices {
   Tensor K, V, Q, Ot;
-  AttentionMatrices(const Tensor& rows, const BlockSlice& slice, std::size_t d) {
+  AttentionMatrices(const Tensor& rows, const BlockSlice& slice, std::size_t d, const LayerSpec& layer) {
     const std::size_t k = slice.kv.count * d;
+    const std::size_t v = layer.projects_values() ? k : 0;
     const std::size_t a = slice.queries.count * d;
     K = rows.slice(0, 0, k);
-    V = rows.slice(0, k, k);
-    Q = rows.slice(0, 2 * k, a);
-    Ot = rows.slice(0, 2 * k + a, a);
+    V = rows.slice(0, k, v);
+    Q = rows.slice(0, k + v, a);
+    Ot = rows.slice(0, k + v + a, a);
   }
 };
 
@@ -105,7 +106,7 @@ class Dense::Pass final : public StrategyPass {
   const BlockSlice& slice(std::size_t layer) const { return dense_.layers_[layer].slice; }
   SequenceAttention& attention(std::size_t layer) const { return *dense_.layers_[layer].attention; }
   AttentionMatrices matrices(std::size_t layer, const Tensor& rows) const {
-    return {rows, slice(layer), dense_.layers_[layer].head_dim};
+    return {rows, slice(layer), dense_.layers_[layer].head_dim, config_.layer(layer)};
   }
   /// Returns b_1 of the slice's rows.
   Bias mlp_bias(std::size_t layer) const {
@@ -191,11 +192,14 @@ void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, con
     v = v_memory = step(dtype_, own.kv, "values of own tokens");
   }
   const Tensor k_product = heads.k_product.dims() > 0 ? heads.k_product : k;
+  const Tensor v_product = heads.v_product.dims() > 0 ? heads.v_product : v;
   const Tensor q_product = heads.q_product.dims() > 0 ? heads.q_product : q;
   compute().gemm("W_K", matrix_of(k_product), X, W.K.transposed(0, 1));
-  of_layer.key(slice.kv).finish(k, k_product);
-  compute().gemm("W_V", matrix_of(v), X, W.V.transposed(0, 1));
-  of_layer.value(slice.kv).finish(v, v);
+  of_layer.finish_keys(slice.kv, k, k_product, v);
+  if (!W.V.empty()) {
+    compute().gemm("W_V", matrix_of(v_product), X, W.V.transposed(0, 1));
+    of_layer.value(slice.kv).finish(v, v_product);
+  }
   if (!attention.exchanges()) attention.begin(of_attention_, tokens(), heads.window, k, v);
   compute().gemm("W_Q", matrix_of(q_product), X, W.Q.transposed(0, 1));
   of_layer.query(slice.queries).finish(q, q_product);
@@ -224,8 +228,6 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
   const Tensor dX = of.dx.merged(0);
   const HeadProjections of_layer = projections(layer);
   const HeadProjection of_q = of_layer.query(slice(layer).queries);
-  const HeadProjection of_k = of_layer.key(slice(layer).kv);
-  const HeadProjection of_v = of_layer.value(slice(layer).kv);
   const Tensor rows = weights_->visit(pack);
   const AttentionMatrices W = matrices(layer, rows);
   AttentionHeads heads = this->heads(layer, saved);
@@ -263,18 +265,19 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
                             saved.o.exists() ? SequenceAttention::Outputs::kept : SequenceAttention::Outputs::made_again,
                             queries_done);
 
-  of_k.finish_backward(dk, heads.k_product);
-  of_v.finish_backward(dv, {});
+  of_layer.finish_backward(slice(layer).kv, dk, dv, heads.k_product, heads.v_product);
   compute().gemm("dX of W_K", dX, matrix_of(dk.view()), W.K, Write::add);
-  compute().gemm("dX of W_V", dX, matrix_of(dv.view()), W.V, Write::add);
+  if (!W.V.empty()) compute().gemm("dX of W_V", dX, matrix_of(dv.view()), W.V, Write::add);
   of.tell_dx_complete();
   weights_->used(pack);
   if (!travels) gradients_of_queries();
   const AttentionMatrices dW = matrices(layer, packed);
   compute().gemm("dW_K", dW.K, matrix_of(dk.view()).transposed(0, 1), X);
-  compute().gemm("dW_V", dW.V, matrix_of(dv.view()).transposed(0, 1), X);
-  of_k.add_gradients(dk);
-  of_v.add_gradients(dv);
+  of_layer.key(slice(layer).kv).add_gradients(dk);
+  if (!W.V.empty()) {
+    compute().gemm("dW_V", dW.V, matrix_of(dv.view()).transposed(0, 1), X);
+    of_layer.value(slice(layer).kv).add_gradients(dv);
+  }
   gradients_written(pack);
 }
 

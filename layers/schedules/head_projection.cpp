@@ -1,4 +1,4 @@
-// Norms of q and k: of each head, or of all heads of a token, which may be on several ranks.
+// Norms of q, k and v: of each head, or of all heads of a token, which may be on several ranks; and v that is W_K's product.
 #include "layers/schedules/head_projection.h"
 
 #include "core/kernels/check.h"
@@ -60,6 +60,21 @@ void HeadProjection::norm_backward(const Tensor& d, const ConstTensor& product) 
   };
   part(0, norm_.copies, {});
   part(norm_.copies, product.size(2) - norm_.copies, products);
+}
+
+void HeadProjections::finish_keys(const HeadRange& heads, const Tensor& k, const Tensor& product, const Tensor& v) const {
+  const HeadProjection of_k = key(heads);
+  of_k.add_bias(product);
+  if (layer_.value_is_key && layer_.norms_values) value(heads).turn(v, product);
+  else if (layer_.value_is_key) rank_.compute().convert(v, product);
+  of_k.turn(k, product);
+}
+
+void HeadProjections::finish_backward(const HeadRange& heads, const Tensor& dk, const Tensor& dv, const ConstTensor& k_product,
+                                      const ConstTensor& v_product) const {
+  key(heads).finish_backward(dk, k_product);
+  value(heads).finish_backward(dv, layer_.value_is_key ? k_product : v_product);
+  if (layer_.value_is_key) rank_.compute().add(dk, dk, dv);
 }
 
 }  // namespace tsprun::detail

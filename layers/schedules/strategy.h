@@ -34,6 +34,7 @@ struct AttentionSaved {
   // Only where q and k are normed: what went into the norms, of this rank's tokens.
   OwnedTensor query_product;  ///< [B, S_p, n_h, d]
   OwnedTensor key_product;    ///< [B, S_p, n_kv, d]
+  OwnedTensor value_product;  ///< the same of v, only where it is normed and isn't W_K's product
 };
 
 /// Pre-activations of an MLP sublayer that its backward pass uses; computed again if they don't exist.
@@ -49,8 +50,8 @@ struct SavedSizes {
   std::array<std::size_t, 4> o;
   std::array<std::size_t, 3> lse;
   std::array<std::size_t, 4> query_product;
-  std::array<std::size_t, 4> key_product;
-  std::array<std::size_t, 3> gate;  ///< shape of MlpSaved::gate and MlpSaved::up
+  std::array<std::size_t, 4> key_product;  ///< and of value_product
+  std::array<std::size_t, 3> gate;         ///< shape of MlpSaved::gate and MlpSaved::up
 
   /// Returns the shapes that AttentionSaved and MlpSaved document, for this rank's tokens, `query_heads` and `kv_heads` heads of
   /// `head_dim` dims, and `intermediate` rows of the MLP.

@@ -75,7 +75,7 @@ std::uint64_t saved_bytes_per_token(const Setting& setting, const LayerSpec& lay
   const std::uint64_t inputs = layer.kept_residuals() * model.hidden;
   const std::uint64_t a = model.query_width(layer);
   const std::uint64_t k = model.kv_width(layer);
-  const std::uint64_t products = layer.norms_queries_and_keys() ? a + k : 0;
+  const std::uint64_t products = (layer.norms_queries_and_keys() ? a + k : 0) + (layer.norms_own_values() ? k : 0);
   switch (setting.recompute) {
     case Recompute::none:
       return element * (inputs + 2 * a + 2 * k + products + model.mlp_inputs() * model.intermediate_of(layer)) +
@@ -107,6 +107,7 @@ std::uint64_t saved_bytes(const MeshSetting& of, const LayerSpec& layer, MeshPla
     bytes += replica.tokens() * (own.count + 2 * kv) * d * replica.bytes.element +
              rows * model.mlp_inputs() * slice.rows * replica.bytes.element;
     if (layer.norms_queries_and_keys()) bytes += rows * (slice.queries.count + slice.kv.count) * d * replica.bytes.element;
+    if (layer.norms_own_values()) bytes += rows * slice.kv.count * d * replica.bytes.element;
   }
   return bytes;
 }

@@ -44,6 +44,7 @@ std::vector<TensorParallel::CopiedRows> TensorParallel::find_copies(const LayerS
     copies_.push_back(tensor_.subgroup(readers));
     if (shared.head < held.first || shared.head >= held.end()) continue;
     for (const std::size_t before : {std::size_t{0}, held.count}) {  // of W_K's rows, of W_V's
+      if (before > 0 && !layer.projects_values()) continue;
       rows.push_back({.first = (before + shared.head - held.first) * d, .count = d, .group = &copies_.back()});
     }
   }

@@ -72,7 +72,7 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
       fetch_output(layer, r + 1);
     } else if (unit.first_of_turn) {
       turn = heads_of_turn(layer, r, saved);
-      const std::size_t kv_rows = 2 * part_rows(layer, r, kPartK);
+      const std::size_t kv_rows = kv_part_rows(layer, r);
       axis_.rank.wait(W_[index(r)].first.work);
       const Tensor W_KVQ = W_[index(r)].first.rows;
       project(layer, r, X, W_KVQ.slice(0, kv_rows, part_rows(layer, r, kPartQ)), W_KVQ.slice(0, 0, kv_rows),
@@ -119,16 +119,17 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
                             const std::function<void()>& after_first_unit) {
   /// Gradients that belong to one turn.
   struct Gradients {
-    OwnedTensor dO;              // [B, S_p, heads, d]
-    Tensor dq;                   // the same, in the type of sums
-    OwnedTensor dq_memory;       // of it, where turns are normed by themselves
-    Tensor k_product;            // what went into the norm of the turn's keys; no dims without norms
-    OwnedTensor k_memory;        // of it, where nothing keeps it
-    OwnerSums::Part dW_KV;       // [dW_K; dW_V]
-    std::size_t unfinished = 0;  // buckets that dW_KV and the turn's W_K, W_V wait for
+    OwnedTensor dO;                  // [B, S_p, heads, d]
+    Tensor dq;                       // the same, in the type of sums
+    OwnedTensor dq_memory;           // of it, where turns are normed by themselves
+    Tensor k_product, v_product;     // what went into the norms of the turn's keys and values; no dims without norms
+    OwnedTensor k_memory, v_memory;  // of them, where nothing keeps them
+    OwnerSums::Part dW_KV;           // [dW_K; dW_V]
+    std::size_t unfinished = 0;      // buckets that dW_KV and the turn's W_K, W_V wait for
   };
   const TspCut& cut = axis_.of(layer);
   const TspUnits& plan = plans_[layer];
+  const LayerSpec& spec = axis_.config.layer(layer);
   ComputeStream& compute = axis_.compute();
   const TokenLayout& tokens = of_.tokens;
   const HeadProjections of_layer = projections(layer);
@@ -174,6 +175,8 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
       }
       gradients[index(r)].k_product = turn.k_product;
       gradients[index(r)].k_memory = std::move(turn.k_product_memory);
+      gradients[index(r)].v_product = turn.v_product;
+      gradients[index(r)].v_memory = std::move(turn.v_product_memory);
       fetch(layer, r + 1, Direction::backward);
     }
     if (unit.first_of_bucket && !gathered[unit.bucket].begun()) {
@@ -191,7 +194,7 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     const Tensor dq = matrix_of(d.dq);
     compute.gemm("dX of W_Q", dX, dq, W_[index(r)].second.rows.slice(0, 0, rows), into_dX.next());
     W_[index(r)].second = {};
-    OwnerSums::Part dW = dW_.part(attention_pack_number(layer), r, kPartQ, 2, 2 * rows);
+    OwnerSums::Part dW = dW_.part(attention_pack_number(layer), r, part_number(layer, kPartQ), 2, 2 * rows);
     compute.gemm("dW_Q", dW.rows.slice(0, 0, rows), dq.transposed(0, 1), X);
     compute.gemm("dW_O", dW.rows.slice(0, rows, rows), matrix_of(turns[index(r)].o).transposed(0, 1), dY);
     dW_.send(std::move(dW), r);
@@ -227,13 +230,14 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     if (u == 0) after_first_unit();
   };
 
-  // dX += dk·W_K + dv·W_V; dW_K = dkᵀ·X, dW_V = dvᵀ·X.
+  // dX += dk·W_K + dv·W_V; dW_K = dkᵀ·X, dW_V = dvᵀ·X. Without W_V the gradient of v is in that of W_K's product.
+  const std::size_t projections_of_kv = spec.projects_values() ? 2 : 1;
   const auto begin_bucket = [&](int r) {
     Gradients& d = gradients[index(r)];
     axis_.rank.wait(W_[index(r)].first.work);
     if (d.unfinished > 0) return;
     d.unfinished = plan.buckets_of(r);
-    d.dW_KV = dW_.part(attention_pack_number(layer), r, kPartK, 2, 2 * part_rows(layer, r, kPartK));
+    d.dW_KV = dW_.part(attention_pack_number(layer), r, kPartK, projections_of_kv, kv_part_rows(layer, r));
   };
   const auto kv_projection = [&](std::size_t which, const HeadRange& heads) {
     const HeadRange in_all = in_model(cut.slice.kv, heads);
@@ -254,8 +258,9 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     if (--d.unfinished > 0) return;
     dW_.send(std::exchange(d.dW_KV, {}), r);
     W_[index(r)].first = {};
-    d.k_product = {};
+    d.k_product = d.v_product = {};
     d.k_memory.reset();
+    d.v_memory.reset();
   };
 
   // dK and dV of this rank's tokens are summed.
@@ -263,23 +268,34 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     if (!plan.units[u].last_of_bucket) return;
     KvBucket& bucket = gathered[plan.units[u].bucket];
     const TspBucket& of_bucket = plan.buckets[plan.units[u].bucket];
-    const auto& [r, heads] = of_bucket;
+    const int r = of_bucket.owner;
+    const HeadRange& heads = of_bucket.heads;
     bucket.finish(axis_.rank, tokens);
     if (!together) begin_bucket(r);
-    for (std::size_t which = 0; which < 2; ++which) {
-      if (together) {
-        bucket.take_sum(axis_.rank, tokens, which, all_dkv[which]->slice(2, heads.first, heads.count));
-        continue;
-      }
-      const OwnedTensor own =
+    const auto take = [&](std::size_t which) {
+      OwnedTensor own =
           axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads.count, cut.d}, "gradient of keys or values");
       bucket.take_sum(axis_.rank, tokens, which, own);
-      const Tensor& k_product = gradients[index(r)].k_product;
-      const std::size_t first = heads.first - cut.heads.kv_heads_owned(r).first;
-      kv_projection(which, heads)
-          .finish_backward(
-              own, which == 0 && k_product.dims() > 0 ? ConstTensor(k_product.slice(2, first, heads.count)) : ConstTensor());
-      add_kv(of_bucket, which, own);
+      return own;
+    };
+    const auto of_bucket_heads = [&](const Tensor& product) {
+      if (product.dims() == 0) return ConstTensor();
+      return ConstTensor(product.slice(2, heads.first - cut.heads.kv_heads_owned(r).first, heads.count));
+    };
+    const ConstTensor k_product = of_bucket_heads(gradients[index(r)].k_product);
+    if (together) {
+      for (std::size_t which = 0; which < 2; ++which)
+        bucket.take_sum(axis_.rank, tokens, which, all_dkv[which]->slice(2, heads.first, heads.count));
+    } else if (spec.projects_values()) {
+      for (std::size_t which = 0; which < 2; ++which) {
+        const OwnedTensor own = take(which);
+        kv_projection(which, heads).finish_backward(own, which == 0 ? k_product : of_bucket_heads(gradients[index(r)].v_product));
+        add_kv(of_bucket, which, own);
+      }
+    } else {
+      const OwnedTensor dk = take(0);
+      of_layer.finish_backward(in_model(cut.slice.kv, heads), dk, take(1), k_product, {});
+      add_kv(of_bucket, 0, dk);
     }
     bucket = {};
     if (!together) end_bucket(r);
@@ -288,11 +304,11 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
   look_ahead(plan.units.size(), {{1, prepare}, {0, attend}, {-1, finish}});
   if (!together) return;
   of_layer.query(cut.slice.queries).finish_backward(all_dq, all.q_product);
-  of_layer.key(cut.slice.kv).finish_backward(all_dkv[0], all.k_product);
+  of_layer.finish_backward(cut.slice.kv, all_dkv[0], all_dkv[1], all.k_product, all.v_product);
   for (int r = 0; r < axis_.D(); ++r) end_turn(r);
   for (const TspBucket& bucket : plan.buckets) {
     begin_bucket(bucket.owner);
-    for (std::size_t which = 0; which < 2; ++which)
+    for (std::size_t which = 0; which < projections_of_kv; ++which)
       add_kv(bucket, which, all_dkv[which]->slice(2, bucket.heads.first, bucket.heads.count));
     end_bucket(bucket.owner);
   }
@@ -302,15 +318,22 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
 
 std::size_t TspAttention::part_rows(std::size_t layer, int r, std::size_t part) const {
   const TspCut& cut = axis_.of(layer);
+  if (part == kPartV && !axis_.config.layer(layer).projects_values()) return 0;
   const bool kv = part == kPartK || part == kPartV;
   return (kv ? cut.heads.kv_heads_owned(r).count : cut.heads.query_heads(r).count) * cut.d;
+}
+
+/// Returns a part's number among those that the layer's pack has.
+std::size_t TspAttention::part_number(std::size_t layer, std::size_t part) const {
+  return part - (part > kPartV && !axis_.config.layer(layer).projects_values() ? 1U : 0U);
 }
 
 TspAttention::Weights TspAttention::fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count) {
   Weights weights;
   if (r == axis_.p()) {
     const std::size_t pack = attention_pack_number(layer);
-    weights.rows = own_.values(pack, first, count);
+    const std::size_t number = part_number(layer, first);
+    weights.rows = own_.values(pack, number, part_number(layer, first + count) - number);
     if (axis_.D() == 1 && own_.is_cut(pack)) {  // nobody else waits for it
       weights.work = own_.arrival(pack);
       return weights;
@@ -398,14 +421,16 @@ void TspAttention::project(std::size_t layer, int r, const ConstTensor& X, const
   const HeadRange kv_in_model = in_model(cut.slice.kv, kv);
   const Tensor q_product = turn.q_product.dims() > 0 ? turn.q_product : turn.q;
   const Tensor k_product = turn.k_product.dims() > 0 ? turn.k_product : turn.k;
+  const Tensor v_product = turn.v_product.dims() > 0 ? turn.v_product : turn.v;
   compute.gemm("W_Q", matrix_of(q_product), X, W_Q.transposed(0, 1));
   of_layer.query(in_model(cut.slice.queries, queries)).finish(turn.q, q_product);
   axis_.rank.look(Watched::queries, turn.q);
   if (kv.count == 0) return;
   compute.gemm("W_K", matrix_of(k_product), X, W_KV.slice(0, 0, kv_rows).transposed(0, 1));
-  compute.gemm("W_V", matrix_of(turn.v), X, W_KV.slice(0, kv_rows, kv_rows).transposed(0, 1));
-  of_layer.key(kv_in_model).finish(turn.k, k_product);
-  of_layer.value(kv_in_model).finish(turn.v, turn.v);
+  const bool has_values = axis_.config.layer(layer).projects_values();
+  if (has_values) compute.gemm("W_V", matrix_of(v_product), X, W_KV.slice(0, kv_rows, kv_rows).transposed(0, 1));
+  of_layer.finish_keys(kv_in_model, turn.k, k_product, turn.v);
+  if (has_values) of_layer.value(kv_in_model).finish(turn.v, v_product);
   axis_.rank.look(Watched::keys, turn.k);
   axis_.rank.look(Watched::values, turn.v);
 }
@@ -416,6 +441,8 @@ void TspAttention::project_together(std::size_t layer, const ConstTensor& X, con
   ComputeStream& compute = axis_.compute();
   const Tensor q_product = all.q_product.dims() > 0 ? all.q_product : all.q;
   const Tensor k_product = all.k_product.dims() > 0 ? all.k_product : all.k;
+  const Tensor v_product = all.v_product.dims() > 0 ? all.v_product : all.v;
+  const bool has_values = axis_.config.layer(layer).projects_values();
   for (int r = 0; r < axis_.D(); ++r) {
     TurnWeights& W = W_[index(r)];
     const auto& [first_query, queries] = cut.heads.query_heads(r);
@@ -425,20 +452,22 @@ void TspAttention::project_together(std::size_t layer, const ConstTensor& X, con
     if (forward && r + 1 == axis_.D()) fetch_output(layer, 0);
     axis_.rank.wait(W.first.work);
     if (!forward) axis_.rank.wait(W.second.work);
-    const Tensor W_Q = forward ? W.first.rows.slice(0, 2 * kv_rows, part_rows(layer, r, kPartQ))
+    const Tensor W_Q = forward ? W.first.rows.slice(0, kv_part_rows(layer, r), part_rows(layer, r, kPartQ))
                                : W.second.rows.slice(0, 0, part_rows(layer, r, kPartQ));
     compute.gemm("W_Q", matrix_of(q_product.slice(2, first_query, queries)), X, W_Q.transposed(0, 1));
     if (kv > 0) {
       compute.gemm("W_K", matrix_of(k_product.slice(2, first_kv, kv)), X, W.first.rows.slice(0, 0, kv_rows).transposed(0, 1));
-      compute.gemm("W_V", matrix_of(all.v.slice(2, first_kv, kv)), X, W.first.rows.slice(0, kv_rows, kv_rows).transposed(0, 1));
+      if (has_values)
+        compute.gemm("W_V", matrix_of(v_product.slice(2, first_kv, kv)), X,
+                     W.first.rows.slice(0, kv_rows, kv_rows).transposed(0, 1));
     }
     if (forward) W.first = {};
     fetch(layer, r + 1, direction);
   }
   const HeadProjections of_layer = projections(layer);
   of_layer.query(cut.slice.queries).finish(all.q, q_product);
-  of_layer.key(cut.slice.kv).finish(all.k, k_product);
-  of_layer.value(cut.slice.kv).finish(all.v, all.v);
+  of_layer.finish_keys(cut.slice.kv, all.k, k_product, all.v);
+  if (has_values) of_layer.value(cut.slice.kv).finish(all.v, v_product);
   axis_.rank.look(Watched::queries, all.q);
   axis_.rank.look(Watched::keys, all.k);
   axis_.rank.look(Watched::values, all.v);

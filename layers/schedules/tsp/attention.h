@@ -69,6 +69,9 @@ class TspAttention {
   void fetch_output(std::size_t layer, int r);
   Weights fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count);
   std::size_t part_rows(std::size_t layer, int r, std::size_t part) const;
+  std::size_t part_number(std::size_t layer, std::size_t part) const;
+  /// Rows of W_K and W_V together.
+  std::size_t kv_part_rows(std::size_t layer, int r) const { return part_rows(layer, r, kPartK) + part_rows(layer, r, kPartV); }
 
   bool normed_together(std::size_t layer) const;
   SavedSizes sizes_of_turn(std::size_t layer, int r) const;
