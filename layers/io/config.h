@@ -34,6 +34,7 @@ struct ModelConfig : ModelSpec {
   std::size_t head_dim = 0;      ///< d; n_h·d may differ from h
   std::size_t intermediate = 0;  ///< f
   std::size_t vocabulary = 0;    ///< V
+  std::size_t layer_input = 0;   ///< w: elements of the vector of its own that each layer gets of each token; 0: none
   std::size_t max_positions = 0;
   double norm_epsilon = 1e-6;
   bool tied_embeddings = false;                    ///< the head uses the embedding's matrix
@@ -88,22 +89,24 @@ struct ModelConfig : ModelSpec {
     return layer.projects_keys() ? norm_width(layer, kv_heads_of(layer)) : 0;
   }
   /// Elements of the biases of W_Q, W_K, W_V and W_1, of the gains of q's and k's norms, and of scales of outputs, in all layers,
-  /// and of the head's bias.
+  /// of the gain of layers' inputs, and of the head's bias.
   std::size_t projection_vectors() const {
-    return (head_bias ? vocabulary : 0) + specs.sum(0, layers, [this](const LayerSpec& layer) {
+    return (head_bias ? vocabulary : 0) + layer_input + specs.sum(0, layers, [this](const LayerSpec& layer) {
       const Biases& biases = layer.biases;
       return (biases.query ? query_width(layer) : 0) + (biases.key ? kv_width(layer) : 0) + (biases.value ? kv_width(layer) : 0) +
              (biases.up ? intermediate_of(layer) : 0) + query_norm_width(layer) + key_norm_width(layer) +
              (layer.scales_output ? 1 : 0);
     });
   }
-  /// Elements that every rank has: norm parameters, all biases, learned positions.
+  /// Elements that every rank has: norm parameters, all biases, learned positions, what layers' own inputs are made with but
+  /// their table.
   std::size_t replicated_parameters() const {
     const std::size_t last_biases = specs.sum(
         0, layers, [](const LayerSpec& layer) { return (layer.biases.output ? 1U : 0U) + (layer.biases.down ? 1U : 0U); });
     const std::size_t of_layers = specs.sum(0, layers, [](const LayerSpec& layer) { return layer.norm_count(); });
     const std::size_t norms = (norm == Norm::layer ? 2 : 1) * (of_layers + 1);
-    return (norms + last_biases + (learned_positions ? max_positions : 0)) * hidden + projection_vectors();
+    const std::size_t of_inputs = 3 * layers * layer_input;  // rows of the projection, gates and results
+    return (norms + last_biases + of_inputs + (learned_positions ? max_positions : 0)) * hidden + projection_vectors();
   }
   /// Numbers of matrices of f·h elements in an MLP, and of its pre-activations.
   std::size_t mlp_matrices() const { return gated_mlp() ? 3 : 2; }

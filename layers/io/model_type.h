@@ -76,6 +76,7 @@ struct LayerSpec {
   std::size_t layers_to_lender = 0;
   bool value_is_key = false;   ///< v is x·W_Kᵀ, before k's norm and rotation: there is no W_V
   bool norms_values = false;   ///< each head of v is divided by its root mean square, no gain; q and k are normed, too
+  bool takes_input = false;    ///< behind its MLP it takes a vector of its own for each token: ModelConfig::layer_input
   bool scales_output = false;  ///< the layer's output is multiplied by a number of the files, which training doesn't change
 
   /// Returns whether the layer has a W_K, and whether it has a W_V.
@@ -93,11 +94,12 @@ struct LayerSpec {
   bool norms_after() const { return norms == NormPlaces::after || norms == NormPlaces::around; }
   /// Number of norms of width h.
   std::size_t norm_count() const {
-    return (norm_before_attention() ? 1U : 0U) + (norm_before_mlp() ? 1U : 0U) + (norms_after() ? 2U : 0U);
+    return (norm_before_attention() ? 1U : 0U) + (norm_before_mlp() ? 1U : 0U) + (norms_after() ? 2U : 0U) +
+           (takes_input ? 1U : 0U);
   }
-  /// Number of tensors of width h that a backward pass needs in every recomputation mode: the sublayers' inputs, and what goes
-  /// into norms behind them.
-  std::size_t kept_residuals() const { return (side_by_side() ? 1U : 2U) + (norms_after() ? 2U : 0U); }
+  /// Number of tensors of width h that a backward pass needs in every recomputation mode: the sublayers' inputs, what goes into
+  /// norms behind them, and what a layer with an input of its own adds to.
+  std::size_t kept_residuals() const { return (side_by_side() ? 1U : 2U) + (norms_after() ? 2U : 0U) + (takes_input ? 1U : 0U); }
 
   bool operator==(const LayerSpec&) const = default;
 };
@@ -172,7 +174,7 @@ struct ModelSpec {
   bool has_gains_only() const {
     return norm != Norm::layer && !head_bias && !specs.any([](const LayerSpec& layer) {
       return layer.biases != Biases{} || layer.norms_queries_and_keys() || layer.norms != NormPlaces::before ||
-             layer.scales_output;
+             layer.takes_input || layer.scales_output;
     });
   }
 
@@ -184,6 +186,10 @@ struct ModelSpec {
 enum class ParameterRole {
   embedding,
   positions,  ///< learned, [max_positions, h]
+  // Of layers' own inputs (layers/model/layer_inputs.h), for all layers together: the table, P, and the norm's gain.
+  layer_input_embedding,   ///< [V, L·w]
+  layer_input_projection,  ///< [L·w, h]
+  layer_input_norm,        ///< [w]
   attention_norm,
   attention_norm_bias,
   query,
@@ -210,7 +216,10 @@ enum class ParameterRole {
   down_bias,
   post_mlp_norm,
   post_mlp_norm_bias,
-  output_scale,  ///< [1], by which the layer's output is multiplied: LayerSpec::scales_output
+  input_gate,       ///< of a layer's own input, [w, h]
+  input_result,     ///< [h, w]
+  post_input_norm,  ///< [h]
+  output_scale,     ///< [1], by which the layer's output is multiplied: LayerSpec::scales_output
   final_norm,
   final_norm_bias,
   head,

@@ -40,6 +40,24 @@ std::string degrees_that_work(const ModelConfig& config, std::string_view axis, 
   return fmt::format("{}={}{}", axis, std::max(below, 1), higher);
 }
 
+/// Refuses layouts under which layers' own inputs aren't at hand.
+void check_layer_inputs(const ModelConfig& config, const Layout& layout) {
+  if (layout.stages() > 1) {
+    const Layout without = layout.without(Cut::layers);
+    throw Error(
+        Cause::refused,
+        fmt::format("{}={}: each layer of {} takes an input of its own, made with the embedding, which stages don't send "
+                    "to each other; try --layout {}",
+                    name(layout.stage_axis()), layout.stages(), config.name, without.axes.empty() ? "tsp=1" : without.print()));
+  }
+  if (layout.shares_weights()) {
+    throw Error(Cause::refused,
+                fmt::format("--{0} zero3: the table of inputs of their own that the layers of {1} take isn't cut over {0}; try "
+                            "--{0} zero1",
+                            name(layout.data_axis()), config.name));
+  }
+}
+
 }  // namespace
 
 void check_layout(const ModelConfig& config, const Layout& layout) {
@@ -52,6 +70,7 @@ void check_layout(const ModelConfig& config, const Layout& layout) {
                     name(layout.sharing_axis()), layout.degree(layout.sharing_axis()), name(layout.data_axis()), layout.data()));
   }
   layout.stage(config.layers, 0);  // refuses more stages than layers
+  if (config.layer_input > 0) check_layer_inputs(config, layout);
   const int T = layout.tensor();
   config.specs.for_each([&](const LayerSpec& layer) { const HeadCut tensor(config.query_heads, config.kv_heads_of(layer), T); });
   const std::size_t queries = config.query_heads / static_cast<std::size_t>(T);

@@ -179,8 +179,14 @@ OwnedTensor Block::forward(const BlockPass& pass, std::size_t layer, OwnedTensor
     rank_.look(Watched::result, y.view());
     end_sublayer(pass, y, mlp, keep, saved.mlp_result);
     x3 = residual(saved.x2, y, kept, "residual after the block");
-    if (config_.layer(layer).scales_output) rank_.compute().multiply(x3, x3.view(), vectors.output_scale);
   }
+  if (config_.layer(layer).takes_input) {
+    saved.x3 = std::move(x3);
+    x3 = like(saved.x3, dtype_, kept, "residual after the layer's input");
+    pass.inputs->add(layer, x3->merged(0), saved.x3->merged(0), vectors.input);
+    if (keep != Keep::backward) saved.x3.reset();
+  }
+  if (config_.layer(layer).scales_output) rank_.compute().multiply(x3, x3.view(), vectors.output_scale);
   if (keep != Keep::backward || side_by_side) saved.x2.reset();
   if (keep != Keep::backward) saved.x1.reset();
   return x3;
@@ -193,6 +199,10 @@ void Block::backward(const BlockPass& pass, std::size_t layer, const Tensor& d, 
   const Around mlp = around_mlp(layer, vectors);
   OwnedTensor beside;  // gradient of the MLP's input where it is that of the attention
   if (config_.layer(layer).scales_output) rank_.compute().multiply(d, d, vectors.output_scale);
+  if (config_.layer(layer).takes_input) {
+    pass.inputs->add_backward(layer, d.merged(0), saved.x3->merged(0), vectors.input);
+    saved.x3.reset();
+  }
   pass.sublayers.begin_block_backward(layer, saved.attention);
   rank_.enter_stage(PassPart::mlp, true, [&] { return stage(layer, "MLP", "backward"); });
   rank_.look(Watched::result_gradient, d);

@@ -1,16 +1,18 @@
 // One transformer block around a strategy's sublayers: norms, the last biases of the sublayers, dropout and residuals, forward
 // and backward, and what is kept in between.
 //
-//   x2 = x1 + m·drop(n'(attention(n(x1)) + b_O));  x3 = s·(x2 + m·drop(n'(mlp(n(x2)) + b_2)))
+//   x2 = x1 + m·drop(n'(attention(n(x1)) + b_O));  x3 = x2 + m·drop(n'(mlp(n(x2)) + b_2));  x4 = s·(x3 + i(x3))
 //
-// m is the residual multiplier, s a number of the layer's own, or 1. Of the norms n and n', each with parameters of its own, a
-// layer may have either or both. Where sublayers are side by side, both take n(x1).
+// m is the residual multiplier, s a number of the layer's own, or 1; i is what a layer makes of an input of its own
+// (layer_inputs.h), or nothing. Of the norms n and n', each with parameters of its own, a layer may have either or both. Where
+// sublayers are side by side, both take n(x1).
 #pragma once
 
 #include "core/rank/rank.h"
 #include "layers/io/config.h"
 #include "layers/layout/setting.h"
 #include "layers/model/dropout.h"
+#include "layers/model/layer_inputs.h"
 #include "layers/parameters/norm.h"
 #include "layers/schedules/biases.h"
 #include "layers/schedules/strategy.h"
@@ -26,6 +28,7 @@ namespace tsprun::detail {
 struct BlockSaved {
   OwnedTensor x1;  ///< the attention's input before its norm, a residual (token_layout.h)
   OwnedTensor x2;  ///< the MLP's input before its norm
+  OwnedTensor x3;  ///< only in layers with an input of their own: the residual to which that adds
   AttentionSaved attention;
   MlpSaved mlp;
   // Only in layers with norms behind their sublayers: what went into these.
@@ -39,9 +42,10 @@ struct BlockVectors {
   NormWeights mlp;
   NormWeights post_attention = {};  ///< behind the sublayer
   NormWeights post_mlp = {};
-  Bias attention_output = {};  ///< b_O [h]; no dims without biases
-  Bias mlp_output = {};        ///< b_2 [h]; no dims without biases
-  double output_scale = 1;     ///< s, in layers that scale their output
+  Bias attention_output = {};    ///< b_O [h]; no dims without biases
+  Bias mlp_output = {};          ///< b_2 [h]; no dims without biases
+  LayerInputWeights input = {};  ///< in layers with an input of their own
+  double output_scale = 1;       ///< s, in layers that scale their output
 };
 
 /// Tensors that a forward pass keeps.
@@ -56,6 +60,7 @@ struct BlockPass {
   StrategyPass& sublayers;
   const TokenLayout& tokens;
   const DropoutDraws* draws = nullptr;  ///< null: nothing is dropped
+  LayerInputs* inputs = nullptr;        ///< of the layers; null: they have none
 };
 
 /// Computes all blocks of a model in all passes, one call after another; keeps nothing of a pass. `rank` and `strategy` are
@@ -65,10 +70,10 @@ class Block {
   Block(Rank& rank, const Strategy& strategy, const ModelConfig& config, DType dtype, Recompute recompute)
       : rank_(rank), strategy_(strategy), config_(config), dtype_(dtype), recompute_(recompute) {}
 
-  /// Computes x3 from x1 = `x`, a residual of the pass's tokens, and puts what is kept into `saved`.
+  /// Computes x4 from x1 = `x`, a residual of the pass's tokens, and puts what is kept into `saved`.
   OwnedTensor forward(const BlockPass& pass, std::size_t layer, OwnedTensor x, const BlockVectors& vectors, Keep keep,
                       BlockSaved& saved) const;
-  /// Turns `d`, a residual in the type of sums, from dL/dx3 into dL/dx1. Adds to the gradients in `vectors`; the strategy writes
+  /// Turns `d`, a residual in the type of sums, from dL/dx4 into dL/dx1. Adds to the gradients in `vectors`; the strategy writes
   /// those of the weights to the store. Clears `saved`.
   void backward(const BlockPass& pass, std::size_t layer, const Tensor& d, const BlockVectors& vectors, BlockSaved& saved) const;
 

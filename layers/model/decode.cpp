@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace tsprun::detail {
@@ -158,8 +159,10 @@ std::string Decoder::where() const {
   return fmt::format("forward of the next tokens of {} texts", texts());
 }
 
-/// Returns x [texts, h]. The ranks that have the tokens' rows give them to all.
-OwnedTensor Decoder::embed(std::span<const Token> tokens) {
+/// Returns the tokens' rows of a table that is cut as the vocabulary is, of which this rank has the rows `table`: [texts, width].
+/// The ranks that have them give them to all.
+OwnedTensor Decoder::rows_of_table(std::span<const Token> tokens, const Tensor& table) {
+  const std::size_t width = table.size(1);
   const Chunks& rows_of = model_.vocabulary_rows();
   Communicator& holders = model_.vocabulary_ranks();
   std::vector<std::uint32_t> own;                   // rows of this rank
@@ -177,20 +180,25 @@ OwnedTensor Decoder::embed(std::span<const Token> tokens) {
       where[text] = arrived++;
       if (r == holders.rank()) own.push_back(static_cast<std::uint32_t>(id - rows_of.offset(r)));
     }
-    counts.push_back((arrived - before) * config_.hidden);
+    counts.push_back((arrived - before) * width);
   }
-  OwnedTensor x = rows(dtype_, config_.hidden, "embedded token");
-  const Tensor embedding = model_.vocabulary_weights().embedding;
+  OwnedTensor x = rows(dtype_, width, "embedded token");
   if (holders.size() == 1) {
-    rank_.compute().gather_rows(x, embedding, own);
+    rank_.compute().gather_rows(x, table, own);
   } else {
-    const OwnedTensor out = rank_.tensor(Category::communication, dtype_, {own.size(), config_.hidden}, "embedded tokens");
-    const OwnedTensor in = rank_.tensor(Category::communication, dtype_, {texts(), config_.hidden}, "embedded tokens");
-    if (!own.empty()) rank_.compute().gather_rows(out, embedding, own);
+    const OwnedTensor out = rank_.tensor(Category::communication, dtype_, {own.size(), width}, "embedded tokens");
+    const OwnedTensor in = rank_.tensor(Category::communication, dtype_, {texts(), width}, "embedded tokens");
+    if (!own.empty()) rank_.compute().gather_rows(out, table, own);
     rank_.wait(holders.post_all_gather_v(buffer_of(ConstTensor(out.view())), buffer_of(in.view()), counts,
                                          {.stream = Stream::kv, .purpose = Purpose::embedding}));
     rank_.compute().gather_rows(x, in.view(), where);
   }
+  return x;
+}
+
+/// Returns x [texts, h].
+OwnedTensor Decoder::embed(std::span<const Token> tokens) {
+  OwnedTensor x = rows_of_table(tokens, model_.vocabulary_weights().embedding);
   if (config_.embedding_factor() != 1) rank_.compute().multiply(x, x.view(), config_.embedding_factor());
   if (config_.learned_positions) add_positions(x);
   return x;
@@ -393,6 +401,11 @@ ConstTensor Decoder::step(std::span<const Token> tokens) {
   ComputeStream& compute = rank_.compute();
   if (config_.rotary_positions()) rotations_.fill(std::vector<std::int64_t>(lengths_.begin(), lengths_.end()));
   OwnedTensor x = embed(tokens);
+  std::optional<LayerInputs> inputs;
+  if (config_.layer_input > 0) {
+    inputs.emplace(rank_, config_, rows_of_table(tokens, model_.input_table()), Category::workspace);
+    inputs->make(x, model_.input_weights(), false);
+  }
   for (std::size_t layer = 0; layer < config_.layers; ++layer) {
     const TraceSpan span_of_layer(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
     const BlockVectors vectors = model_.vectors(layer);
@@ -417,6 +430,7 @@ ConstTensor Decoder::step(std::span<const Token> tokens) {
         break;
       }
     }
+    if (inputs) inputs->add(layer, x, x, vectors.input);
     if (config_.layer(layer).scales_output) compute.multiply(x, x.view(), vectors.output_scale);
   }
   const auto [head, bias] = [&] {

@@ -91,6 +91,7 @@ class Decoder {
   /// Returns how the sequence axis cuts the slice's rows of the MLP.
   Chunks mlp_cut(std::size_t layer) const { return Chunks::balanced(D(), of(layer).slice.rows); }
   MlpMatrices mlp_rows(std::size_t layer) const;
+  OwnedTensor rows_of_table(std::span<const Token> tokens, const Tensor& table);
   OwnedTensor embed(std::span<const Token> tokens);
   void add_positions(const Tensor& x);
   OwnedTensor attention(std::size_t layer, const ConstTensor& x);

@@ -89,7 +89,33 @@ BlockVectors Model::vectors(std::size_t layer) const {
           .post_mlp = norm(ParameterRole::post_mlp_norm, ParameterRole::post_mlp_norm_bias, layer),
           .attention_output = bias(ParameterRole::output_bias, layer),
           .mlp_output = bias(ParameterRole::down_bias, layer),
+          .input = {.gate = matrix(ParameterRole::input_gate, layer),
+                    .result = matrix(ParameterRole::input_result, layer),
+                    .norm = norm_without_bias(ParameterRole::post_input_norm, layer)},
           .output_scale = output_scale(layer)};
+}
+
+InputWeights Model::input_weights() const {
+  const auto column = [](const Tensor& part) { return part.dims() == 0 ? Tensor() : part.reshaped({part.size(0)}); };
+  const auto [gain, gradient] = replicated(ParameterRole::layer_input_norm, 0);
+  // Ranks of tp that have the same tokens have the same gradient, and biases' gradients are summed over them.
+  const Layout& layout = mesh_.layout();
+  const bool adds = layout.slices_tokens() || mesh_.place(layout.tensor_axis()) == 0;
+  return {.projection = matrix(ParameterRole::layer_input_projection, 0),
+          .gain = column(gain),
+          .gain_gradient = column(gradient),
+          .adds_to_gain = adds};
+}
+
+/// Returns a matrix that every rank has.
+ReplicatedMatrix Model::matrix(ParameterRole role, std::size_t layer) const {
+  const auto [values, gradient] = replicated(role, layer);
+  return {values, gradient};
+}
+
+NormWeights Model::norm_without_bias(ParameterRole gain, std::size_t layer) const {
+  const Bias of_gain = bias(gain, layer);
+  return {.gain = of_gain.values, .bias = {}, .gain_gradient = of_gain.gradient, .bias_gradient = {}};
 }
 
 /// Returns the number by which a layer's output is multiplied.

@@ -101,8 +101,12 @@ class Model {
   Token first_own_id() const;
   /// Returns this rank's rows of embedding and head, each [V_p, h]. Precondition: the data ranks don't share weights.
   Vocabulary::Weights vocabulary_weights() const;
-  /// Returns a layer's norm parameters, the last biases of its sublayers (b_O, b_2), and the scale of its output.
+  /// Returns a layer's norm parameters, the last biases of its sublayers (b_O, b_2), what it makes its own input's
+  /// term with, and the scale of its output.
   BlockVectors vectors(std::size_t layer) const;
+  /// Returns what layers' inputs are made with, and this rank's rows of their table [V_p, L·w], in models that have them.
+  InputWeights input_weights() const;
+  Tensor input_table() const { return store_.values(inputs_pack(), 0, 1); }
   /// Returns the parameters of the norm before the head.
   NormWeights final_norm_weights() const;
   /// Returns the learned positions [max_positions, h]; a tensor without dims if the model has rotary positions.
@@ -168,11 +172,13 @@ class Model {
     TokenBatch own;  // its sequences
     PackedDocuments documents;
     MicroBatch of;
-    bool keep = false;                       // a backward pass follows
-    double weight = 0;                       // 1 / number of predicted tokens in the whole batch
-    LogitsSink logits;                       // takes rows by their numbers in the whole batch; empty: nobody wants them
-    std::unique_ptr<Vocabulary> vocabulary;  // on stages that have neither embedding nor head none
-    std::unique_ptr<OwnPacks> tables;        // embedding and head, where data ranks have parts of them
+    bool keep = false;                        // a backward pass follows
+    double weight = 0;                        // 1 / number of predicted tokens in the whole batch
+    LogitsSink logits;                        // takes rows by their numbers in the whole batch; empty: nobody wants them
+    std::unique_ptr<Vocabulary> vocabulary;   // on stages that have neither embedding nor head none
+    std::unique_ptr<OwnPacks> tables;         // embedding and head, where data ranks have parts of them
+    std::unique_ptr<Vocabulary> input_table;  // of the layers, in models that have inputs of their own, as the next
+    std::optional<LayerInputs> inputs;
     std::unique_ptr<StrategyPass> sublayers;
     std::optional<DropoutDraws> draws;  // none: nothing is dropped
     std::vector<BlockSaved> blocks;
@@ -190,12 +196,17 @@ class Model {
   std::size_t embedding_pack() const { return replicated_pack() + 1; }
   /// Number of the head's pack; of the embedding's if the two are tied.
   std::size_t head_pack() const { return embedding_pack() + (options_.config.tied_embeddings ? 0 : 1); }
+  /// Number of the pack of the table of layers' inputs. Precondition: the model has it.
+  std::size_t inputs_pack() const { return head_pack() + 1; }
+  bool has_layer_inputs() const { return options_.config.layer_input > 0; }
   /// Returns a replicated parameter and its gradient (no dims without training); both without dims if the model has no such
   /// parameter.
   std::pair<Tensor, Tensor> replicated(ParameterRole role, std::size_t layer) const;
   NormWeights norm(ParameterRole gain, ParameterRole bias, std::size_t layer) const;
   Bias bias(ParameterRole role, std::size_t layer) const;
   double output_scale(std::size_t layer) const;
+  ReplicatedMatrix matrix(ParameterRole role, std::size_t layer) const;
+  NormWeights norm_without_bias(ParameterRole gain, std::size_t layer) const;
   std::span<const std::uint32_t> learned_rows(const Pass& pass) const;
   void complete_embedding(const Tensor& x, std::span<const std::uint32_t> positions_of_rows);
   void sum_replicated_gradients();
@@ -217,7 +228,7 @@ class Model {
                   const LogitsSink* logits, bool keep);
   void end_forward(Loss& loss, const Pass& pass);
   void sum_losses(Loss& loss);
-  BlockPass block_pass(const Pass& pass) const;
+  BlockPass block_pass(Pass& pass) const;
   // The tasks.
   std::uint64_t stages_before(const ModelTask& task) const;
   void run(const ModelTask& task, Pass& pass);
@@ -240,6 +251,9 @@ class Model {
   void check_positions(std::size_t sequence) const;
   void set_layout(std::size_t batch, std::size_t sequence, bool packed = false);
   std::unique_ptr<Vocabulary> vocabulary_of(const MicroBatch& pass);
+  std::unique_ptr<Vocabulary> vocabulary_with(const Vocabulary::Weights& weights, const MicroBatch& of);
+  std::unique_ptr<Vocabulary> input_table_of(const MicroBatch& pass);
+  LayerInputs layer_inputs(Vocabulary& table, const Tensor& x, std::span<const Token> ids, Category kept, bool trains);
   Vocabulary::Weights of_model(Vocabulary::Weights tables) const;
   Bias head_bias() const;
   bool cuts_tables() const { return store_.is_cut(embedding_pack()); }

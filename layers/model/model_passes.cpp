@@ -75,12 +75,31 @@ void Model::set_layout(std::size_t batch, std::size_t sequence, bool packed) {
 std::unique_ptr<Vocabulary> Model::vocabulary_of(const MicroBatch& pass) {
   // Where data ranks have parts of the tables, each micro-batch's gradient is written whole, and summed by OwnPacks.
   const MicroBatch of = cuts_tables() ? MicroBatch{.number = 0, .count = 2} : pass;
-  const Vocabulary::Weights weights = cuts_tables() ? of_model({}) : vocabulary_weights();
+  return vocabulary_with(cuts_tables() ? of_model({}) : vocabulary_weights(), of);
+}
+
+std::unique_ptr<Vocabulary> Model::vocabulary_with(const Vocabulary::Weights& weights, const MicroBatch& of) {
   if (mesh_.layout().cuts_vocabulary_over_tensor()) {
     Communicator& with_copies = mesh_.group(summed_over(mesh_.layout(), PackKind::embedding).replica.front());
     return std::make_unique<TensorVocabulary>(rank_, vocabulary_ranks_, with_copies, vocabulary_rows_, weights, of);
   }
   return std::make_unique<ExchangedVocabulary>(rank_, vocabulary_ranks_, vocabulary_rows_, head_plan_, weights, of);
+}
+
+/// Returns what looks up the rows of the table of layers' inputs; it is cut as the vocabulary is.
+std::unique_ptr<Vocabulary> Model::input_table_of(const MicroBatch& pass) {
+  const Tensor gradient = options_.training ? store_.gradients(inputs_pack(), 0, 1) : Tensor();
+  return vocabulary_with({.embedding = input_table(), .embedding_gradient = gradient}, pass);
+}
+
+/// Returns the layers' inputs of layout_'s tokens, whose embedding is x [rows, h].
+LayerInputs Model::layer_inputs(Vocabulary& table, const Tensor& x, std::span<const Token> ids, Category kept, bool trains) {
+  OwnedTensor rows =
+      rank_.tensor(kept, options_.dtype, {x.size(0), options_.config.layers * options_.config.layer_input}, "inputs of layers");
+  table.embed(rows, *layout_, ids, kept);
+  LayerInputs inputs(rank_, options_.config, std::move(rows), kept);
+  inputs.make(x, input_weights(), trains);
+  return inputs;
 }
 
 /// Returns the head's input: the normed residual, times the factor of logits, since these are linear in it.
@@ -179,10 +198,16 @@ void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
   const std::unique_ptr<Vocabulary> vocabulary = vocabulary_of({});
   vocabulary->embed(x->merged(0), *layout_, ids, Category::workspace);
   complete_embedding(x->merged(0), positions_of_rows_);
+  std::optional<LayerInputs> inputs;
+  if (has_layer_inputs()) {
+    const std::unique_ptr<Vocabulary> table = input_table_of({});
+    inputs.emplace(layer_inputs(*table, x->merged(0), ids, Category::workspace, false));
+  }
   for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
     const TraceSpan span_of_layer(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
     BlockSaved saved;
-    x = block_.forward({.sublayers = *sublayers, .tokens = *layout_}, layer, std::move(x), vectors(layer), Keep::kv, saved);
+    x = block_.forward({.sublayers = *sublayers, .tokens = *layout_, .inputs = inputs ? &*inputs : nullptr}, layer, std::move(x),
+                       vectors(layer), Keep::kv, saved);
     sink(layer, saved.attention.k, saved.attention.v, *layout_);
   }
   sublayers->end();

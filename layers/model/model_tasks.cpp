@@ -109,12 +109,19 @@ void Model::embed(Pass& pass) {
   pass.tables->used(embedding_pack());
   rows_given_.note(pass.of, stage_, pass.vocabulary->rows_given());
   complete_embedding(x, learned_rows(pass));
+  if (has_layer_inputs()) {
+    pass.input_table = input_table_of(pass.of);
+    pass.inputs.emplace(layer_inputs(*pass.input_table, x, pass.own.ids, pass.kept(), pass.keep));
+  }
   drop_embedding(pass, x);
   rank_.look(Watched::result, pass.x.view());
 }
 
-BlockPass Model::block_pass(const Pass& pass) const {
-  return {.sublayers = *pass.sublayers, .tokens = *layout_, .draws = pass.draws ? &*pass.draws : nullptr};
+BlockPass Model::block_pass(Pass& pass) const {
+  return {.sublayers = *pass.sublayers,
+          .tokens = *layout_,
+          .draws = pass.draws ? &*pass.draws : nullptr,
+          .inputs = pass.inputs ? &*pass.inputs : nullptr};
 }
 
 void Model::layers_forward(Pass& pass, const ModelTask& task) {
@@ -204,6 +211,12 @@ void Model::embed_backward(Pass& pass) {
   rank_.enter_stage(PassPart::embedding, true, [] { return std::string("embedding, backward"); });
   const Tensor d = pass.d->merged(0);
   drop_embedding(pass, d);
+  if (pass.inputs) {
+    pass.input_table->embed_backward(pass.inputs->finish(d, input_weights()));
+    if (pass.of.last()) sums_.post(inputs_pack(), Purpose::embedding);
+    pass.inputs.reset();
+    pass.input_table.reset();
+  }
   const auto add_to_positions = [&] {
     if (!options_.config.learned_positions) return;
     rank_.compute().scatter_add_rows(replicated(ParameterRole::positions, 0).second, d, learned_rows(pass));

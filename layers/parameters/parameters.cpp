@@ -18,6 +18,7 @@ std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role,
   const std::size_t a = config.query_width(layer);
   const std::size_t k = config.kv_width(layer);
   const std::size_t f = config.intermediate_of(layer);
+  const std::size_t w = config.layer_input;
   const bool has_bias = config.norm == Norm::layer;
   const auto matrix = [&](std::size_t out, std::size_t in) {
     return config.type->inputs_first ? Shape{in, out} : Shape{out, in};
@@ -50,6 +51,12 @@ std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role,
     case ParameterRole::mlp_norm: return only_if(layer.norm_before_mlp(), {h});
     case ParameterRole::post_attention_norm:
     case ParameterRole::post_mlp_norm: return only_if(layer.norms_after(), {h});
+    case ParameterRole::layer_input_embedding: return only_if(w > 0, {config.vocabulary, config.layers * w});
+    case ParameterRole::layer_input_projection: return only_if(w > 0, {config.layers * w, h});
+    case ParameterRole::layer_input_norm: return only_if(w > 0, {w});
+    case ParameterRole::input_gate: return only_if(layer.takes_input, {w, h});
+    case ParameterRole::input_result: return only_if(layer.takes_input, {h, w});
+    case ParameterRole::post_input_norm: return only_if(layer.takes_input, {h});
     case ParameterRole::output_scale: return only_if(layer.scales_output, {1});
     case ParameterRole::final_norm: return {h};
     case ParameterRole::attention_norm_bias: return only_if(has_bias && layer.norm_before_attention(), {h});
@@ -94,7 +101,7 @@ std::vector<Parameter> block_parameters(const ModelConfig& config, std::size_t l
 
 std::vector<Parameter> model_parameters(const ModelConfig& config) {
   std::vector<Parameter> all;
-  append(all, config, ParameterRole::embedding, ParameterRole::positions, 0);
+  append(all, config, ParameterRole::embedding, ParameterRole::layer_input_norm, 0);
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
     append(all, config, kFirstOfBlock, kLastOfBlock, layer);
   }

@@ -39,8 +39,8 @@ std::string exported_name(const ModelConfig& config, const Parameter& parameter)
 /// its bias behind it; norms behind a sublayer follow its matrices.
 std::vector<Parameter> block_parameters(const ModelConfig& config, std::size_t layer);
 
-/// Returns all parameters of the model: embedding, learned positions if it has them, blocks, final norm, the head unless it
-/// is tied, and its bias if it has one.
+/// Returns all parameters of the model: embedding, learned positions and those of layers' inputs if it has them, blocks, final
+/// norm, the head unless it is tied, and its bias if it has one.
 std::vector<Parameter> model_parameters(const ModelConfig& config);
 
 }  // namespace tsprun::detail

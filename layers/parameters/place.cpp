@@ -28,7 +28,9 @@ std::size_t pack_rows(const ModelConfig& config, const LayerSpec& layer, const B
 }
 
 bool is_of_layer(PackKind pack) { return pack == PackKind::attention || pack == PackKind::mlp; }
-bool is_of_vocabulary(PackKind pack) { return pack == PackKind::embedding || pack == PackKind::head; }
+bool is_of_vocabulary(PackKind pack) {
+  return pack == PackKind::embedding || pack == PackKind::head || pack == PackKind::layer_inputs;
+}
 
 }  // namespace
 
@@ -210,7 +212,7 @@ Placement::Range Placement::held(const OfLayer& layer, PackKind pack, std::size_
 bool Placement::is_of_stage(ParameterRole role, std::size_t layer) const {
   if (is_of_block(role)) return stage_.has(layer);
   if (role == ParameterRole::embedding && config_.tied_embeddings) return stage_.first() || stage_.last();
-  return role == ParameterRole::embedding || role == ParameterRole::positions ? stage_.first() : stage_.last();
+  return role < kFirstOfBlock ? stage_.first() : stage_.last();
 }
 
 /// Returns whether the rank is the first along the axes that cut neither such packs nor their optimizer states.
@@ -253,7 +255,7 @@ void Placement::for_parts(const Parameter& parameter, Body&& body) const {
     part(order, first + copied, own.count - copied, transposed, counted);
   };
   if (traits.pack == PackKind::replicated) {
-    part(traits.order, 0, parameter.rows(), false, counted);
+    part(traits.order, 0, traits.inputs ? parameter.columns() : parameter.rows(), traits.inputs, counted);
   } else if (traits.pack == PackKind::biases) {
     part(traits.order, 0, parameter.columns(), true, counted);
   } else if (is_of_vocabulary(traits.pack)) {
@@ -331,6 +333,7 @@ std::uint64_t Placement::whole(const OfLayer& layer, PackKind pack) const {
 /// together.
 std::uint64_t Placement::whole(PackKind pack) const {
   if (pack == PackKind::head && config_.tied_embeddings) return 0;
+  if (pack == PackKind::layer_inputs) return stage_.first() ? vocabulary_.count * config_.layers * config_.layer_input : 0;
   if (is_of_vocabulary(pack)) {
     const ParameterRole role = pack == PackKind::head ? ParameterRole::head : ParameterRole::embedding;
     return is_of_stage(role, 0) ? vocabulary_.count * config_.hidden : 0;

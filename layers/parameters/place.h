@@ -7,11 +7,12 @@
 //   parameter                     cut by               tp          tsp        zero3              sp
 //   W_Q, W_K, W_V, W_O            heads                heads (1)   heads      rows of the pack   –
 //   W_1 (gate), W_3 (up), W_2     rows f               f           f          rows of the pack   –
-//   embedding, head               vocabulary           rows (2)    rows       rows               rows
+//   embedding, head, inputs' table vocabulary          rows (2)    rows       rows               rows
 //   b_Q, b_K, b_V, b_1            heads, f: computed   –           –          –                  –
 //   the head's bias               vocabulary: computed –           –          –                  –
 //   norms of q and k, output scale nothing (3)         –           –          –                  –
 //   norms, b_O, b_2, positions    nothing              –           –          –                  –
+//   matrices of layers' inputs    nothing              –           –          –                  –
 //
 // pp cuts by layers: a stage has nothing of the others' layers, the first has the embedding and the learned positions, the last
 // the final norm and the head. A tied embedding is on both, and the first counts it.
@@ -48,9 +49,11 @@ namespace tsprun::detail {
 enum class PackKind : std::uint8_t {
   attention,   ///< [W_K; W_V; W_Q; W_Oᵀ] of some heads, of width h
   mlp,         ///< [W_1; W_3; W_2ᵀ] of some rows, of width h; without a gate [W_1; W_2ᵀ]
-  replicated,  ///< norms of layer 0, …, last biases, final norm, learned positions, of width h
+  replicated,  ///< norms of layer 0, …, last biases, final norm, learned positions, matrices of layers' inputs, of width h
   embedding,   ///< rows of the vocabulary, of width h
   head,        ///< the same; models with a tied embedding have none
+  /// Rows of the table of layers' inputs, of width L·w, in models that have them.
+  layer_inputs,
   /// Biases of W_Q, W_K, W_V and W_1, norms of q and k, and the head's bias behind them, of width 1: whole on every rank, which
   /// computes with them for its heads and rows. Only models that have such vectors have it.
   biases
@@ -100,6 +103,11 @@ constexpr RoleTraits traits_of(ParameterRole role) {
     case ParameterRole::embedding: return {embedding, 0, CutBy::vocabulary};
     case ParameterRole::head: return {head, 0, CutBy::vocabulary};
     case ParameterRole::positions: return {replicated, 1, CutBy::nothing};
+    case ParameterRole::layer_input_embedding: return {layer_inputs, 0, CutBy::vocabulary};
+    case ParameterRole::layer_input_projection: return {replicated, 1, CutBy::nothing};
+    case ParameterRole::layer_input_norm: return {biases, 1, CutBy::nothing, false, Fresh::ones};
+    case ParameterRole::input_gate: return {replicated, 0, CutBy::nothing};
+    case ParameterRole::input_result: return {replicated, 0, CutBy::nothing, true, Fresh::normal_by_depth};
     case ParameterRole::query: return {attention, kPartQ, CutBy::query_heads};
     case ParameterRole::key: return {attention, kPartK, CutBy::kv_heads};
     case ParameterRole::value: return {attention, kPartV, CutBy::kv_heads};
@@ -116,12 +124,13 @@ constexpr RoleTraits traits_of(ParameterRole role) {
     case ParameterRole::key_norm:
     case ParameterRole::output_scale: return {biases, 0, CutBy::nothing, false, Fresh::ones};
     case ParameterRole::query_key_value_bias: return {biases, 0, CutBy::projections, false, Fresh::zeros};
-    case ParameterRole::head_bias: return {biases, 0, CutBy::vocabulary, false, Fresh::zeros};
+    case ParameterRole::head_bias: return {biases, 2, CutBy::vocabulary, false, Fresh::zeros};
     case ParameterRole::up_bias: return {biases, 0, CutBy::mlp_rows, false, Fresh::zeros};
     case ParameterRole::attention_norm:
     case ParameterRole::post_attention_norm:
     case ParameterRole::mlp_norm:
     case ParameterRole::post_mlp_norm:
+    case ParameterRole::post_input_norm:
     case ParameterRole::final_norm: return {replicated, 0, CutBy::nothing, false, Fresh::ones};
     case ParameterRole::attention_norm_bias:
     case ParameterRole::post_attention_norm_bias:

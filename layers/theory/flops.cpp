@@ -51,6 +51,7 @@ void add_layers(PassFlops& flops, PassFlops& again, const MeshSetting& of, MeshP
 struct ForwardFlops {
   PassFlops once;
   PassFlops again;
+  double inputs = 0;  // in once.mlp, of layers' own inputs: projections, gates and results, which every backward pass makes again
 
   ForwardFlops(const Setting& setting, const Layout& layout, MeshPlace place) {
     const ModelConfig& model = setting.model;
@@ -61,6 +62,8 @@ struct ForwardFlops {
                                             : real(Chunks::balanced(layout.tensor(), model.vocabulary).count(place.tensor));
     const double tokens = real(of.replica().batch * Zigzag(setting.sequence, layout.sequence()).tokens(place.sequence));
     once.head = 2 * tokens * V * real(model.hidden);
+    inputs = 6 * real(held_tokens(of, place) * setting.micro_batches * model.hidden * model.layers * model.layer_input);
+    once.mlp += inputs;
   }
 };
 
@@ -88,11 +91,11 @@ PassFlops forward_flops(const Setting& setting, const Layout& layout, MeshPlace 
 }
 
 StepFlops step_flops(const Setting& setting, const Layout& layout, MeshPlace place) {
-  const auto& [once, again] = ForwardFlops(setting, layout, place);
+  const auto& [once, again, inputs] = ForwardFlops(setting, layout, place);
   StepFlops flops{.forward = once,
                   .backward = {.attention_linear = 2 * once.attention_linear,
                                .attention_core = 2.5 * once.attention_core,
-                               .mlp = 2 * once.mlp,
+                               .mlp = 2 * once.mlp + inputs,
                                .head = 3 * once.head}};
   if (layout.sequence() == 1 && layout.tensor() == 1) {
     // A rank that has the whole vocabulary computes the head's gradients from the logits of the forward pass, at once.

@@ -15,7 +15,7 @@ namespace tsprun::detail::theory {
 struct PassFlops {
   double attention_linear = 0;  ///< W_Q, W_K, W_V, W_O of all layers
   double attention_core = 0;    ///< flash attention of all layers
-  double mlp = 0;               ///< all matrices of the MLPs of all layers
+  double mlp = 0;               ///< all matrices of the MLPs of all layers, and of layers' own inputs
   double head = 0;              ///< the output head's products
   double total() const { return attention_linear + attention_core + mlp + head; }
 };

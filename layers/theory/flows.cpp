@@ -71,23 +71,25 @@ class Counter : BlockFlows {
     const std::uint64_t V = model.vocabulary;
     const int tensors = layout.tensor();
     add(layout.tensor_axis(), Purpose::embedding, Pattern::collective, Phase::pass, kForward, kExposed,
-        tp_embedding(setting, tensors).forward[Purpose::embedding], 2);
+        tp_embedding(setting, tensors).forward[Purpose::embedding] / model.hidden * embedded_width(), 2);
     const Traffic traffic = tp_head(setting, tensors);
     add_head(layout.tensor_axis(), Pattern::collective, 2, kExposed, traffic.forward[Purpose::head],
              traffic.backward[Purpose::head]);
     if (D == 1) return;
-    const std::uint64_t gradients = 2 * V * model.hidden * a * (D - 1);
-    const auto sum_copies = [&](Purpose purpose, bool hidden) {
-      Flow& flow = add(layout.token_axis(), purpose, Pattern::collective, Phase::pass, kBackward, hidden, gradients, 2);
+    const auto sum_copies = [&](Purpose purpose, bool hidden, std::uint64_t width) {
+      Flow& flow =
+          add(layout.token_axis(), purpose, Pattern::collective, Phase::pass, kBackward, hidden, 2 * V * width * a * (D - 1), 2);
       flow.once = flow.by_part = true;
     };
-    sum_copies(Purpose::embedding, kExposed);  // complete only when the backward pass ends
-    if (!model.tied_embeddings) sum_copies(Purpose::head, kHidden);
+    sum_copies(Purpose::embedding, kExposed, embedded_width());  // complete only when the backward pass ends
+    if (!model.tied_embeddings) sum_copies(Purpose::head, kHidden, model.hidden);
   }
 
+  /// Returns the elements of a token in the embedding and in the table of layers' own inputs.
+  std::uint64_t embedded_width() const { return model.hidden + L * model.layer_input; }
   void add_embedding(Among among, std::uint64_t rows) {
-    add(among, Purpose::embedding, Pattern::all_to_all, Phase::pass, kForward, kExposed, rows * model.hidden * e, 1);
-    add(among, Purpose::embedding, Pattern::all_to_all, Phase::pass, kBackward, kExposed, rows * model.hidden * a, 1);
+    add(among, Purpose::embedding, Pattern::all_to_all, Phase::pass, kForward, kExposed, rows * embedded_width() * e, 1);
+    add(among, Purpose::embedding, Pattern::all_to_all, Phase::pass, kBackward, kExposed, rows * embedded_width() * a, 1);
   }
   void add_head(Among among, Pattern pattern, std::uint64_t messages, bool hidden, std::uint64_t forward,
                 std::uint64_t backward) {
@@ -126,6 +128,7 @@ class Counter : BlockFlows {
         all.mlp += each.mlp;
         all.vocabulary += each.vocabulary;
         all.norms += each.norms;
+        all.inputs += each.inputs;
       }
     }
     return all;
@@ -202,7 +205,7 @@ class Counter : BlockFlows {
     summed(Purpose::gradients, kHidden, all.attention + all.mlp, 2 * L);
     const std::uint64_t tables = model.tied_embeddings ? 1 : 2;
     // The embedding's gradient is complete only when the backward pass ends.
-    summed(Purpose::embedding, kExposed, all.vocabulary / tables, 2);
+    summed(Purpose::embedding, kExposed, all.vocabulary / tables + all.inputs, 2);
     if (!model.tied_embeddings) summed(Purpose::head, kHidden, all.vocabulary / tables, 2);
     summed(Purpose::other, kExposed, all.norms, 2);
     if (layout.shares_states()) gather_over_data(Phase::pass, kBackward, kExposed, all.total(), 2 * L + tables + 1, true);

@@ -50,8 +50,10 @@ RankParameters held(const MeshSetting& of, MeshPlace place) {
           .mlp = rank.elements(PackKind::mlp),
           .vocabulary = rank.elements(PackKind::embedding) + rank.elements(PackKind::head),
           .norms = rank.elements(PackKind::replicated) + rank.elements(PackKind::biases),
+          .inputs = rank.elements(PackKind::layer_inputs),
           .states = rank.states(PackKind::attention) + rank.states(PackKind::mlp) + rank.states(PackKind::embedding) +
-                    rank.states(PackKind::head) + rank.states(PackKind::replicated) + rank.states(PackKind::biases)};
+                    rank.states(PackKind::head) + rank.states(PackKind::replicated) + rank.states(PackKind::biases) +
+                    rank.states(PackKind::layer_inputs)};
 }
 
 std::size_t kv_heads_read(const ModelConfig& model, const LayerSpec& layer, const BlockSlice& slice, int part, int parts) {
@@ -119,6 +121,10 @@ std::uint64_t activation_bytes(const MeshSetting& of, MeshPlace place, std::uint
   const auto of_layer = [&](const LayerSpec& layer) { return saved_bytes(of, layer, place); };
   std::uint64_t bytes = setting.model.specs.sum(stage.first_layer, stage.layers, of_layer);
   if (stage.first() || stage.last()) bytes += held_tokens(of, place) * id_bytes;
+  // Layers' own inputs, and the embedded tokens that they are made of, with the order in which rows of their table arrive.
+  if (setting.model.layer_input > 0)
+    bytes += held_tokens(of, place) *
+             ((setting.model.layers * setting.model.layer_input + setting.model.hidden) * setting.bytes.element + id_bytes);
   if (stage.last()) bytes += held_tokens(of, place) * (setting.model.hidden * setting.bytes.element + setting.bytes.lse);
   return under_way * bytes;
 }

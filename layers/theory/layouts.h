@@ -43,9 +43,10 @@ struct RankParameters {
   std::uint64_t attention = 0;   ///< attention matrices of all layers
   std::uint64_t mlp = 0;         ///< MLP matrices of all layers
   std::uint64_t vocabulary = 0;  ///< embedding, and output head unless tied
-  std::uint64_t norms = 0;       ///< all norm gains, biases and learned positions
+  std::uint64_t norms = 0;       ///< all norm gains, biases and learned positions, and matrices of layers' own inputs
+  std::uint64_t inputs = 0;      ///< the table of layers' own inputs
   std::uint64_t states = 0;      ///< of how many of all these it holds the optimizer states
-  std::uint64_t total() const { return attention + mlp + vocabulary + norms; }
+  std::uint64_t total() const { return attention + mlp + vocabulary + norms + inputs; }
 };
 /// Returns the parameters that the rank at `place` holds.
 RankParameters held(const MeshSetting& of, MeshPlace place);
@@ -56,8 +57,8 @@ std::size_t kv_heads_read(const ModelConfig& model, const LayerSpec& layer, cons
 /// Returns the number of tokens in the rank's residual stream, of a micro-batch.
 std::uint64_t held_tokens(const MeshSetting& of, MeshPlace place);
 /// Returns the bytes that a layer saves for each local token, by recomputation mode: none β(2h + 2a + 2k + 2f) + β_l·n_h (f
-/// instead of 2f if the MLP has no gate; a + k more with norms of q and k), selective β(2h + a) + β_l·n_h, full 2βh; instead of
-/// 2h, LayerSpec::kept_residuals() times h. Symbols as in docs/algorithms.md.
+/// instead of 2f if the MLP has no gate; a + k more with norms of q and k, k more with one of v, unless there is no W_V),
+/// selective β(2h + a) + β_l·n_h, full 2βh; instead of 2h, LayerSpec::kept_residuals() times h. Symbols as in docs/algorithms.md.
 std::uint64_t saved_bytes_per_token(const Setting& setting, const LayerSpec& layer);
 /// Returns the bytes that a rank saves in a layer for the backward pass of a micro-batch.
 std::uint64_t saved_bytes(const MeshSetting& of, const LayerSpec& layer, MeshPlace place);
