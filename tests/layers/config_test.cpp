@@ -232,11 +232,11 @@ TEST(ConfigFile, RefusesByNameWhatChangesTheComputation) {
 }
 
 TEST(ConfigFile, NamesTheFamiliesThatThereAreAndTheNearest) {
-  EXPECT_REFUSED(
-      parse(with("model_type", "qwen_3")),
-      "\"model_type\": expected one of cohere, cohere2, exaone4, gemma, gemma2, gemma3, "
-      "gemma3_text, glm4, gpt2, granite, llama, ministral3, mistral, mistral3, olmo2, olmo3, phi, phi3, qwen2, qwen3, smollm3, "
-      "stablelm, starcoder2 (no other family is supported; the nearest is qwen3), found \"qwen_3\"");
+  EXPECT_REFUSED(parse(with("model_type", "qwen_3")),
+                 "\"model_type\": expected one of cohere, cohere2, exaone4, gemma, gemma2, gemma3, "
+                 "gemma3_text, gemma4, gemma4_text, glm4, gpt2, granite, llama, ministral3, mistral, mistral3, olmo2, olmo3, "
+                 "phi, phi3, qwen2, qwen3, smollm3, "
+                 "stablelm, starcoder2 (no other family is supported; the nearest is qwen3), found \"qwen_3\"");
   EXPECT_REFUSED(parse(with("model_type", "qwen3_next")), "the nearest is qwen3)");
   EXPECT_REFUSED(parse(with("model_type", "gemma3n_text")), "the nearest is gemma3_text)");
   EXPECT_REFUSED(parse(with("model_type", "deepseek_v3")), "starcoder2 (no other family is supported), found");

@@ -133,7 +133,9 @@ TEST(MultiModalTensors, HaveTheirTextModelsNames) {
                                      {"lm_head.weight", "lm_head.weight"},
                                      {"model.norm.weight", "model.norm.weight"}})
     EXPECT_EQ(name_in_text_model(stored), name);
-  EXPECT_TRUE(is_of_images("vision_tower.a.bias") && is_of_images("model.multi_modal_projector.a"));
+  for (const char* name : {"vision_tower.a.bias", "model.multi_modal_projector.a", "model.vision_tower.a", "model.audio_tower.a",
+                           "model.embed_vision.a", "model.embed_audio.a"})
+    EXPECT_TRUE(is_of_images(name)) << name;
   EXPECT_FALSE(is_of_images("model.layers.0.vision_tower."));
 }
 

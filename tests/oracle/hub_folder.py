@@ -10,7 +10,8 @@ a tied head, and a tokenizer's files where they are given. It shares no code wit
 --size: tiny (a variant of families/*.py in which what is special happens), the shapes of an 0.5 B model (Qwen2.5-0.5B's) or of a 1 B
 model (Llama-3.2-1B's) with the family's own vocabulary, or the family's defaults. --set changes any field, last. --transformers 5
 writes rope_parameters and dtype, 4 rope_theta, rope_scaling and torch_dtype. Weights depend on the seed and their names alone: not on
-shards. One tensor is held at a time, but of a folder whose model sees images, too (MODEL_TYPE gemma3, mistral3), all of its text model's.
+shards. One tensor is held at a time, but of a folder whose model sees images, too (MODEL_TYPE gemma3, gemma4,
+mistral3), all of its text model's.
 """
 import argparse
 import json
@@ -46,7 +47,8 @@ EXPERTS = dict(num_local_experts=8, num_experts=8, n_routed_experts=8, moe_inter
 
 
 # model_types of models that see images, too, whose text models are here: of each the text model's, and the architecture.
-WITHIN = {"gemma3": ("gemma3_text", "Gemma3ForConditionalGeneration"), "mistral3": ("mistral", "Mistral3ForConditionalGeneration")}
+WITHIN = {"gemma3": ("gemma3_text", "Gemma3ForConditionalGeneration"), "gemma4": ("gemma4_text", "Gemma4ForConditionalGeneration"),
+          "mistral3": ("mistral", "Mistral3ForConditionalGeneration")}
 
 
 def has_own_head_dim(family):

@@ -29,7 +29,8 @@ def write_case(folder, kind, variant, version, untied, form):
     hub_folder.write_folder(folder, kind, hub_folder.fields_of(kind, "tiny", variant or None, changes), "f64", transformers=version,
                             shard_bytes=20000)
     if form == "images":
-        hub_folder.put_within(folder, "gemma3" if kind == "gemma3_text" else "mistral3", version)
+        within = {text: name for name, (text, _) in hub_folder.WITHIN.items()}
+        hub_folder.put_within(folder, within.get(kind, "mistral3"), version)
     model, weights = families.load(folder)
     ids, labels = families.draw(model.c.vocab_size, f"{BATCH},{SEQUENCE},7")
     prompt = ids[:1, :5].clone()

@@ -14,12 +14,12 @@ std::string_view ModelType::weight(ParameterRole role) const {
 }
 
 std::span<const ModelType> model_types() {
-  static const std::array all = {families::llama(),   families::gpt2(),       families::qwen2(),      families::qwen3(),
-                                 families::mistral(), families::smollm3(),    families::granite(),    families::gemma(),
-                                 families::gemma2(),  families::gemma3(),     families::exaone4(),    families::stablelm(),
-                                 families::phi3(),    families::ministral3(), families::starcoder2(), families::glm4(),
-                                 families::cohere(),  families::cohere2(),    families::olmo2(),      families::olmo3(),
-                                 families::phi()};
+  static const std::array all = {families::llama(),    families::gpt2(),    families::qwen2(),      families::qwen3(),
+                                 families::mistral(),  families::smollm3(), families::granite(),    families::gemma(),
+                                 families::gemma2(),   families::gemma3(),  families::gemma4(),     families::exaone4(),
+                                 families::stablelm(), families::phi3(),    families::ministral3(), families::starcoder2(),
+                                 families::glm4(),     families::cohere(),  families::cohere2(),    families::olmo2(),
+                                 families::olmo3(),    families::phi()};
   return all;
 }
 

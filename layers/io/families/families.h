@@ -16,6 +16,7 @@ ModelType granite();
 ModelType gemma();
 ModelType gemma2();
 ModelType gemma3();
+ModelType gemma4();
 ModelType exaone4();
 ModelType stablelm();
 ModelType phi3();

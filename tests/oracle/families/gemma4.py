@@ -39,7 +39,20 @@ class Gemma4(gemma2.Gemma2):
     PATTERN = 6
     ROPE = dict(sliding_attention=dict(rope_type="default", rope_theta=100.0),
                 full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25, rope_theta=1000.0))
+    PLAIN = dict(hidden_size_per_layer_input=0, attention_k_eq_v=True)
     TINY = {
+        "dense": dict(PLAIN, num_hidden_layers=3, sliding_window=3, head_dim=6, global_head_dim=8, num_global_key_value_heads=1,
+                      rope_parameters=ROPE, final_logit_softcapping=5.0,
+                      layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+        "biases": dict(PLAIN, num_hidden_layers=2, sliding_window=2, global_head_dim=None, attention_bias=True,
+                       layer_types=["sliding_attention", "full_attention"],
+                       rope_parameters=dict(ROPE, full_attention=dict(rope_type="proportional", partial_rotary_factor=0.7, factor=2.0,
+                                                                      rope_theta=1000.0))),
+        "lent": dict(PLAIN, num_hidden_layers=6, sliding_window=3, head_dim=6, global_head_dim=8, num_global_key_value_heads=1,
+                     num_kv_shared_layers=3, use_double_wide_mlp=True, rope_parameters=ROPE,
+                     layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2),
+        "inputs": dict(num_hidden_layers=2, sliding_window=3, hidden_size_per_layer_input=5, vocab_size_per_layer_input=23,
+                       global_head_dim=None, rope_parameters=ROPE, layer_types=["sliding_attention", "full_attention"]),
         "shared": dict(num_hidden_layers=6, sliding_window=3, head_dim=6, global_head_dim=8, hidden_size_per_layer_input=5,
                        vocab_size_per_layer_input=23, num_kv_shared_layers=3, use_double_wide_mlp=True, rope_parameters=ROPE,
                        final_logit_softcapping=5.0, layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2),
