@@ -237,6 +237,20 @@ void check_config(const ModelConfig& config, const std::string& where) {
       }
     }
   };
+  const bool borrow = config.specs.any([](const LayerSpec& layer) { return !layer.projects_keys(); });
+  for (std::size_t number = 0; borrow && number < config.layers; ++number) {
+    const LayerSpec& layer = config.layer(number);
+    if (layer.projects_keys()) continue;
+    const LayerSpec& lender = config.layer(number - std::min(number, layer.layers_to_lender));
+    if (number < layer.layers_to_lender || !lender.projects_keys() || layer.biases.key || layer.biases.value ||
+        config.head_dim_of(lender) != config.head_dim_of(layer) || config.kv_heads_of(lender) != config.kv_heads_of(layer)) {
+      throw Error(
+          Cause::refused,
+          fmt::format("{}: layer {} can't take keys and values of the layer {} before it: expected one that computes its own, "
+                      "and whose heads have the same size",
+                      where, number, layer.layers_to_lender));
+    }
+  }
   // Layers of equal sizes are checked once, so that a file with many layers takes no time for each.
   std::optional<LayerSizes> checked;
   config.specs.for_each([&](const LayerSpec& layer) {

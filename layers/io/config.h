@@ -57,6 +57,18 @@ struct ModelConfig : ModelSpec {
   LayerSizes sizes_of(const LayerSpec& layer) const {
     return {head_dim_of(layer), kv_heads_of(layer), intermediate_of(layer), layer.projects_keys(), layer.projects_values()};
   }
+  /// Returns the number of the layer whose k and v a layer attends to: its own, unless it takes those of another.
+  std::size_t lender_of(std::size_t number) const { return number - layer(number).layers_to_lender; }
+  /// Returns the last layer that attends to a layer's k and v.
+  std::size_t last_borrower_of(std::size_t number) const {
+    std::size_t last = layers - 1;
+    while (last > number && lender_of(last) != number) --last;
+    return last;
+  }
+  /// Returns whether some layer takes k and v of another.
+  bool lends() const {
+    return specs.any([](const LayerSpec& layer) { return layer.lends; });
+  }
   /// Returns whether all layers have the sizes that a layer has.
   bool has_sizes_of(const LayerSpec& layer) const {
     return !specs.any([&](const LayerSpec& other) { return sizes_of(other) != sizes_of(layer); });

@@ -74,6 +74,7 @@ struct LayerSpec {
   std::size_t intermediate = 0;  ///< f of this layer's MLP; 0: ModelConfig::intermediate
   /// Layers to go back to the one whose k and v this layer takes, with no W_K and W_V of its own; 0: it computes its own.
   std::size_t layers_to_lender = 0;
+  bool lends = false;          ///< layers behind this one take its k and v; LayerSpecs says so
   bool value_is_key = false;   ///< v is x·W_Kᵀ, before k's norm and rotation: there is no W_V
   bool norms_values = false;   ///< each head of v is divided by its root mean square, no gain; q and k are normed, too
   bool takes_input = false;    ///< behind its MLP it takes a vector of its own for each token: ModelConfig::layer_input
@@ -86,7 +87,7 @@ struct LayerSpec {
   std::size_t kv_matrices() const { return (projects_keys() ? 1U : 0U) + (projects_values() ? 1U : 0U); }
   bool norms_queries_and_keys() const { return query_key_norm != QueryKeyNorm::none; }
   /// Returns whether what goes into the norm of v is another product than what goes into that of k.
-  bool norms_own_values() const { return norms_values && !value_is_key; }
+  bool norms_own_values() const { return norms_values && projects_values(); }
   /// Returns whether both sublayers take the layer's input.
   bool side_by_side() const { return norms == NormPlaces::shared; }
   bool norm_before_attention() const { return norms != NormPlaces::after; }
@@ -110,7 +111,13 @@ class LayerSpecs {
   /// Describes any number of layers that are alike.
   LayerSpecs(const LayerSpec& each = {}) : each_(each) {}
   /// Describes the layers from the first to the last, at least one.
-  explicit LayerSpecs(std::vector<LayerSpec> layers) : each_(layers.front()), unlike_(std::move(layers)) {
+  explicit LayerSpecs(std::vector<LayerSpec> layers) : unlike_(std::move(layers)) {
+    for (LayerSpec& layer : unlike_) layer.lends = false;
+    for (std::size_t layer = 0; layer < unlike_.size(); ++layer) {
+      const std::size_t back = unlike_[layer].layers_to_lender;
+      if (back > 0 && back <= layer) unlike_[layer - back].lends = true;
+    }
+    each_ = unlike_.front();
     if (std::ranges::all_of(unlike_, [&](const LayerSpec& layer) { return layer == each_; })) unlike_.clear();
   }
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -58,6 +59,35 @@ void check_layer_inputs(const ModelConfig& config, const Layout& layout) {
   }
 }
 
+/// Returns the first layer that takes k and v of a layer of another stage, if so many stages cut the model; none: no layer does.
+std::optional<std::size_t> cut_from_its_lender(const ModelConfig& config, std::size_t stages) {
+  for (std::size_t number = 0; number < stages; ++number) {
+    const PipelineStage stage = PipelineStage::of(config.layers, stages, number);
+    for (std::size_t layer = stage.first_layer; layer < stage.first_layer + stage.layers; ++layer) {
+      if (!stage.has(config.lender_of(layer))) return layer;
+    }
+  }
+  return {};
+}
+
+/// Refuses stages without the layers whose k and v theirs take.
+void check_lenders(const ModelConfig& config, const Layout& layout) {
+  const auto stages = static_cast<std::size_t>(layout.stages());
+  const std::optional<std::size_t> cut = cut_from_its_lender(config, stages);
+  if (!cut) return;
+  std::size_t fewer = stages;
+  while (--fewer > 1 && cut_from_its_lender(config, fewer)) {
+  }
+  const Layout without = layout.without(Cut::layers);
+  throw Error(
+      Cause::refused,
+      fmt::format("{}={}: layer {} takes keys and values of layer {}, which is on another stage, and stages don't send those "
+                  "to each other; try {}",
+                  name(layout.stage_axis()), stages, *cut, config.lender_of(*cut),
+                  fewer > 1 ? fmt::format("{}={}", name(layout.stage_axis()), fewer)
+                            : fmt::format("--layout {}", without.axes.empty() ? "tsp=1" : without.print())));
+}
+
 }  // namespace
 
 void check_layout(const ModelConfig& config, const Layout& layout) {
@@ -71,6 +101,7 @@ void check_layout(const ModelConfig& config, const Layout& layout) {
   }
   layout.stage(config.layers, 0);  // refuses more stages than layers
   if (config.layer_input > 0) check_layer_inputs(config, layout);
+  if (config.lends()) check_lenders(config, layout);
   const int T = layout.tensor();
   config.specs.for_each([&](const LayerSpec& layer) { const HeadCut tensor(config.query_heads, config.kv_heads_of(layer), T); });
   const std::size_t queries = config.query_heads / static_cast<std::size_t>(T);

@@ -124,23 +124,25 @@ void Block::make_room(const TokenLayout& tokens, std::size_t layer, Keep keep, B
   const auto room = [&](std::span<const std::size_t> of, std::string_view what) {
     return rank_.tensor(Category::activations, dtype_, of, what);
   };
+  const LayerSpec& spec = config_.layer(layer);
   const auto room_for_kv = [&] {
-    saved.attention.k = room(sizes.kv, "saved keys");
-    saved.attention.v = room(sizes.kv, "saved values");
+    if (!spec.projects_keys() || saved.attention.k.exists()) return;
+    const Category category = keep == Keep::nothing ? Category::workspace : Category::activations;
+    saved.attention.k = rank_.tensor(category, dtype_, sizes.kv, "saved keys");
+    saved.attention.v = rank_.tensor(category, dtype_, sizes.kv, "saved values");
   };
-  if (keep == Keep::kv) room_for_kv();
+  if (keep == Keep::kv || spec.lends) room_for_kv();
   if (keep != Keep::backward || recompute_ == Recompute::full) return;
   saved.attention.o = room(sizes.o, "saved attention output");
   saved.attention.lse = LogSumExps(rank_, Category::activations, kernels::summed_in(dtype_), sizes.lse, "saved log-sum-exp");
   if (recompute_ == Recompute::selective) return;
   saved.attention.q = room(sizes.q, "saved queries");
   room_for_kv();
-  if (config_.layer(layer).norms_queries_and_keys()) {
+  if (spec.norms_queries_and_keys()) {
     saved.attention.query_product = room(sizes.query_product, "saved queries before their norm");
-    saved.attention.key_product = room(sizes.key_product, "saved keys before their norm");
+    if (spec.projects_keys()) saved.attention.key_product = room(sizes.key_product, "saved keys before their norm");
   }
-  if (config_.layer(layer).norms_own_values())
-    saved.attention.value_product = room(sizes.key_product, "saved values before their norm");
+  if (spec.norms_own_values()) saved.attention.value_product = room(sizes.key_product, "saved values before their norm");
   saved.mlp.gate = room(sizes.gate, "saved gate");
   if (config_.gated_mlp()) saved.mlp.up = room(sizes.gate, "saved up");
 }

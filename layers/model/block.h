@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -35,6 +36,19 @@ struct BlockSaved {
   OwnedTensor attention_result;
   OwnedTensor mlp_result;
 };
+
+/// Says in a layer's room where it finds k and v, if it takes another layer's. `blocks`: of all layers, or empty if no layer does
+/// so.
+inline void take_lender(const ModelConfig& config, std::span<BlockSaved> blocks, std::size_t layer) {
+  if (!blocks.empty() && !config.layer(layer).projects_keys())
+    blocks[layer].attention.lender = &blocks[config.lender_of(layer)].attention;
+}
+/// Drops k and v that no layer behind this one takes, in a pass that keeps nothing else.
+inline void drop_lent(const ModelConfig& config, std::span<BlockSaved> blocks, std::size_t layer) {
+  if (blocks.empty()) return;
+  const std::size_t lender = config.lender_of(layer);
+  if (config.last_borrower_of(lender) == layer) blocks[lender] = {};
+}
 
 /// Norm parameters and last biases of a block, which every rank has, and the tensors to which their gradients are added.
 struct BlockVectors {

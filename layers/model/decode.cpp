@@ -85,7 +85,7 @@ Decoder::Decoder(Rank& rank, Model& model, std::vector<std::size_t> positions)
               }),
       positions_(std::move(positions)),
       lengths_(positions_.size(), 0),
-      cache_(rank, sequence_, dtype_, config_.layers, {layers_, cached<OfLayer>}, positions_),
+      cache_(rank, sequence_, config_, dtype_, {layers_, cached<OfLayer>}, positions_),
       rotations_(rank, config_, dtype_, positions_.size(), model.expect(std::ranges::max(positions_))),
       logits_(rank.tensor(Category::communication, sums_, {texts(), config_.vocabulary}, "logits")) {
   if (const std::string why = why_not(model.mesh().layout()); !why.empty()) throw Error(Cause::refused, "decoding: " + why);
@@ -105,13 +105,14 @@ Decoder::AttentionRows Decoder::attention_rows(std::size_t layer) const {
   const std::size_t d = of(layer).d;
   const Share& mine = this->mine(layer);
   const Share held = holds_share_only() ? mine : Share{{0, slice.queries.count}, {0, slice.kv.count}};
+  const bool has_keys = config_.layer(layer).projects_keys();
   const bool has_values = config_.layer(layer).projects_values();
-  const std::size_t k = held.kv.count * d;
+  const std::size_t k = has_keys ? held.kv.count * d : 0;
   const std::size_t v = has_values ? k : 0;
   const std::size_t a = held.queries.count * d;
-  const std::size_t own_kv = (mine.kv.first - held.kv.first) * d;
+  const std::size_t own_kv = has_keys ? (mine.kv.first - held.kv.first) * d : 0;
   const std::size_t own_q = (mine.queries.first - held.queries.first) * d;
-  const std::size_t kv_rows = mine.kv.count * d;
+  const std::size_t kv_rows = has_keys ? mine.kv.count * d : 0;
   const std::size_t q_rows = mine.queries.count * d;
   return {.K = rows.slice(0, own_kv, kv_rows),
           .V = has_values ? rows.slice(0, k + own_kv, kv_rows) : Tensor(),
@@ -320,6 +321,7 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
   const std::size_t d = of(layer).d;
   const AttentionRows W = attention_rows(layer);
   const std::size_t kv_rows = W.K.size(0);
+  const bool has_keys = config_.layer(layer).projects_keys();
   Communicator& replica = model_.mesh().group(model_.mesh().layout().axes_of_replica());
   const HeadOwners owners{.ranks = replica.size() == 1 ? nullptr : &replica, .at = at_};
   const HeadProjections of_layer(rank_, model_.parameters(), config_, layer, rotations_, owners);
@@ -334,21 +336,23 @@ OwnedTensor Decoder::attention(std::size_t layer, const ConstTensor& x) {
     compute.gemm("W_KVQ", all_new, x, W.KVQ.transposed(0, 1));
   } else {
     compute.gemm("W_Q", own_q, x, W.Q.transposed(0, 1));
-    compute.gemm("W_K", own_k, x, W.K.transposed(0, 1));
+    if (has_keys) compute.gemm("W_K", own_k, x, W.K.transposed(0, 1));
     if (W.V.dims() > 0) compute.gemm("W_V", own_v, x, W.V.transposed(0, 1));
   }
   // A row of each text is a token of one sequence.
   const auto heads = [&](const Tensor& rows) { return rows.split(1, d).split(0, texts()); };
   of_layer.query({slice.queries.first + mine.queries.first, mine.queries.count}).finish(heads(own_q), heads(own_q));
   const HeadRange own{slice.kv.first + mine.kv.first, mine.kv.count};
-  of_layer.finish_keys(own, heads(own_k), heads(own_k), heads(own_v));
+  if (has_keys) of_layer.finish_keys(own, heads(own_k), heads(own_k), heads(own_v));
   if (W.V.dims() > 0) of_layer.value(own).finish(heads(own_v), heads(own_v));
   rank_.enter_stage(PassPart::attention, false, [&] { return Block::stage(layer, "attention", where()); });
   rank_.look(Watched::input, x);
   rank_.look(Watched::queries, own_q);
-  rank_.look(Watched::keys, own_k);
-  rank_.look(Watched::values, own_v);
-  cache_.add(layer, kv, lengths_);
+  if (has_keys) {
+    rank_.look(Watched::keys, own_k);
+    rank_.look(Watched::values, own_v);
+    cache_.add(layer, kv, lengths_);
+  }
   const OwnedTensor o = attended(layer, own_q);
   rank_.look(Watched::attention_output, o.view());
   OwnedTensor y = rank_.tensor(Category::communication, sums_, {texts(), config_.hidden}, "attention result");

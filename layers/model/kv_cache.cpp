@@ -12,16 +12,20 @@ const CallOptions kCache{.stream = Stream::kv, .purpose = Purpose::kv};
 
 }  // namespace
 
-KvCache::KvCache(Rank& rank, Communicator& sequence, DType dtype, std::size_t layers, ByLayer<CachedHeads> heads,
+KvCache::KvCache(Rank& rank, Communicator& sequence, const ModelConfig& config, DType dtype, ByLayer<CachedHeads> heads,
                  std::span<const std::size_t> positions)
-    : rank_(rank), sequence_(sequence), dtype_(dtype), heads_(std::move(heads)) {
+    : rank_(rank), sequence_(sequence), config_(config), dtype_(dtype), heads_(std::move(heads)) {
   std::size_t all = 0;
   for (const std::size_t of_text : positions) {
     first_.push_back(all);
     all += cached(of_text);
   }
-  for (std::size_t layer = 0; layer < layers; ++layer) {
+  for (std::size_t layer = 0; layer < config.layers; ++layer) {
     const CachedHeads& of = heads_[layer];
+    if (!config.layer(layer).projects_keys()) {
+      layers_.emplace_back();
+      continue;
+    }
     const auto room = [&](std::string_view what) {
       return rank_.tensor(Category::activations, dtype_, {1, of.count, all, of.head_dim}, what);
     };

@@ -24,9 +24,9 @@ struct CachedHeads {
 /// This rank's part of the cache. The ranks of the sequence axis call the same methods in the same order.
 class KvCache {
  public:
-  /// Allocates room for `positions[n]` tokens of text n in each of so many layers. Borrows `rank` and `sequence`. Throws
-  /// Error(out_of_memory).
-  KvCache(Rank& rank, Communicator& sequence, DType dtype, std::size_t layers, ByLayer<CachedHeads> heads,
+  /// Allocates room for `positions[n]` tokens of text n in each layer that has K and V of its own. Borrows `rank`, `sequence` and
+  /// `config`. Throws Error(out_of_memory).
+  KvCache(Rank& rank, Communicator& sequence, const ModelConfig& config, DType dtype, ByLayer<CachedHeads> heads,
           std::span<const std::size_t> positions);
 
   /// Stores K and V of a text's first tokens, of which `k` and `v` [1, S_p, heads, d] are this rank's by zigzag.
@@ -35,13 +35,14 @@ class KvCache {
   /// `lengths`: tokens of each text that the cache holds already.
   void add(std::size_t layer, const ConstTensor& kv, std::span<const std::size_t> lengths);
 
-  /// Returns K or V of those of a text's positions [first, length) that this rank caches, [1, positions, heads, d]; the positions
-  /// of a head lie one after another. The cache keeps all positions, also in layers with a window.
+  /// Returns K or V, to which a layer attends, of those of a text's positions [first, length) that this rank caches, [1,
+  /// positions, heads, d]; the positions of a head lie one after another. The cache keeps all positions, also in layers with a
+  /// window.
   ConstTensor keys(std::size_t layer, std::size_t text, std::size_t first, std::size_t length) const {
-    return rows(layers_[layer].k, text, first, length);
+    return rows(layers_[config_.lender_of(layer)].k, text, first, length);
   }
   ConstTensor values(std::size_t layer, std::size_t text, std::size_t first, std::size_t length) const {
-    return rows(layers_[layer].v, text, first, length);
+    return rows(layers_[config_.lender_of(layer)].v, text, first, length);
   }
 
  private:
@@ -61,6 +62,7 @@ class KvCache {
 
   Rank& rank_;
   Communicator& sequence_;
+  const ModelConfig& config_;
   DType dtype_;
   ByLayer<CachedHeads> heads_;
   std::vector<std::size_t> first_;  // row of each text's first position

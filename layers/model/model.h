@@ -121,7 +121,8 @@ class Model {
   /// Receives K (after RoPE) and V of this rank's tokens, [1, S_p, K/V heads, d]. The heads are all of the model's, or under
   /// tensor parallelism those that this rank's query heads read.
   using KvSink = std::function<void(std::size_t layer, const Tensor& k, const Tensor& v, const TokenLayout& tokens)>;
-  /// Runs one sequence through all blocks for its K and V alone, and calls `sink` once per layer. Computes no logits. Throws
+  /// Runs one sequence through all blocks for its K and V alone, and calls `sink` once per layer
+  /// that has its own. Computes no logits. Throws
   /// Error(refused) for more tokens than the model has learned positions.
   void prefill(std::span<const Token> ids, const KvSink& sink);
   /// Returns the loss of a batch and keeps nothing for a backward pass. `logits` (may be null) is called for tiles of the logits,
@@ -181,7 +182,7 @@ class Model {
     std::optional<LayerInputs> inputs;
     std::unique_ptr<StrategyPass> sublayers;
     std::optional<DropoutDraws> draws;  // none: nothing is dropped
-    std::vector<BlockSaved> blocks;
+    std::vector<BlockSaved> blocks;     // by layer; empty if neither a backward pass nor another layer needs them
     OwnedTensor x;    // the residual [B, S_p, h] between tasks; in the end the last block's output, if the head is here
     OwnedTensor lse;  // log-sum-exp of the head's logits, [B·S_p]
     OwnedTensor d;    // gradient of the residual

@@ -177,7 +177,7 @@ Model::Pass Model::begin_pass(const TokenBatch& tokens, const Part& part, const 
     pass.draws.emplace(tokens.seed, tokens.step, layout_->take(layout_->holder(), std::span<const std::uint64_t>(natural)),
                        part.first);
   }
-  if (keep) pass.blocks.resize(options_.config.layers);
+  if (keep || options_.config.lends()) pass.blocks.resize(options_.config.layers);
   return pass;
 }
 
@@ -203,12 +203,16 @@ void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
     const std::unique_ptr<Vocabulary> table = input_table_of({});
     inputs.emplace(layer_inputs(*table, x->merged(0), ids, Category::workspace, false));
   }
+  std::vector<BlockSaved> blocks(options_.config.lends() ? options_.config.layers : 0);
   for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {
     const TraceSpan span_of_layer(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
-    BlockSaved saved;
+    BlockSaved own;
+    BlockSaved& saved = blocks.empty() ? own : blocks[layer];
+    take_lender(options_.config, blocks, layer);
     x = block_.forward({.sublayers = *sublayers, .tokens = *layout_, .inputs = inputs ? &*inputs : nullptr}, layer, std::move(x),
                        vectors(layer), Keep::kv, saved);
-    sink(layer, saved.attention.k, saved.attention.v, *layout_);
+    if (options_.config.layer(layer).projects_keys()) sink(layer, saved.attention.k, saved.attention.v, *layout_);
+    drop_lent(options_.config, blocks, layer);
   }
   sublayers->end();
 }

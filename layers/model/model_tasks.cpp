@@ -130,8 +130,10 @@ void Model::layers_forward(Pass& pass, const ModelTask& task) {
     const TraceSpan span(rank_.trace(), "layer", static_cast<std::int64_t>(layer));
     if (layer + 1 == options_.config.layers) pass.tables->fetch(head_pack());
     BlockSaved nothing;
+    take_lender(options_.config, pass.blocks, layer);
     pass.x = block_.forward(of, layer, std::move(pass.x), vectors(layer), pass.keep ? Keep::backward : Keep::nothing,
-                            pass.keep ? pass.blocks[layer] : nothing);
+                            pass.blocks.empty() ? nothing : pass.blocks[layer]);
+    if (!pass.keep) drop_lent(options_.config, pass.blocks, layer);
   }
 }
 

@@ -37,7 +37,8 @@ std::vector<std::size_t> shape_of(const ModelConfig& config, ParameterRole role,
     case ParameterRole::key_bias: return only_if(layer.biases.key, {k});
     case ParameterRole::value_bias: return only_if(layer.biases.value, {k});
     case ParameterRole::query_norm: return only_if(layer.norms_queries_and_keys(), {config.query_norm_width(layer)});
-    case ParameterRole::key_norm: return only_if(layer.norms_queries_and_keys(), {config.key_norm_width(layer)});
+    case ParameterRole::key_norm:
+      return only_if(layer.norms_queries_and_keys() && layer.projects_keys(), {config.key_norm_width(layer)});
     case ParameterRole::query_key_value_bias: return only_if(layer.biases.projections() == 3, {a + 2 * k});
     case ParameterRole::output: return matrix(h, a);
     case ParameterRole::output_bias: return only_if(layer.biases.output, {h});

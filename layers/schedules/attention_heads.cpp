@@ -7,7 +7,10 @@ namespace tsprun::detail {
 
 AttentionHeads::AttentionHeads(Rank& rank, DType dtype, const SavedSizes& sizes, const AttentionSaved& saved,
                                const LayerSpec& layer, std::size_t first_query, std::size_t first_kv)
-    : window(layer.window), score_cap(layer.score_cap), norms_own_values(layer.norms_own_values()) {
+    : window(layer.window),
+      score_cap(layer.score_cap),
+      norms_own_values(layer.norms_own_values()),
+      projects_keys(layer.projects_keys()) {
   const auto heads = [&](const OwnedTensor& kept, OwnedTensor& own, const std::array<std::size_t, 4>& shape, std::size_t first,
                          std::string_view what) -> Tensor {
     if (kept.exists()) return kept->slice(2, first, shape[2]);
@@ -15,12 +18,12 @@ AttentionHeads::AttentionHeads(Rank& rank, DType dtype, const SavedSizes& sizes,
     return own;
   };
   q = heads(saved.q, q_memory, sizes.q, first_query, "queries");
-  k = heads(saved.k, k_memory, sizes.kv, first_kv, "keys");
-  v = heads(saved.v, v_memory, sizes.kv, first_kv, "values");
+  k = heads(saved.keys(), k_memory, sizes.kv, first_kv, "keys");
+  v = heads(saved.values(), v_memory, sizes.kv, first_kv, "values");
   o = heads(saved.o, o_memory, sizes.o, first_query, "attention output");
   if (saved.query_product.exists()) {
     q_product = saved.query_product->slice(2, first_query, sizes.query_product[2]);
-    k_product = saved.key_product->slice(2, first_kv, sizes.key_product[2]);
+    if (projects_keys) k_product = saved.key_product->slice(2, first_kv, sizes.key_product[2]);
   }
   if (saved.value_product.exists()) v_product = saved.value_product->slice(2, first_kv, sizes.key_product[2]);
   lse = saved.lse.exists() ? saved.lse.heads(first_query, sizes.lse[1])
@@ -43,11 +46,13 @@ AttentionHeads AttentionHeads::slice(const HeadRange& queries, const HeadRange& 
   views.window = window;
   views.score_cap = score_cap;
   views.norms_own_values = norms_own_values;
+  views.projects_keys = projects_keys;
   return views;
 }
 
 void AttentionHeads::keep_products(Rank& rank, DType dtype, const SavedSizes& sizes) {
   q_product = q_product_memory = rank.tensor(Category::workspace, dtype, sizes.query_product, "queries before their norm");
+  if (!projects_keys) return;
   k_product = k_product_memory = rank.tensor(Category::workspace, dtype, sizes.key_product, "keys before their norm");
   if (norms_own_values)
     v_product = v_product_memory = rank.tensor(Category::workspace, dtype, sizes.key_product, "values before their norm");

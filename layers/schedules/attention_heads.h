@@ -20,6 +20,7 @@ struct AttentionHeads {
   std::size_t window = 0;  ///< LayerSpec::window and LayerSpec::score_cap of the layer
   double score_cap = 0;
   bool norms_own_values = false;  ///< LayerSpec::norms_own_values()
+  bool projects_keys = true;      ///< LayerSpec::projects_keys(); else k and v are another layer's
 
   AttentionHeads() = default;
   /// Takes the heads from `first_query` and `first_kv` on of what exists in `saved`, as many as `sizes` says; allocates the

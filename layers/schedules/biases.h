@@ -58,7 +58,9 @@ struct BlockBiases {
     const auto projections_of = [&](const LayerSpec& of) -> std::size_t {
       return in_one && of.biases.projections() > 0 ? 1 : of.biases.projections();
     };
-    const auto norms_of = [](const LayerSpec& of) -> std::size_t { return of.norms_queries_and_keys() ? 2 : 0; };
+    const auto norms_of = [](const LayerSpec& of) -> std::size_t {
+      return of.norms_queries_and_keys() ? (of.projects_keys() ? 2 : 1) : 0;
+    };
     const std::size_t of_projections = projections_of(spec);
     const std::size_t norms = norms_of(spec);
     const std::size_t first = config.specs.sum(0, layer, [&](const LayerSpec& of) {
@@ -73,7 +75,7 @@ struct BlockBiases {
     if (biases.up) mlp = parts(first + of_projections + norms, 1);
     if (norms > 0) {
       query_norm = parts(first + of_projections, 1);
-      key_norm = parts(first + of_projections + 1, 1);
+      if (spec.projects_keys()) key_norm = parts(first + of_projections + 1, 1);
     }
     if (of_projections == 0) return;
     // One behind the other in memory, whether files have them in one vector or apart.

@@ -15,11 +15,12 @@ using kernels::Write;
 
 namespace {
 
-/// The matrices of an attention pack [W_K; W_V; W_Q; W_Oᵀ], or their gradients. W_V has no rows in layers without it.
+/// The matrices of an attention pack [W_K; W_V; W_Q; W_Oᵀ], or their gradients. Matrices that a layer doesn't have have no
+/// rows.
 struct AttentionMatrices {
   Tensor K, V, Q, Ot;
   AttentionMatrices(const Tensor& rows, const BlockSlice& slice, std::size_t d, const LayerSpec& layer) {
-    const std::size_t k = slice.kv.count * d;
+    const std::size_t k = layer.projects_keys() ? slice.kv.count * d : 0;
     const std::size_t v = layer.projects_values() ? k : 0;
     const std::size_t a = slice.queries.count * d;
     K = rows.slice(0, 0, k);
@@ -99,6 +100,8 @@ class Dense::Pass final : public StrategyPass {
   }
   void begin_attention(std::size_t layer, const AttentionSaved& saved);
   void project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer);
+  void add_lent(const AttentionSaved& saved, const Tensor& dk, const Tensor& dv) const;
+  void lend(AttentionSaved& lender, OwnedTensor dk, OwnedTensor dv) const;
   Tensor gradients_of(std::size_t pack);
   void gradients_written(std::size_t pack);
   void tell_untold();
@@ -132,10 +135,10 @@ void Dense::Pass::begin_block_backward(std::size_t layer, const AttentionSaved& 
   else begin_attention(layer, attention);
 }
 
-/// Begins to move K and V if they were kept.
+/// Begins to move K and V, if q needn't be projected again before.
 void Dense::Pass::begin_attention(std::size_t layer, const AttentionSaved& saved) {
-  if (!saved.k.exists() || attention(layer).exchanges()) return;
-  attention(layer).begin(of_attention_, tokens(), config_.layer(layer).window, saved.k, saved.v);
+  if (!saved.q.exists() || attention(layer).exchanges()) return;
+  attention(layer).begin(of_attention_, tokens(), config_.layer(layer).window, saved.keys(), saved.values());
 }
 
 /// Returns where the pack's gradients are to be written.
@@ -173,7 +176,8 @@ HeadProjections Dense::Pass::projections(std::size_t layer) const {
   return {rank_, store(), config_, layer, tokens().rotations(), head_owners(), documents().positions};
 }
 
-/// Computes q, k and v in the shapes of the exchange. k and v begin to move before q is projected.
+/// Computes q, k and v in the shapes of the exchange; k and v only if the layer has its own. They begin to move before q is
+/// projected.
 void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer) {
   const AttentionMatrices W = matrices(layer, rows);
   const HeadProjections of_layer = projections(layer);
@@ -188,14 +192,18 @@ void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, con
   if (attention.exchanges()) {
     const SavedSizes own = attention.own_sizes(tokens());
     q = q_memory = step(dtype_, own.q, "queries of own tokens");
-    k = k_memory = step(dtype_, own.kv, "keys of own tokens");
-    v = v_memory = step(dtype_, own.kv, "values of own tokens");
+    if (heads.projects_keys) {
+      k = k_memory = step(dtype_, own.kv, "keys of own tokens");
+      v = v_memory = step(dtype_, own.kv, "values of own tokens");
+    }
   }
   const Tensor k_product = heads.k_product.dims() > 0 ? heads.k_product : k;
   const Tensor v_product = heads.v_product.dims() > 0 ? heads.v_product : v;
   const Tensor q_product = heads.q_product.dims() > 0 ? heads.q_product : q;
-  compute().gemm("W_K", matrix_of(k_product), X, W.K.transposed(0, 1));
-  of_layer.finish_keys(slice.kv, k, k_product, v);
+  if (heads.projects_keys) {
+    compute().gemm("W_K", matrix_of(k_product), X, W.K.transposed(0, 1));
+    of_layer.finish_keys(slice.kv, k, k_product, v);
+  }
   if (!W.V.empty()) {
     compute().gemm("W_V", matrix_of(v_product), X, W.V.transposed(0, 1));
     of_layer.value(slice.kv).finish(v, v_product);
@@ -204,9 +212,12 @@ void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, con
   compute().gemm("W_Q", matrix_of(q_product), X, W.Q.transposed(0, 1));
   of_layer.query(slice.queries).finish(q, q_product);
   rank_.look(Watched::queries, q);
-  rank_.look(Watched::keys, k);
-  rank_.look(Watched::values, v);
-  if (attention.exchanges()) attention.exchange(tokens(), heads, q, k, v);
+  if (heads.projects_keys) {
+    rank_.look(Watched::keys, k);
+    rank_.look(Watched::values, v);
+  }
+  if (attention.exchanges() && heads.projects_keys) attention.exchange(tokens(), heads, q, k, v);
+  else if (attention.exchanges()) attention.exchange_queries(tokens(), heads, q);
 }
 
 void Dense::Pass::attention_forward(std::size_t layer, const Tensor& y, const ConstTensor& x, AttentionSaved& saved) {
@@ -241,8 +252,8 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
   OwnedTensor dO = step(dtype_, own.o, "gradient of attention output");
   compute().gemm("dX of W_O", matrix_of(dO.view()), dY, W.Ot.transposed(0, 1));
   OwnedTensor dq = step(sums_, own.q, "gradient of queries");
-  const OwnedTensor dk = step(sums_, own.kv, "gradient of keys");
-  const OwnedTensor dv = step(sums_, own.kv, "gradient of values");
+  OwnedTensor dk = step(sums_, own.kv, "gradient of keys");
+  OwnedTensor dv = step(sums_, own.kv, "gradient of values");
   Tensor packed;  // the pack's gradients
 
   const auto gradients_of_queries = [&] {
@@ -265,20 +276,40 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
                             saved.o.exists() ? SequenceAttention::Outputs::kept : SequenceAttention::Outputs::made_again,
                             queries_done);
 
-  of_layer.finish_backward(slice(layer).kv, dk, dv, heads.k_product, heads.v_product);
-  compute().gemm("dX of W_K", dX, matrix_of(dk.view()), W.K, Write::add);
+  if (heads.projects_keys) {
+    add_lent(saved, dk, dv);
+    of_layer.finish_backward(slice(layer).kv, dk, dv, heads.k_product, heads.v_product);
+    compute().gemm("dX of W_K", dX, matrix_of(dk.view()), W.K, Write::add);
+  } else {
+    lend(*saved.lender, std::move(dk), std::move(dv));
+  }
   if (!W.V.empty()) compute().gemm("dX of W_V", dX, matrix_of(dv.view()), W.V, Write::add);
   of.tell_dx_complete();
   weights_->used(pack);
   if (!travels) gradients_of_queries();
   const AttentionMatrices dW = matrices(layer, packed);
-  compute().gemm("dW_K", dW.K, matrix_of(dk.view()).transposed(0, 1), X);
-  of_layer.key(slice(layer).kv).add_gradients(dk);
+  if (heads.projects_keys) {
+    compute().gemm("dW_K", dW.K, matrix_of(dk.view()).transposed(0, 1), X);
+    of_layer.key(slice(layer).kv).add_gradients(dk);
+  }
   if (!W.V.empty()) {
     compute().gemm("dW_V", dW.V, matrix_of(dv.view()).transposed(0, 1), X);
     of_layer.value(slice(layer).kv).add_gradients(dv);
   }
   gradients_written(pack);
+}
+
+/// Adds to the gradients of a layer's k and v what layers that take them have found.
+void Dense::Pass::add_lent(const AttentionSaved& saved, const Tensor& dk, const Tensor& dv) const {
+  if (!saved.lent[0].exists()) return;
+  compute().add(dk.merged(2), dk.merged(2), saved.lent[0]->merged(2));
+  compute().add(dv.merged(2), dv.merged(2), saved.lent[1]->merged(2));
+}
+
+/// Adds to what is found of the gradients of the lender's k and v.
+void Dense::Pass::lend(AttentionSaved& lender, OwnedTensor dk, OwnedTensor dv) const {
+  add_lent(lender, dk, dv);
+  lender.lent = {std::move(dk), std::move(dv)};
 }
 
 // --- MLP -----------------------------------------------------------------------------------------------------------------------

@@ -77,13 +77,16 @@ std::uint64_t saved_bytes_per_token(const Setting& setting, const LayerSpec& lay
   const std::uint64_t inputs = layer.kept_residuals() * model.hidden;
   const std::uint64_t a = model.query_width(layer);
   const std::uint64_t k = model.kv_width(layer);
-  const std::uint64_t products = (layer.norms_queries_and_keys() ? a + k : 0) + (layer.norms_own_values() ? k : 0);
+  const std::uint64_t kept_kv = layer.projects_keys() ? 2 * k : 0;
+  const std::uint64_t lent = layer.lends ? 2 * k : 0;  // in every mode
+  const std::uint64_t products =
+      (layer.norms_queries_and_keys() ? a + (layer.projects_keys() ? k : 0) : 0) + (layer.norms_own_values() ? k : 0);
   switch (setting.recompute) {
     case Recompute::none:
-      return element * (inputs + 2 * a + 2 * k + products + model.mlp_inputs() * model.intermediate_of(layer)) +
+      return element * (inputs + 2 * a + kept_kv + products + model.mlp_inputs() * model.intermediate_of(layer)) +
              lse * model.query_heads;
-    case Recompute::selective: return element * (inputs + a) + lse * model.query_heads;
-    case Recompute::full: return element * inputs;
+    case Recompute::selective: return element * (inputs + a + lent) + lse * model.query_heads;
+    case Recompute::full: return element * (inputs + lent);
   }
   return 0;
 }
@@ -98,18 +101,22 @@ std::uint64_t saved_bytes(const MeshSetting& of, const LayerSpec& layer, MeshPla
   const std::uint64_t inside = saved_bytes_per_token(part, part.model.layer(0)) - inputs;
   const std::uint64_t inputs_all = held_tokens(of, place) * inputs;
   const std::uint64_t rows = replica.batch * Zigzag(replica.sequence, of.layout.sequence()).tokens(place.sequence);
-  if (!of.layout.exchanges_heads() || replica.recompute == Recompute::full) return inputs_all + rows * inside;
+  if (!of.layout.exchanges_heads()) return inputs_all + rows * inside;
   // Ulysses saves q, k, v and log-sum-exps of some heads and all tokens, instead of some tokens and all heads.
   const HeadRange own = HeadCut(slice.queries.count, slice.queries.count, of.layout.sequence()).query_heads(place.sequence);
   const std::uint64_t kv = kv_heads_read(model, layer, slice, place.sequence, of.layout.sequence());
   const std::uint64_t d = model.head_dim_of(layer);
   const std::uint64_t lse = own.count * replica.tokens() * replica.bytes.lse;
-  std::uint64_t bytes = inputs_all + rows * slice.queries.count * d * replica.bytes.element + lse;  // and o
+  std::uint64_t bytes = inputs_all;
+  if (replica.recompute != Recompute::full) bytes += rows * slice.queries.count * d * replica.bytes.element + lse;  // and o
+  if (layer.lends || (replica.recompute == Recompute::none && layer.projects_keys()))
+    bytes += replica.tokens() * 2 * kv * d * replica.bytes.element;
   if (replica.recompute == Recompute::none) {
-    bytes += replica.tokens() * (own.count + 2 * kv) * d * replica.bytes.element +
+    const std::size_t keys =
+        (layer.norms_queries_and_keys() && layer.projects_keys() ? 1U : 0U) + (layer.norms_own_values() ? 1U : 0U);
+    const std::size_t products = (layer.norms_queries_and_keys() ? slice.queries.count : 0) + keys * slice.kv.count;
+    bytes += (replica.tokens() * own.count + rows * products) * d * replica.bytes.element +
              rows * model.mlp_inputs() * slice.rows * replica.bytes.element;
-    if (layer.norms_queries_and_keys()) bytes += rows * (slice.queries.count + slice.kv.count) * d * replica.bytes.element;
-    if (layer.norms_own_values()) bytes += rows * slice.kv.count * d * replica.bytes.element;
   }
   return bytes;
 }

@@ -97,8 +97,11 @@ struct Symbols {
   Count B, S;  // sequences, tokens of each
   Count W;     // positions that a query of the first layer sees, its own included; 0: all up to its own
   Count h, L, n_h, n_kv, d, f, V;
-  Count a, k, g;               // n_h·d, n_kv·d, query heads for a K/V head
-  Count matrices;              // of an MLP: W1, W3, W2; without a gate two
+  Count a, k, g;   // n_h·d, n_kv·d, query heads for a K/V head
+  Count matrices;  // of an MLP: W1, W3, W2; without a gate two
+  // Of the first layer: whether it has k and v of its own, whether others take them, and how many matrices it has of W_K and W_V.
+  bool own, lends;
+  Count m;
   Count beta, beta_a, beta_l;  // bytes of an element, of an accumulated one, of a log-sum-exp
   bool tied;
   Recompute recompute;
@@ -118,13 +121,16 @@ struct Symbols {
         k(n_kv * d),
         g(n_h / n_kv),
         matrices(of.model.mlp == Mlp::gelu || of.model.mlp == Mlp::gelu_tanh ? 2 : 3),
+        own(of.model.layer(0).layers_to_lender == 0),
+        lends(of.model.layer(0).lends),
+        m(own ? (of.model.layer(0).value_is_key ? 1 : 2) : 0),
         beta(of.bytes.element),
         beta_a(of.bytes.accumulated),
         beta_l(of.bytes.lse),
         tied(of.model.tied_embeddings),
         recompute(of.recompute) {}
 
-  Count P_attn() const { return 2 * h * d * (n_h + n_kv); }
+  Count P_attn() const { return h * d * (2 * n_h + m * n_kv); }
   Count P_mlp() const { return matrices * f * h; }
   Count P_L() const { return P_attn() + P_mlp(); }
   Count KV() const { return 2 * B * S * n_kv * d; }
@@ -207,7 +213,7 @@ inline Count copies_read(const Symbols& s, int x) {
   return copies;
 }
 /// Returns the elements of W_K and W_V beyond the first copy of each head, if T ranks have the heads that they read.
-inline Count copied_elements(const Symbols& s, int T) { return 2 * s.h * s.d * (copies_read(s, T) - s.n_kv); }
+inline Count copied_elements(const Symbols& s, int T) { return s.m * s.h * s.d * (copies_read(s, T) - s.n_kv); }
 
 // --- the table "Exact traffic": one block ------------------------------------------------------------------------------------
 
@@ -258,7 +264,8 @@ inline Traffic rows_normed(const Setting& of, int T) {
   Traffic traffic;
   for (std::size_t layer = 0; layer < of.model.layers; ++layer) {
     if (of.model.layer(layer).query_key_norm != QueryKeyNorm::rows) continue;
-    const Count numbers = 4 * s.B * s.S * s.beta_a * (as_count(T) - 1);
+    const Count norms = of.model.layer(layer).layers_to_lender == 0 ? 2 : 1;
+    const Count numbers = 2 * norms * s.B * s.S * s.beta_a * (as_count(T) - 1);
     traffic.forward[Purpose::activations] += numbers;
     traffic.backward[Purpose::activations] += (s.recompute == Recompute::none ? 2 : 3) * numbers;
   }
@@ -299,7 +306,7 @@ inline Traffic heads_exchanged(const Symbols& s, int D, int T = 1) {
       const Heads own{slice.first + begin_of(slice.count, D, p), part_of(slice.count, D, p)};
       const Count others_tokens = s.B * (s.S - tokens_of(s.S, D, p)) * s.d;
       q += others_tokens * own.count;
-      k += others_tokens * read_by(s, own).count;
+      if (s.own) k += others_tokens * read_by(s, own).count;
       dk += others_tokens * read_by(s, own).count * (summed ? s.beta_a : s.beta);
     }
   }
@@ -425,8 +432,8 @@ inline Count projection_elements(const Setting& of) {
     if (layer.biases.query) elements += s.a;
     if (layer.biases.key) elements += s.k;
     if (layer.biases.value) elements += s.k;
-    if (layer.query_key_norm == QueryKeyNorm::heads) elements += 2 * s.d;
-    if (layer.query_key_norm == QueryKeyNorm::rows) elements += s.a + s.k;
+    if (layer.query_key_norm == QueryKeyNorm::heads) elements += s.own ? 2 * s.d : s.d;
+    if (layer.query_key_norm == QueryKeyNorm::rows) elements += s.own ? s.a + s.k : s.a;
     if (layer.biases.up) elements += s.f;
   }
   return elements;

@@ -88,6 +88,26 @@ TEST(Config, ChecksTheSizesOfEachLayer) {
   EXPECT_NE(message({.intermediate = std::size_t{1} << 45}).find("2^48"), std::string::npos);
 }
 
+TEST(Config, ChecksWhoLendsKeysAndValues) {
+  const auto message = [](std::vector<LayerSpec> layers) -> std::string {
+    ModelConfig config = find_config("nano").config;
+    config.layers = layers.size();
+    config.specs = LayerSpecs(std::move(layers));
+    try {
+      check_config(config, "x.json");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return {};
+  };
+  EXPECT_EQ(message({{.kv_heads = 1}, {}, {.kv_heads = 1, .layers_to_lender = 2}}), "");
+  const std::string why = "x.json: layer 2 can't take keys and values of the layer ";
+  EXPECT_TRUE(message({{.kv_heads = 1}, {}, {.kv_heads = 1, .layers_to_lender = 1}}).starts_with(why + "1 before it"));
+  EXPECT_TRUE(message({{}, {.layers_to_lender = 1}, {.layers_to_lender = 1}}).starts_with(why + "1 before it"));
+  EXPECT_TRUE(message({{}, {}, {.layers_to_lender = 3}}).starts_with(why + "3 before it"));
+  EXPECT_TRUE(message({{.head_dim = 6}, {}, {.layers_to_lender = 2}}).starts_with(why + "2 before it"));
+}
+
 TEST(Config, HasSizesOfItsLayers) {
   ModelConfig config = find_config("nano").config;
   const LayerSpec own{.head_dim = 6, .kv_heads = 1, .intermediate = 3};

@@ -119,6 +119,7 @@ TEST(Decoder, LogitsEqualThoseOfTheForwardPassUnderEveryLayout) {
                                      small_config(16, 2, 8, 1, 4, 13, 17, true),
                                      small_gpt2_config(2, 8, 4, 21, 41),
                                      small_unlike_config(4),
+                                     small_lending_config(4),
                                      small_norms_config(4),
                                      small_norms_config(2, Norm::layer_without_bias, true)};
   // Longer than the original context, which the prompt isn't.
@@ -186,6 +187,7 @@ std::vector<ModelConfig> configs() {
           small_config(16, 1, 8, 2, 4, 13, 17),
           small_gpt2_config(2, 8, 4, 21, 41),
           small_unlike_config(4),
+          small_lending_config(2),
           as_family("olmo2", small_config(24, 2, 8, 4, 4, 21, 41)),
           as_family("olmo2", small_config(16, 1, 8, 1, 4, 13, 17))};
 }

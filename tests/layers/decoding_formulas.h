@@ -39,7 +39,7 @@ inline PurposeBytes token_traffic(const Setting& of, const Layout& layout, std::
   // Elements of K/V heads that the caching rank of each tensor rank's group receives
   const Count arriving = sum_of_layers(of, [&](const Symbols& one) {
     Count heads = 0;
-    for (int t = 0; t < n.T; ++t)
+    for (int t = 0; t < n.T && one.own; ++t)
       heads += read_by(one, queries_of(one, n.T, t)).count - kv_heads_computed(one, n.T, t, n.D, keeper);
     return heads * one.d;
   });
@@ -51,7 +51,7 @@ inline PurposeBytes token_traffic(const Setting& of, const Layout& layout, std::
   // Norms over all heads: two sums of one number each.
   for (std::size_t layer = 0; layer < of.model.layers; ++layer) {
     if (of.model.layer(layer).query_key_norm == QueryKeyNorm::rows)
-      bytes[Purpose::activations] += 2 * summed_over(s, 1, n.T * n.D);
+      bytes[Purpose::activations] += (of.model.layer(layer).layers_to_lender == 0 ? 2 : 1) * summed_over(s, 1, n.T * n.D);
   }
   bytes[Purpose::kv] = 2 * arriving * s.beta;
   bytes[Purpose::head] = s.V * s.beta_a * others * as_count(n.copies());
@@ -77,7 +77,7 @@ inline PurposeBytes prompt_traffic(const Setting& of, const Layout& layout, std:
     if (as_count(owner_of(s.S, n.D, position)) != position % as_count(n.D)) ++moving;
   }
   forward[Purpose::kv] +=
-      2 * moving * s.beta * sum_of_layers(pass, [&](const Symbols& one) { return copies_read(one, n.T) * one.d; });
+      2 * moving * s.beta * sum_of_layers(pass, [&](const Symbols& one) { return one.own ? copies_read(one, n.T) * one.d : 0; });
   return bytes += forward;
 }
 

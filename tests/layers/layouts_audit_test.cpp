@@ -78,6 +78,7 @@ std::vector<ModelCase> cases() {
                    .dtype = DType::bf16,
                    .recompute = recompute});
     all.push_back({.config = small_norms_config(4), .batch = 2, .sequence = 13, .recompute = recompute});
+    all.push_back({.config = small_lending_config(4), .batch = 2, .sequence = 13, .recompute = recompute});
     all.push_back({.config = small_norms_config(2, Norm::layer, true),
                    .batch = 1,
                    .sequence = 13,

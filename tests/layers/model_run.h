@@ -90,6 +90,13 @@ inline ModelConfig small_unlike_config(std::size_t kv_heads, bool tied = false) 
   return config;
 }
 
+/// Returns a small configuration of seven layers, some of which take k and v of others.
+inline ModelConfig small_lending_config(std::size_t kv_heads, bool tied = false) {
+  ModelConfig config = small_config(16, 7, 8, kv_heads, 4, 13, 17, tied);
+  config.specs = lending_layers();
+  return config;
+}
+
 /// Returns a model with these windows, one for each layer.
 inline ModelConfig with_windows(const std::vector<std::size_t>& of, ModelConfig config) {
   config.specs = windows(of);

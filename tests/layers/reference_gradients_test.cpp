@@ -103,6 +103,12 @@ TEST(ReferenceModel, GradientsOfUnlikeLayersAreFiniteDifferences) {
   expect_model_gradients(c, {});
 }
 
+TEST(ReferenceModel, GradientsOfLentKeysAreFiniteDifferences) {
+  ReferenceCase c{test::reference_config(16, 7, 4, 2, 4), 2, 5, 7};
+  c.config.specs = test::lending_layers();
+  expect_model_gradients(c, {});
+}
+
 TEST(ReferenceModel, GradientsWithMultipliersAreFiniteDifferences) {
   for (ReferenceCase c : reference_cases()) {
     c.config.embedding_multiplier = 2.5;

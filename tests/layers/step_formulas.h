@@ -194,10 +194,10 @@ inline HeldBlock held_block(const Symbols& s, const Layout& layout, int t, int p
       const Count reader = head * s.g < slice.first ? slice.first : head * s.g;
       kv += reader >= own.first && reader < own.end();
     }
-    attention = 2 * (own.count + kv) * s.d * s.h;
+    attention = (2 * own.count + s.m * kv) * s.d * s.h;
     mlp = s.matrices * part_of(slice_rows, n.D, p) * s.h;
   } else {
-    attention = 2 * (slice.count + read_by(s, slice).count) * s.d * s.h;
+    attention = (2 * slice.count + s.m * read_by(s, slice).count) * s.d * s.h;
     if (n.zero3) {  // rows of width h, whatever they belong to
       attention = part_of(attention / s.h, n.D, p) * s.h;
       mlp = part_of(mlp / s.h, n.D, p) * s.h;
@@ -259,12 +259,16 @@ inline Count kept_residuals(const LayerSpec& layer) {
 inline Count saved_bytes_per_token(const Setting& of, const LayerSpec& layer) {
   const Symbols s(layer_alone(of, layer));
   const Count pre_activations = (s.matrices - 1) * s.f;
-  const Count products = layer.norms_queries_and_keys() ? s.a + s.k : 0;  // what goes into the norms of heads
+  // What goes into the norms of heads.
+  const Count products =
+      (layer.norms_queries_and_keys() ? s.a + (s.own ? s.k : 0) : 0) + (layer.norms_values && s.m == 2 ? s.k : 0);
+  const Count kept_kv = s.own ? 2 * s.k : 0;
+  const Count lent = s.lends ? 2 * s.k : 0;  // in every mode
   const Count residuals = kept_residuals(layer) * s.h;
   switch (s.recompute) {
-    case Recompute::none: return s.beta * (residuals + 2 * s.a + 2 * s.k + products + pre_activations) + s.beta_l * s.n_h;
-    case Recompute::selective: return s.beta * (residuals + s.a) + s.beta_l * s.n_h;
-    case Recompute::full: return s.beta * residuals;
+    case Recompute::none: return s.beta * (residuals + 2 * s.a + kept_kv + products + pre_activations) + s.beta_l * s.n_h;
+    case Recompute::selective: return s.beta * (residuals + s.a + lent) + s.beta_l * s.n_h;
+    case Recompute::full: return s.beta * (residuals + lent);
   }
   return 0;
 }
@@ -298,9 +302,12 @@ inline Count activation_bytes(const Setting& of, const Layout& layout, int t, in
     const Heads computed =
         by_heads ? Heads{queries.first + begin_of(queries.count, n.D, p), part_of(queries.count, n.D, p)} : queries;
     if (s.recompute != Recompute::full) inside += rows * queries.count * s.d * s.beta + seen * computed.count * s.beta_l;
+    if (s.lends || (s.own && s.recompute == Recompute::none)) inside += seen * 2 * read_by(s, computed).count * s.d * s.beta;
     if (s.recompute == Recompute::none) {
-      inside += seen * (computed.count + 2 * read_by(s, computed).count) * s.d * s.beta + rows * pre_activations * s.beta;
-      if (spec.norms_queries_and_keys()) inside += rows * (queries.count + read_by(s, queries).count) * s.d * s.beta;
+      inside += seen * computed.count * s.d * s.beta + rows * pre_activations * s.beta;
+      if (spec.norms_queries_and_keys())
+        inside += rows * (queries.count + (s.own ? read_by(s, queries).count : 0)) * s.d * s.beta;
+      if (spec.norms_values && s.m == 2) inside += rows * read_by(s, queries).count * s.d * s.beta;
     }
     residuals += kept_residuals(spec);
   }

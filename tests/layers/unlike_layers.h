@@ -19,6 +19,26 @@ inline LayerSpecs unlike_layers() {
       {.local_rotary = true, .window = 3, .score_cap = 1.5, .kv_heads = 2, .intermediate = 16}});
 }
 
+/// Returns seven layers: the fourth and the seventh take k and v of the first, the fifth and the sixth those of the third; the
+/// second keeps its own to itself. Of the two lenders one norms heads, one norms all heads together, and has heads of its own
+/// size.
+inline LayerSpecs lending_layers() {
+  const LayerSpec windowed{.query_key_norm = QueryKeyNorm::heads, .window = 5};
+  const LayerSpec whole{.query_key_norm = QueryKeyNorm::rows, .head_dim = 6, .kv_heads = 2};
+  const auto taking = [](LayerSpec layer, std::size_t back, std::size_t intermediate) {
+    layer.layers_to_lender = back;
+    layer.intermediate = intermediate;
+    return layer;
+  };
+  return LayerSpecs(std::vector<LayerSpec>{windowed,
+                                           {.biases = {.key = true}},
+                                           whole,
+                                           taking(windowed, 3, 0),
+                                           taking(whole, 2, 9),
+                                           taking(whole, 3, 0),
+                                           taking(windowed, 6, 16)});
+}
+
 /// Returns layers that are alike but for their sizes: the first has the model's.
 inline LayerSpecs sizes(const std::vector<LayerSpec>& others) {
   std::vector<LayerSpec> layers(1);

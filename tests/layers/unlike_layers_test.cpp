@@ -1,6 +1,7 @@
 // A model whose layers are unlike: two steps under layouts of every kind against the reference, which shares no code with any,
 // and a training that goes on under another layout. What its ranks receive and hold is in layouts_audit_test.cpp.
 #include "layers/checkpoints/checkpoint.h"
+#include "layers/layout/check_layout.h"
 #include "tests/layers/model_run.h"
 #include "tests/layers/temporary_folder.h"
 #include "tests/reference/model.h"
@@ -109,6 +110,67 @@ TEST(UnlikeLayers, TrainAsTheReferenceDoes) {
     expect_close(found.gradients, expected.gradients, 1e-12, where);
     expect_close(found.after, expected.after, 1e-12, where);
   }
+}
+
+/// Layers that take k and v of others, under every way to move these, in every recomputation mode.
+TEST(LentKeys, TrainAsTheReferenceDoes) {
+  std::size_t number = 0;
+  for (const Layout& layout :
+       each_axis(4, {Layout::tsp(1), Layout::tsp(2), Layout::parse("sp=2"), Layout::parse("tp=2").with(TensorExchange::sequence),
+                     Layout::parse("sp=2").with(SequenceExchange::ring), Layout::parse("sp=2").with(SequenceExchange::ulysses),
+                     Layout::parse("zero3=3"), Layout::parse("tp=2,tsp=2"), Layout::parse("dp=2,tsp=2").with(DataSharing::zero3),
+                     Layout::parse("tp=2,sp=2").with(SequenceExchange::ring),
+                     Layout::parse("tp=2,sp=2").with(SequenceExchange::ulysses)})) {
+    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+      ModelCase of = unlike_case(number % 2 == 0 ? 2 : 4, recompute);
+      of.config = small_lending_config(number % 2 == 0 ? 2 : 4, number % 3 == 0);
+      if (4 / layout.data() % 2 == 0) of.micro_batches = number % 2 + 1;
+      ++number;
+      const std::string where = layout.label() + ", recompute " + std::to_string(static_cast<int>(recompute));
+      const Steps found = train(of, layout);
+      const Steps expected = reference_steps(of, found.before);
+      expect_near(found.losses, expected.losses, where);
+      expect_near(found.norms, expected.norms, where);
+      expect_close(found.gradients, expected.gradients, 1e-12, where);
+      expect_close(found.after, expected.after, 1e-12, where);
+    }
+  }
+}
+
+/// Whoever takes k and v must be on the stage that computes them.
+TEST(LentKeys, CrossNoBoundaryOfStages) {
+  ModelConfig config = small_lending_config(4);
+  const auto why = [&](const char* layout) {
+    return why_uncut({.model = config, .batch = 4, .sequence = 8}, Layout::parse(layout));
+  };
+  EXPECT_EQ(
+      why("pp=2"),
+      "pp=2: layer 4 takes keys and values of layer 2, which is on another stage, and stages don't send those to each other; "
+      "try --layout tsp=1");
+  EXPECT_NE(why("pp=2,tsp=2").find("try --layout tsp=2"), std::string::npos) << why("pp=2,tsp=2");
+  std::vector<LayerSpec> layers(6);
+  layers[1].layers_to_lender = 1;
+  layers[5].layers_to_lender = 2;
+  config.layers = 6;
+  config.specs = LayerSpecs(layers);
+  EXPECT_EQ(why("pp=2"), "");
+  EXPECT_NE(why("pp=3").find("try pp=2"), std::string::npos) << why("pp=3");
+}
+
+TEST(LentKeys, AreTrainedInAPipelineWhoseStagesHaveTheirLenders) {
+  ModelCase of = unlike_case(4, Recompute::selective);
+  std::vector<LayerSpec> layers(6);
+  layers[2].layers_to_lender = 1;
+  layers[5].layers_to_lender = 2;
+  of.config = small_config(16, 6, 8, 4, 4, 13, 17);
+  of.config.specs = LayerSpecs(layers);
+  of.batch = 6;
+  of.micro_batches = 3;
+  const Steps found = train(of, Layout::parse("pp=2,tsp=2"));
+  const Steps expected = reference_steps(of, found.before);
+  expect_near(found.losses, expected.losses, "pp=2,tsp=2");
+  expect_near(found.norms, expected.norms, "pp=2,tsp=2");
+  expect_close(found.gradients, expected.gradients, 1e-12, "pp=2,tsp=2");
 }
 
 /// Trains a step under TSP, and goes on under other layouts.

@@ -79,7 +79,8 @@ std::vector<T> sum(const std::vector<T>& a, const std::vector<T>& b) {
 
 template <class T>
 BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, std::size_t batch, std::size_t sequence,
-                                  const Tensors<T>& weights, const std::vector<T>& x, const DropoutDraw& draw) {
+                                  const Tensors<T>& weights, const std::vector<T>& x, const DropoutDraw& draw,
+                                  const BlockActivations<T>* lender) {
   const std::vector<Parameter> parameters = block_parameters(config, layer);
   check_tensors(weights, parameters);
   check_size("x", x, batch * sequence * config.hidden);
@@ -101,17 +102,20 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
   };
   s.norm1 = norms == NormPlaces::after ? s.x : of.norm(s.x, ParameterRole::attention_norm);
   s.q = of.linear(s.norm1, ParameterRole::query);
-  s.k = of.linear(s.norm1, ParameterRole::key);
-  s.v = of.linear(s.norm1, ParameterRole::value);
+  const bool own = config.layer(layer).layers_to_lender == 0;
+  s.k = own ? of.linear(s.norm1, ParameterRole::key) : lender->k;
+  s.v = own ? of.linear(s.norm1, ParameterRole::value) : lender->v;
   if (config.layer(layer).norms_queries_and_keys()) {
     s.q_product = s.q;
-    s.k_product = s.k;
     s.q = rms_norm(s.q_product, of.gain(ParameterRole::query_norm), config.norm_epsilon);
-    s.k = rms_norm(s.k_product, of.gain(ParameterRole::key_norm), config.norm_epsilon);
+    if (own) {
+      s.k_product = s.k;
+      s.k = rms_norm(s.k_product, of.gain(ParameterRole::key_norm), config.norm_epsilon);
+    }
   }
   if (config.layer(layer).rotary_positions) {
     s.q = rope(s.q, sequence, config.query_heads, sizes.head_dim, rope_of(config, layer, true));
-    s.k = rope(s.k, sequence, sizes.kv_heads, sizes.head_dim, rope_of(config, layer, false));
+    if (own) s.k = rope(s.k, sequence, sizes.kv_heads, sizes.head_dim, rope_of(config, layer, false));
   }
   s.attention =
       attention(s.q, s.k, s.v, attention_sizes(config, layer, batch, sequence),
@@ -139,7 +143,8 @@ BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, 
 
 template <class T>
 std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, const Tensors<T>& weights,
-                              const BlockActivations<T>& s, const std::vector<T>& dy, Tensors<T>& gradients) {
+                              const BlockActivations<T>& s, const std::vector<T>& dy, Tensors<T>& gradients,
+                              LentGradients<T>* lent) {
   const std::vector<Parameter> parameters = block_parameters(config, layer);
   check_tensors(weights, parameters);
   check_tensors(gradients, parameters);
@@ -192,6 +197,12 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
   attention_backward(
       dq, dk, dv, doutput, s.attention.probabilities, s.q, s.k, s.v, attention_sizes(config, layer, s.batch, s.sequence),
       attention_dropout_factors<T>(s.draw, config.attention_dropout, layer, s.batch, config.query_heads, s.sequence));
+  const bool own = config.layer(layer).layers_to_lender == 0;
+  if (lent != nullptr && !lent->dk.empty()) {
+    dk = sum(dk, lent->dk);
+    dv = sum(dv, lent->dv);
+  }
+  if (!own) *lent = {dk, dv};
   if (config.layer(layer).rotary_positions) {
     std::vector<T> dq_turned = like(dq);
     std::vector<T> dk_turned = like(dk);
@@ -207,11 +218,13 @@ std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, cons
       d.swap(dx_of_norm);
     };
     through_norm(dq, s.q_product, ParameterRole::query_norm);
-    through_norm(dk, s.k_product, ParameterRole::key_norm);
+    if (own) through_norm(dk, s.k_product, ParameterRole::key_norm);
   }
   of.linear_backward(dnorm1, dq, s.norm1, ParameterRole::query);
-  of.linear_backward(dnorm1, dk, s.norm1, ParameterRole::key);
-  of.linear_backward(dnorm1, dv, s.norm1, ParameterRole::value);
+  if (own) {
+    of.linear_backward(dnorm1, dk, s.norm1, ParameterRole::key);
+    of.linear_backward(dnorm1, dv, s.norm1, ParameterRole::value);
+  }
   if (norms == NormPlaces::after) return sum(dx, dnorm1);
   of.norm_backward(dx, dnorm1, s.x, ParameterRole::attention_norm);
   return dx;
@@ -233,9 +246,9 @@ BlockResult<T> block(const ModelConfig& config, std::size_t batch, std::size_t s
   template void check_tensors(const Tensors<T>&, const std::vector<Parameter>&);                                           \
   template Tensors<T> zeros(const std::vector<Parameter>&);                                                                \
   template BlockActivations<T> block_forward(const ModelConfig&, std::size_t, std::size_t, std::size_t, const Tensors<T>&, \
-                                             const std::vector<T>&, const DropoutDraw&);                                   \
+                                             const std::vector<T>&, const DropoutDraw&, const BlockActivations<T>*);       \
   template std::vector<T> block_backward(const ModelConfig&, std::size_t, const Tensors<T>&, const BlockActivations<T>&,   \
-                                         const std::vector<T>&, Tensors<T>&);                                              \
+                                         const std::vector<T>&, Tensors<T>&, LentGradients<T>*);                           \
   template BlockResult<T> block(const ModelConfig&, std::size_t, std::size_t, const Tensors<T>&, const std::vector<T>&,    \
                                 const std::vector<T>&);
 

@@ -50,15 +50,25 @@ struct BlockActivations {
   DropoutDraw draw;                     // seed and step of this pass's dropout
 };
 
-/// Runs block `layer` forward on x [B, S, h]. Throws Error(refused) if a weight is missing, or a weight or x has another size.
+/// Gradients of a layer's k and v, as other layers that take these have found them.
+template <class T>
+struct LentGradients {
+  std::vector<T> dk, dv;  // empty until the first
+};
+
+/// Runs block `layer` forward on x [B, S, h]. `lender`: what the layer whose k and v it takes made, if it takes another's. Throws
+/// Error(refused) if a weight is missing, or a weight or x has another size.
 template <class T>
 BlockActivations<T> block_forward(const ModelConfig& config, std::size_t layer, std::size_t batch, std::size_t sequence,
-                                  const Tensors<T>& weights, const std::vector<T>& x, const DropoutDraw& draw = {});
+                                  const Tensors<T>& weights, const std::vector<T>& x, const DropoutDraw& draw = {},
+                                  const BlockActivations<T>* lender = nullptr);
 /// Runs block `layer` backward from dy [B, S, h]: returns dx [B, S, h] and adds the gradients of the block's weights to
-/// `gradients`, which must hold them already (see zeros()). Throws Error(refused) as block_forward().
+/// `gradients`, which must hold them already (see zeros()). `lent`: those of k and v that other layers have found, to which a
+/// layer that takes another's adds; null: no layer does so. Throws Error(refused) as block_forward().
 template <class T>
 std::vector<T> block_backward(const ModelConfig& config, std::size_t layer, const Tensors<T>& weights,
-                              const BlockActivations<T>& saved, const std::vector<T>& dy, Tensors<T>& gradients);
+                              const BlockActivations<T>& saved, const std::vector<T>& dy, Tensors<T>& gradients,
+                              LentGradients<T>* lent = nullptr);
 
 /// Results of block().
 template <class T>

@@ -77,7 +77,9 @@ Activations<T> forward(const ModelConfig& config, std::size_t batch, std::size_t
   const std::vector<T> factors = embedding_factors<T>(config, ids.size(), draw);
   for (std::size_t i = 0; i < s.last.size(); ++i) s.last[i] *= factors[i];
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
-    s.blocks.push_back(block_forward(config, layer, batch, sequence, weights, s.last, draw));
+    const std::size_t back = config.layer(layer).layers_to_lender;
+    const BlockActivations<T>* const lender = back > 0 ? &s.blocks[layer - back] : nullptr;
+    s.blocks.push_back(block_forward(config, layer, batch, sequence, weights, s.last, draw, lender));
     s.last = s.blocks.back().y;
   }
   s.normed = of.norm(s.last, ParameterRole::final_norm);
@@ -104,8 +106,10 @@ Tensors<T> backward(const ModelConfig& config, const Tensors<T>& weights, std::s
   multiply(dlogits, config.logits_multiplier / config.logits_divisor);
   of.linear_backward(dnormed, dlogits, s.normed, ParameterRole::head);
   of.norm_backward(dx, dnormed, s.last, ParameterRole::final_norm);
+  std::vector<LentGradients<T>> lent(config.layers);  // by the layer whose k and v they are of
   for (std::size_t layer = config.layers; layer-- > 0;) {
-    dx = block_backward(config, layer, weights, s.blocks[layer], dx, gradients);
+    LentGradients<T>& of_lender = lent[layer - config.layer(layer).layers_to_lender];
+    dx = block_backward(config, layer, weights, s.blocks[layer], dx, gradients, &of_lender);
   }
   const std::vector<T> factors = embedding_factors<T>(config, ids.size(), draw);
   for (std::size_t i = 0; i < dx.size(); ++i) dx[i] *= factors[i];

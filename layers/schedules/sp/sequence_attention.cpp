@@ -14,6 +14,10 @@ void SequenceAttention::exchange(const TokenLayout&, const AttentionHeads&, cons
   throw std::logic_error("this attention takes q, k, v as the tokens have them");
 }
 
+void SequenceAttention::exchange_queries(const TokenLayout&, const AttentionHeads&, const ConstTensor&) {
+  throw std::logic_error("this attention takes q as the tokens have it");
+}
+
 namespace {
 
 /// Returns whether the K/V heads are exactly those that the query heads read.

@@ -31,6 +31,9 @@ class UlyssesAttention final : public SequenceAttention {
   bool exchanges() const override { return true; }
   void exchange(const TokenLayout& tokens, const AttentionHeads& of, const ConstTensor& tokens_q, const ConstTensor& tokens_k,
                 const ConstTensor& tokens_v) override;
+  void exchange_queries(const TokenLayout& tokens, const AttentionHeads& of, const ConstTensor& tokens_q) override {
+    exchange_.wait(exchange_.to_heads(tokens, of.q, tokens_q, queries_, kExchanged));
+  }
   void forward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of) override;
   void backward(SequencePass& pass, const TokenLayout& tokens, const AttentionHeads& of, const Gradients& gradients,
                 Outputs outputs, const std::function<void()>& queries_done) override;

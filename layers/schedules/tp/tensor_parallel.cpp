@@ -38,6 +38,7 @@ TensorParallel::TensorParallel(Rank& rank, Communicator& tensor, TensorExchange 
 std::vector<TensorParallel::CopiedRows> TensorParallel::find_copies(const LayerSpec& layer, const HeadRange& held) {
   const std::size_t d = config_.head_dim_of(layer);
   std::vector<CopiedRows> rows;
+  if (!layer.projects_keys()) return rows;
   for (const CopiedHead& shared : copied_heads(config_, layer, {tensor_.rank(), tensor_.size()})) {
     std::vector<int> readers(static_cast<std::size_t>(shared.last - shared.owner + 1));
     std::iota(readers.begin(), readers.end(), shared.owner);

@@ -108,11 +108,11 @@ void TspAttention::forward(std::size_t layer, const Tensor& y, const ConstTensor
 
 void TspAttention::begin_backward(std::size_t layer, const AttentionSaved& saved) {
   begin(layer, Direction::backward);
-  if (!saved.k.exists() || axis_.D() == 1) return;
+  if (!saved.q.exists() || axis_.D() == 1) return;
   const TspUnits& plan = plans_[layer];
   const HeadRange& heads = plan.buckets[plan.units[0].bucket].heads;
   first_bucket_.gather(axis_.rank, axis_.group, of_.tokens, axis_.config.layer(layer).window,
-                       saved.k->slice(2, heads.first, heads.count), saved.v->slice(2, heads.first, heads.count));
+                       saved.keys()->slice(2, heads.first, heads.count), saved.values()->slice(2, heads.first, heads.count));
 }
 
 void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const AttentionSaved& saved,
@@ -145,6 +145,7 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
   OwnedTensor all_dq;                  // [B, S_p, n_h, d], in the type of sums
   std::array<OwnedTensor, 2> all_dkv;  // [B, S_p, n_kv, d] each, likewise
   const bool together = normed_together(layer);
+  if (!spec.projects_keys()) make_room_to_lend(layer, saved);
   if (together) {
     all = {axis_.rank, axis_.dtype, sizes_of_all(layer), saved, axis_.config.layer(layer)};
     if (!saved.q.exists()) {
@@ -233,6 +234,7 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
   // dX += dk·W_K + dv·W_V; dW_K = dkᵀ·X, dW_V = dvᵀ·X. Without W_V the gradient of v is in that of W_K's product.
   const std::size_t projections_of_kv = spec.projects_values() ? 2 : 1;
   const auto begin_bucket = [&](int r) {
+    if (!spec.projects_keys()) return;
     Gradients& d = gradients[index(r)];
     axis_.rank.wait(W_[index(r)].first.work);
     if (d.unfinished > 0) return;
@@ -254,6 +256,7 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     kv_projection(which, heads).add_gradients(own);
   };
   const auto end_bucket = [&](int r) {
+    if (!spec.projects_keys()) return;
     Gradients& d = gradients[index(r)];
     if (--d.unfinished > 0) return;
     dW_.send(std::exchange(d.dW_KV, {}), r);
@@ -276,6 +279,7 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
       OwnedTensor own =
           axis_.step(axis_.sums, {tokens.batch(), tokens.local(), heads.count, cut.d}, "gradient of keys or values");
       bucket.take_sum(axis_.rank, tokens, which, own);
+      add_lent(saved, which, heads, own);
       return own;
     };
     const auto of_bucket_heads = [&](const Tensor& product) {
@@ -286,6 +290,8 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
     if (together) {
       for (std::size_t which = 0; which < 2; ++which)
         bucket.take_sum(axis_.rank, tokens, which, all_dkv[which]->slice(2, heads.first, heads.count));
+    } else if (!spec.projects_keys()) {
+      for (std::size_t which = 0; which < 2; ++which) lend(saved, which, heads, take(which));
     } else if (spec.projects_values()) {
       for (std::size_t which = 0; which < 2; ++which) {
         const OwnedTensor own = take(which);
@@ -304,8 +310,14 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
   look_ahead(plan.units.size(), {{1, prepare}, {0, attend}, {-1, finish}});
   if (!together) return;
   of_layer.query(cut.slice.queries).finish_backward(all_dq, all.q_product);
-  of_layer.finish_backward(cut.slice.kv, all_dkv[0], all_dkv[1], all.k_product, all.v_product);
+  const HeadRange all_kv{0, cut.slice.kv.count};
+  for (std::size_t which = 0; which < 2; ++which) {
+    if (spec.projects_keys()) add_lent(saved, which, all_kv, all_dkv[which]);
+    else lend(saved, which, all_kv, all_dkv[which]);
+  }
+  if (spec.projects_keys()) of_layer.finish_backward(cut.slice.kv, all_dkv[0], all_dkv[1], all.k_product, all.v_product);
   for (int r = 0; r < axis_.D(); ++r) end_turn(r);
+  if (!spec.projects_keys()) return;
   for (const TspBucket& bucket : plan.buckets) {
     begin_bucket(bucket.owner);
     for (std::size_t which = 0; which < projections_of_kv; ++which)
@@ -314,18 +326,45 @@ void TspAttention::backward(std::size_t layer, const SublayerBackward& of, const
   }
 }
 
+/// Begins the sums of gradients of the lender's k and v, unless a layer has.
+void TspAttention::make_room_to_lend(std::size_t layer, const AttentionSaved& saved) const {
+  const TspCut& cut = axis_.of(layer);
+  const TokenLayout& tokens = of_.tokens;
+  for (OwnedTensor& lent : saved.lender->lent) {
+    if (lent.exists()) continue;
+    lent = axis_.step(axis_.sums, {tokens.batch(), tokens.local(), cut.slice.kv.count, cut.d},
+                      "gradient of keys or values that are lent");
+    axis_.compute().fill_zero(lent);
+  }
+}
+
+/// Adds to gradients of k (`which` 0) or v (1) of these heads what layers that take them have found.
+void TspAttention::add_lent(const AttentionSaved& saved, std::size_t which, const HeadRange& heads, const Tensor& own) const {
+  if (!saved.lent[which].exists()) return;
+  const Tensor lent = saved.lent[which]->slice(2, heads.first, heads.count).merged(2);
+  axis_.compute().add(own.merged(2), own.merged(2), lent);
+}
+
+/// Adds gradients of these heads to what is found of those of the lender's k and v.
+void TspAttention::lend(const AttentionSaved& saved, std::size_t which, const HeadRange& heads, const Tensor& own) const {
+  const Tensor lent = saved.lender->lent[which]->slice(2, heads.first, heads.count).merged(2);
+  axis_.compute().add(lent, lent, own.merged(2));
+}
+
 // --- weights -------------------------------------------------------------------------------------------------------------------
 
 std::size_t TspAttention::part_rows(std::size_t layer, int r, std::size_t part) const {
   const TspCut& cut = axis_.of(layer);
-  if (part == kPartV && !axis_.config.layer(layer).projects_values()) return 0;
+  const LayerSpec& spec = axis_.config.layer(layer);
+  if ((part == kPartK && !spec.projects_keys()) || (part == kPartV && !spec.projects_values())) return 0;
   const bool kv = part == kPartK || part == kPartV;
   return (kv ? cut.heads.kv_heads_owned(r).count : cut.heads.query_heads(r).count) * cut.d;
 }
 
 /// Returns a part's number among those that the layer's pack has.
 std::size_t TspAttention::part_number(std::size_t layer, std::size_t part) const {
-  return part - (part > kPartV && !axis_.config.layer(layer).projects_values() ? 1U : 0U);
+  const std::size_t before = axis_.config.layer(layer).kv_matrices();
+  return part < kPartQ ? std::min<std::size_t>(part, before) : before + part - kPartQ;
 }
 
 TspAttention::Weights TspAttention::fetch_parts(std::size_t layer, int r, std::size_t first, std::size_t count) {
@@ -333,6 +372,7 @@ TspAttention::Weights TspAttention::fetch_parts(std::size_t layer, int r, std::s
   if (r == axis_.p()) {
     const std::size_t pack = attention_pack_number(layer);
     const std::size_t number = part_number(layer, first);
+    if (part_number(layer, first + count) == number) return weights;
     weights.rows = own_.values(pack, number, part_number(layer, first + count) - number);
     if (axis_.D() == 1 && own_.is_cut(pack)) {  // nobody else waits for it
       weights.work = own_.arrival(pack);
@@ -425,7 +465,7 @@ void TspAttention::project(std::size_t layer, int r, const ConstTensor& X, const
   compute.gemm("W_Q", matrix_of(q_product), X, W_Q.transposed(0, 1));
   of_layer.query(in_model(cut.slice.queries, queries)).finish(turn.q, q_product);
   axis_.rank.look(Watched::queries, turn.q);
-  if (kv.count == 0) return;
+  if (kv.count == 0 || !turn.projects_keys) return;
   compute.gemm("W_K", matrix_of(k_product), X, W_KV.slice(0, 0, kv_rows).transposed(0, 1));
   const bool has_values = axis_.config.layer(layer).projects_values();
   if (has_values) compute.gemm("W_V", matrix_of(v_product), X, W_KV.slice(0, kv_rows, kv_rows).transposed(0, 1));
@@ -455,7 +495,7 @@ void TspAttention::project_together(std::size_t layer, const ConstTensor& X, con
     const Tensor W_Q = forward ? W.first.rows.slice(0, kv_part_rows(layer, r), part_rows(layer, r, kPartQ))
                                : W.second.rows.slice(0, 0, part_rows(layer, r, kPartQ));
     compute.gemm("W_Q", matrix_of(q_product.slice(2, first_query, queries)), X, W_Q.transposed(0, 1));
-    if (kv > 0) {
+    if (kv > 0 && all.projects_keys) {
       compute.gemm("W_K", matrix_of(k_product.slice(2, first_kv, kv)), X, W.first.rows.slice(0, 0, kv_rows).transposed(0, 1));
       if (has_values)
         compute.gemm("W_V", matrix_of(v_product.slice(2, first_kv, kv)), X,
@@ -466,9 +506,10 @@ void TspAttention::project_together(std::size_t layer, const ConstTensor& X, con
   }
   const HeadProjections of_layer = projections(layer);
   of_layer.query(cut.slice.queries).finish(all.q, q_product);
-  of_layer.finish_keys(cut.slice.kv, all.k, k_product, all.v);
+  if (all.projects_keys) of_layer.finish_keys(cut.slice.kv, all.k, k_product, all.v);
   if (has_values) of_layer.value(cut.slice.kv).finish(all.v, v_product);
   axis_.rank.look(Watched::queries, all.q);
+  if (!all.projects_keys) return;
   axis_.rank.look(Watched::keys, all.k);
   axis_.rank.look(Watched::values, all.v);
 }

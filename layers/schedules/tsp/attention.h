@@ -83,6 +83,9 @@ class TspAttention {
   void gather(std::size_t layer, KvBucket& gathered, const TspBucket& bucket, const AttentionHeads& turn) const;
   BucketReaders readers(std::size_t layer, const TspUnit& unit, const AttentionHeads& turn) const;
   HeadRange in_turn(std::size_t layer, const TspUnit& unit) const;
+  void make_room_to_lend(std::size_t layer, const AttentionSaved& saved) const;
+  void add_lent(const AttentionSaved& saved, std::size_t which, const HeadRange& heads, const Tensor& own) const;
+  void lend(const AttentionSaved& saved, std::size_t which, const HeadRange& heads, const Tensor& own) const;
   HeadProjections projections(std::size_t layer) const;
   static HeadRange in_model(const HeadRange& slice, const HeadRange& heads);
 

@@ -74,7 +74,7 @@ void add_exchanged_heads(BlockFlows& of) {
   const int D = of.layout.sequence();
   const Zigzag zigzag(of.setting.sequence, D);
   // Elements that change ranks when Q (or O) and K (or V) go from token shards to head shards, or back; dk in bytes. Of all
-  // layers.
+  // layers, of which those that take k and v of another exchange their gradients alone.
   std::uint64_t q = 0;
   std::uint64_t k = 0;
   std::uint64_t dk = 0;
@@ -91,7 +91,7 @@ void add_exchanged_heads(BlockFlows& of) {
         q += tokens * (slice.queries.count - slice.queries.count / of.D);
         k_here += tokens * (read - read_by(p));
       }
-      k += k_here;
+      if (layer.projects_keys()) k += k_here;
       // Gradients of heads that several ranks read are summed.
       dk += k_here * (read > slice.kv.count ? of.a : of.e);
     }

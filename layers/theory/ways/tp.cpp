@@ -15,12 +15,12 @@ void add_tp(BlockFlows& of) {
   }
   // Norms over all heads of q and of k sum the squares of each row, and backward also what the gradient has in its direction;
   // they sum again what is projected again.
-  const std::uint64_t normed =
-      of.model.specs.sum(0, of.L, [](const LayerSpec& layer) { return layer.query_key_norm == QueryKeyNorm::rows ? 1U : 0U; });
+  const std::uint64_t normed = of.sum(
+      [](const LayerSpec& layer) { return layer.query_key_norm == QueryKeyNorm::rows ? (layer.projects_keys() ? 2U : 1U) : 0U; });
   for (const bool backward : {false, true}) {
     const std::uint64_t rows = backward ? (of.setting.recompute == Recompute::none ? 2 : 3) : 1;
     of.add(of.layout.tensor_axis(), Purpose::activations, Pattern::collective, Phase::attention, backward, false,
-           2 * 2 * rows * of.setting.tokens() * of.a * (of.T - 1) * normed, 4 * rows * normed);
+           2 * rows * of.setting.tokens() * of.a * (of.T - 1) * normed, 2 * rows * normed);
   }
   // If the axis that cuts tokens shares the weights, too, each copy's gradient lies on one of its ranks.
   // Where data ranks have parts of the weights, copies are summed before each micro-batch's gradients are cut.
