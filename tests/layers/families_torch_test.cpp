@@ -191,6 +191,9 @@ TEST(Families, Gemma3WithTwoRotaryBases) {
   expect_family("gemma3_text:plain:5,gemma3_text:plain:4:untied,gemma3_text:parameters");
 }
 TEST(Families, Gemma4WhoseFullLayersTakeValuesFromKeys) { expect_family("gemma4_text:dense:5,gemma4_text:biases:5:untied"); }
+TEST(Families, Gemma4WhoseLastLayersTakeKeysOfOthers) {
+  expect_family("gemma4_text:lent:5:untied,gemma4_text:lent,gemma4_text:shared:5");
+}
 TEST(Families, Gemma4WithInputsOfLayers) { expect_family("gemma4_text:inputs:5:untied,gemma4_text:inputs"); }
 TEST(Families, Cohere2WhoseFullLayersRotateNothing) { expect_family("cohere2:plain:5,cohere2:pattern:4:untied"); }
 TEST(Families, Exaone4WhoseFullLayersRotateNothing) { expect_family("exaone4:hybrid,exaone4:hybrid:5"); }

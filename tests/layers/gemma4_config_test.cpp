@@ -125,9 +125,34 @@ TEST(Gemma4Config, LastLayerIsFull) {
   EXPECT_REFUSED(parse(object), "\"layer_types\"");
 }
 
+/// Of 60 layers, every sixth of which is a full one, the last ten take keys and values of the last of their kind among the
+/// others.
+TEST(Gemma4Config, LastLayersTakeKeysAndValuesOfOthers) {
+  json object = dense();
+  object["num_kv_shared_layers"] = 10;
+  object["use_double_wide_mlp"] = true;
+  const ModelConfig c = parse(object).config;
+  EXPECT_EQ(c.lender_of(59), 47U);
+  EXPECT_EQ(c.lender_of(53), 47U);
+  for (const std::size_t layer : {50U, 51U, 52U, 54U, 58U}) EXPECT_EQ(c.lender_of(layer), 49U) << layer;
+  for (std::size_t layer = 0; layer < 60; ++layer) {
+    const LayerSpec& spec = c.layer(layer);
+    EXPECT_EQ(spec.projects_keys(), layer < 50) << layer;
+    EXPECT_EQ(spec.lends, layer == 47 || layer == 49) << layer;
+    EXPECT_EQ(c.intermediate_of(spec), (layer < 50 ? 1U : 2U) * c.intermediate) << layer;
+  }
+  for (const Parameter& parameter : block_parameters(c, 55)) {
+    EXPECT_NE(parameter.role, ParameterRole::key);
+    EXPECT_NE(parameter.role, ParameterRole::value);
+    EXPECT_NE(parameter.role, ParameterRole::key_norm);
+  }
+  expect_read_back(object);
+}
+
 TEST(Gemma4Config, RefusesWhatIsNotComputedByName) {
   for (const auto& [field, value] : std::vector<std::pair<std::string, json>>{{"enable_moe_block", true},
-                                                                              {"num_kv_shared_layers", 3},
+                                                                              {"num_kv_shared_layers", 60},
+                                                                              {"num_kv_shared_layers", 61},
                                                                               {"use_bidirectional_attention", "all"},
                                                                               {"use_bidirectional_attention", true},
                                                                               {"rope_theta", 1e4},

@@ -122,7 +122,6 @@ std::size_t layers_to_lender(const ConfigFields& fields, const ModelConfig& conf
 
 void complete_gemma4(ConfigFields& fields, ModelConfig& config) {
   const Gemma4Sizes of(fields, config);
-  if (of.sharing > 0) fields.refuse(kSharing, "0 (layers that take keys and values of others aren't supported yet)");
   const std::size_t own = config.layers - of.sharing;
   const auto unlike = [](std::size_t size, std::size_t usual) { return size == usual ? 0 : size; };
   std::vector<LayerSpec> layers;
