@@ -224,6 +224,8 @@ std::vector<std::string> PaperTables::lines(std::size_t columns) const {
   prose(fmt::format("D {:g}, T {:g}, Σ {:g}, g {:g}, F {:.4g}; β_P {:g}, β_g {:g}, n_o {:g}, β_o {:g}; counted with β {}, β_a {}",
                     s.D, s.T, s.Sigma, s.g, s.F, s.beta_P, s.beta_g, s.n_o, s.beta_o, question_.setting.bytes.element,
                     question_.setting.bytes.accumulated));
+  const ModelConfig& model = question_.setting.model;
+  if (!model.has_sizes_of(model.layer(0))) prose("Layers of this model differ in size; here all are taken as layer 0 is.");
   prose("");
   prose(
       "The paper's equations as printed, and what is counted here: bytes and FLOPs of a layer and device, activations of all "

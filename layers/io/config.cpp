@@ -205,30 +205,32 @@ void check_config(const ModelConfig& config, const std::string& where) {
     throw Error(Cause::refused, fmt::format("{}: field \"{}\": {}", where, field, why));
   };
   const ConfigNames& names = config.type->fields;
-  if (names.kv_heads.empty() && (config.kv_heads != config.query_heads || config.query_width() != config.hidden)) {
+  if (names.kv_heads.empty() && (config.kv_heads != config.query_heads || config.query_width({}) != config.hidden)) {
     refuse(names.query_heads,
            fmt::format("expected a divisor of {} {}, found {}", names.hidden, config.hidden, config.query_heads));
   }
+  const auto of_layers = [](std::string_view own, std::string_view usual) { return own.empty() ? usual : own; };
   const auto check_layer = [&](const LayerSpec& layer) {
     const std::size_t kv_heads = config.kv_heads_of(layer);
     if (config.query_heads % kv_heads != 0) {
-      refuse(names.kv_heads, fmt::format("expected a divisor of {} {}{}, found {}", names.query_heads, config.query_heads,
-                                         layer.kv_heads == 0 ? "" : " in each layer", kv_heads));
+      refuse(layer.kv_heads == 0 ? names.kv_heads : of_layers(names.own_kv_heads, names.kv_heads),
+             fmt::format("expected a divisor of {} {}, found {}", names.query_heads, config.query_heads, kv_heads));
     }
     const std::size_t head_dim = config.head_dim_of(layer);
+    const std::string_view of_dims = layer.head_dim == 0 ? names.head_dim : of_layers(names.own_head_dim, names.head_dim);
     const std::size_t turned = config.rotary_dims(layer);
     if (!config.rotary_positions()) return;
     if (turned % 2 != 0 || turned == 0) {
       if (config.rotary_fraction == 1)
-        refuse(names.head_dim, fmt::format("expected an even number (rotary embedding turns pairs), found {}", head_dim));
+        refuse(of_dims, fmt::format("expected an even number (rotary embedding turns pairs), found {}", head_dim));
       refuse(names.rotary_fraction, fmt::format("expected a part of a head's {} dims that is an even number of them, found {}",
                                                 head_dim, config.rotary_fraction));
     }
     // Without a factor for each pair the largest is that of the first or of the last.
     const bool by_pair = config.rope_scaling.kind == RopeScaling::Kind::longrope;
     if (by_pair && turned / 2 != config.rope_scaling.short_factors.size())
-      refuse(names.head_dim, fmt::format("longrope has a factor for each pair of {} dims; a layer turns {}",
-                                         2 * config.rope_scaling.short_factors.size(), turned));
+      refuse(of_dims, fmt::format("longrope has a factor for each pair of {} dims; a layer turns {}",
+                                  2 * config.rope_scaling.short_factors.size(), turned));
     const std::size_t next = by_pair ? 1 : std::max<std::size_t>(turned / 2, 2) - 1;
     for (std::size_t pair = 0; pair < turned / 2; pair += next) {
       for (const std::size_t longest : {std::size_t{0}, kMaxConfigSize + 1}) {

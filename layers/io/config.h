@@ -77,7 +77,7 @@ struct ModelConfig : ModelSpec {
   ModelConfig of_layers_like(const LayerSpec& layer) const;
 
   /// Dims r of a head of a layer, the first ones, that turn by position; the others stay.
-  std::size_t rotary_dims(const LayerSpec& layer = {}) const {
+  std::size_t rotary_dims(const LayerSpec& layer) const {
     return static_cast<std::size_t>(static_cast<double>(head_dim_of(layer)) * rotary_fraction);
   }
 
@@ -86,7 +86,7 @@ struct ModelConfig : ModelSpec {
     return embedding_multiplier * (embedding_times_root ? std::sqrt(static_cast<double>(hidden)) : 1);
   }
   /// Returns the factor of the scores q·k of a layer.
-  double attention_factor(const LayerSpec& layer = {}) const {
+  double attention_factor(const LayerSpec& layer) const {
     return attention_multiplier > 0 ? attention_multiplier : 1 / std::sqrt(static_cast<double>(head_dim_of(layer)));
   }
   /// Returns the factor of logits.
@@ -124,10 +124,10 @@ struct ModelConfig : ModelSpec {
   std::size_t mlp_matrices() const { return gated_mlp() ? 3 : 2; }
   std::size_t mlp_inputs() const { return gated_mlp() ? 2 : 1; }
 
-  // Of a layer: a = n_h·d, k = n_kv·d, and g; without one, of layers that don't say otherwise.
-  std::size_t query_width(const LayerSpec& layer = {}) const { return query_heads * head_dim_of(layer); }
-  std::size_t kv_width(const LayerSpec& layer = {}) const { return kv_heads_of(layer) * head_dim_of(layer); }
-  std::size_t heads_per_kv_head(const LayerSpec& layer = {}) const { return query_heads / kv_heads_of(layer); }
+  // Of a layer: a = n_h·d, k = n_kv·d, and g.
+  std::size_t query_width(const LayerSpec& layer) const { return query_heads * head_dim_of(layer); }
+  std::size_t kv_width(const LayerSpec& layer) const { return kv_heads_of(layer) * head_dim_of(layer); }
+  std::size_t heads_per_kv_head(const LayerSpec& layer) const { return query_heads / kv_heads_of(layer); }
 
   /// Returns whether everything but the name is equal.
   bool same_model(const ModelConfig& other) const;

@@ -239,7 +239,10 @@ inline constexpr ParameterRole kLastOfBlock = ParameterRole::output_scale;
 /// Names of the fields of config.json. An empty name: such files have no such field, and its value follows from the others.
 struct ConfigNames {
   std::string_view hidden, layers, query_heads, intermediate, vocabulary, max_positions, activation, norm_epsilon;
-  std::string_view kv_heads{}, head_dim{}, residual_dropout{}, embedding_dropout{}, attention_dropout{};
+  std::string_view kv_heads{}, head_dim{};
+  /// K/V heads and head size of layers that have others than the model's.
+  std::string_view own_kv_heads{}, own_head_dim{};
+  std::string_view residual_dropout{}, embedding_dropout{}, attention_dropout{};
   std::string_view embedding_multiplier{}, residual_multiplier{}, attention_multiplier{}, logits_multiplier{}, logits_divisor{};
   /// Part of a head's dims that turn, which may stand in an object of rope scaling, too. Empty: all of them, and no other number
   /// is supported.

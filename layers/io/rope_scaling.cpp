@@ -126,7 +126,7 @@ std::vector<double> read_factors(ConfigFields& inner, const json& object, std::s
 }
 
 void read_longrope(ConfigFields& inner, const json& object, const ModelConfig& config, RopeScaling& scaling) {
-  const std::size_t pairs = config.rotary_dims() / 2;
+  const std::size_t pairs = config.rotary_dims({}) / 2;
   scaling.short_factors = read_factors(inner, object, "short_factor", pairs);
   scaling.long_factors = read_factors(inner, object, "long_factor", pairs);
   const double factor = static_cast<double>(config.max_positions) / static_cast<double>(scaling.original_positions);

@@ -23,7 +23,7 @@ struct Rotations {
 class RotaryTables {
  public:
   /// Allocates the tables that the model's layers need; none if no layer rotates. `longest`: tokens of the longest sequence of
-  /// the run, by which scalings choose. Borrows both.
+  /// the run, by which scalings choose. Borrows both, which must outlive it.
   RotaryTables(Rank& rank, const ModelConfig& config, DType dtype, std::size_t tokens, std::size_t longest);
 
   /// Fills the tables for tokens at these positions, one for each row.

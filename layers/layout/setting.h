@@ -54,17 +54,15 @@ struct Setting {
   std::uint64_t tokens() const { return batch * sequence; }                  ///< BS
   std::uint64_t hidden_elements() const { return tokens() * model.hidden; }  ///< BSh
   /// Returns P_attn = 2·h·d·(n_h + n_kv) of a layer; less where it has no W_V, or no W_K.
-  std::uint64_t attention_parameters(const LayerSpec& layer = {}) const {
+  std::uint64_t attention_parameters(const LayerSpec& layer) const {
     return model.hidden * (2 * model.query_width(layer) + layer.kv_matrices() * model.kv_width(layer));
   }
   /// Returns P_mlp of a layer: 3·f·h with a gate, 2·f·h without.
-  std::uint64_t mlp_parameters(const LayerSpec& layer = {}) const {
+  std::uint64_t mlp_parameters(const LayerSpec& layer) const {
     return model.mlp_matrices() * model.intermediate_of(layer) * model.hidden;
   }
   /// Returns P_L of a layer, without norm gains and biases.
-  std::uint64_t block_parameters(const LayerSpec& layer = {}) const {
-    return attention_parameters(layer) + mlp_parameters(layer);
-  }
+  std::uint64_t block_parameters(const LayerSpec& layer) const { return attention_parameters(layer) + mlp_parameters(layer); }
 };
 
 }  // namespace tsprun::detail

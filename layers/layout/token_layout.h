@@ -34,7 +34,8 @@ class TokenLayout {
  public:
   /// Describes rank `part` of the `parts` ranks that share each sequence, and slice `slice` of the `slices` that share its rows.
   /// Allocates the tables of rotations that layers of the model need. `longest`: tokens of the run's longest sequence, by which
-  /// scalings of rotary positions choose, if it is longer than these. `packed`: sequences have several documents.
+  /// scalings of rotary positions choose, if it is longer than these. `packed`: sequences have several documents. Borrows `rank`
+  /// and `config`, which must outlive it.
   TokenLayout(Rank& rank, const ModelConfig& config, DType dtype, std::size_t batch, std::size_t sequence, int part, int parts,
               int slice = 0, int slices = 1, std::size_t longest = 0, bool packed = false);
   /// Describes a rank of a mesh, in the same way.

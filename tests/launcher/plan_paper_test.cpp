@@ -121,8 +121,8 @@ TEST_F(Paper, FlopsPerTokenAt128K) {
 
 TEST_F(Paper, ReferenceModelAndZigzag) {
   const Setting reference = reference_setting(8192);
-  EXPECT_EQ(reference.block_parameters(), 268'435'456U);
-  EXPECT_EQ(reference.model.layers * reference.block_parameters(), 8'589'934'592U);
+  EXPECT_EQ(reference.block_parameters({}), 268'435'456U);
+  EXPECT_EQ(reference.model.layers * reference.block_parameters({}), 8'589'934'592U);
   // State of 16 bytes a parameter.
   EXPECT_EQ(8'589'934'592U * 16, 128ULL << 30);
   const Zigzag zigzag(8192, 8);

@@ -120,6 +120,8 @@ TEST(Decoder, LogitsEqualThoseOfTheForwardPassUnderEveryLayout) {
                                      small_gpt2_config(2, 8, 4, 21, 41),
                                      small_unlike_config(4),
                                      small_lending_config(4),
+                                     small_lending_family(0),
+                                     small_lending_family(4),
                                      small_norms_config(4),
                                      small_norms_config(2, Norm::layer_without_bias, true)};
   // Longer than the original context, which the prompt isn't.

@@ -154,7 +154,7 @@ Symbols symbols_of(const Section& section, const ModelCase& of, int D, int T, in
        {"S", real(of.sequence)},
        {"h", real(c.hidden)},
        {"d", real(c.head_dim)},
-       {"a", real(c.query_width())},
+       {"a", real(c.query_width({}))},
        {"n_h", real(c.query_heads)},
        {"n_kv", real(c.kv_heads)},
        {"β", real(bytes.element)},

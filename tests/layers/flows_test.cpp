@@ -162,7 +162,7 @@ Walked walk(const ModelConfig& model, int T, int D) {
     const std::size_t t = rank / static_cast<std::size_t>(D);
     const std::size_t p = rank % static_cast<std::size_t>(D);
     walked.elements[t][p] += head;  // W_Q and W_O
-    const std::size_t kv = q / model.heads_per_kv_head();
+    const std::size_t kv = q / model.heads_per_kv_head({});
     if (holders[kv].insert(t).second) walked.elements[t][p] += head;  // W_K and W_V
   }
   for (const auto& [kv, tensor_ranks] : holders) walked.copies += (tensor_ranks.size() - 1) * head;
@@ -250,8 +250,8 @@ TEST(Holdings, OfTspAndZero3AddUpToTheModel) {
         zero += there.attention + there.mlp;
         EXPECT_EQ(there.vocabulary, here.vocabulary);
       }
-      EXPECT_EQ(folded, s.model.layers * s.block_parameters());
-      EXPECT_EQ(zero, s.model.layers * s.block_parameters());
+      EXPECT_EQ(folded, s.model.layers * s.block_parameters({}));
+      EXPECT_EQ(zero, s.model.layers * s.block_parameters({}));
     }
   }
 }
@@ -338,8 +338,8 @@ TEST(Flops, OfAllRanksAddUpToTheModels) {
     const double tokens = static_cast<double>(s.tokens());
     const double L = static_cast<double>(s.model.layers);
     // Two a parameter and token; four a head dim, query head and pair.
-    EXPECT_DOUBLE_EQ(one.attention_linear + one.mlp, 2 * tokens * L * static_cast<double>(s.block_parameters()));
-    EXPECT_DOUBLE_EQ(one.attention_core, 4.0 * L * static_cast<double>(s.model.query_width()) * 4 * 29 * 30 / 2);
+    EXPECT_DOUBLE_EQ(one.attention_linear + one.mlp, 2 * tokens * L * static_cast<double>(s.block_parameters({})));
+    EXPECT_DOUBLE_EQ(one.attention_core, 4.0 * L * static_cast<double>(s.model.query_width({})) * 4 * 29 * 30 / 2);
     for (const Layout& each : {layout({{AxisKind::tsp, 8}}), layout({{AxisKind::sp, 6}}), layout({{AxisKind::zero3, 4}}),
                                layout({{AxisKind::sp, 4}}, TensorExchange::plain, SequenceExchange::ulysses)}) {
       double forward = 0;

@@ -165,10 +165,11 @@ TEST(Gemma4Config, RefusesWhatIsNotComputedByName) {
                                                                               {"query_pre_attn_scalar", 256},
                                                                               {"attn_logit_softcapping", 50.0},
                                                                               {"num_key_value_heads", 5},
+                                                                              {"num_global_key_value_heads", 5},
                                                                               {"global_head_dim", 511}}) {
     json object = dense();
     object[field] = value;
-    EXPECT_REFUSED(parse(object), field == "global_head_dim" ? "head_dim" : field);
+    EXPECT_REFUSED(parse(object), field);
   }
   json object = dense();
   object["hidden_size_per_layer_input"] = 256;

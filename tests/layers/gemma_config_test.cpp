@@ -39,7 +39,7 @@ TEST(GemmaConfig, IsReadAsHuggingFaceWritesIt) {
   EXPECT_TRUE(c.tied_embeddings);
   EXPECT_TRUE(c.gains_from_one);
   EXPECT_EQ(c.embedding_factor(), std::sqrt(2048.0));
-  EXPECT_EQ(c.attention_factor(), 1 / 16.0);
+  EXPECT_EQ(c.attention_factor({}), 1 / 16.0);
   json object = gemma();
   object.erase("head_dim");
   EXPECT_EQ(parse(object).config.head_dim, 256U);
@@ -110,7 +110,7 @@ TEST(Gemma2Config, IsReadAsHuggingFaceWritesIt) {
   EXPECT_EQ(c.layer(0).norms, NormPlaces::around);
   EXPECT_EQ((std::vector<std::size_t>{c.layer(0).window, c.layer(1).window, c.layer(24).window, c.layer(25).window}),
             (std::vector<std::size_t>{4096, 0, 4096, 0}));
-  EXPECT_EQ((std::vector<double>{c.layer(0).score_cap, c.layer(1).score_cap, c.logit_cap, c.attention_factor()}),
+  EXPECT_EQ((std::vector<double>{c.layer(0).score_cap, c.layer(1).score_cap, c.logit_cap, c.attention_factor({})}),
             (std::vector<double>{50, 50, 30, 1 / 16.0}));
   json object = gemma2();
   for (const char* field : {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "sliding_window"})
@@ -119,7 +119,7 @@ TEST(Gemma2Config, IsReadAsHuggingFaceWritesIt) {
   for (const char* field : {"attn_logit_softcapping", "final_logit_softcapping", "sliding_window"}) object[field] = nullptr;
   object["query_pre_attn_scalar"] = 144;  // as the 27 B model has it
   const ModelConfig without = parse(object).config;
-  EXPECT_EQ((std::vector<double>{without.layer(0).score_cap, without.logit_cap, without.attention_factor()}),
+  EXPECT_EQ((std::vector<double>{without.layer(0).score_cap, without.logit_cap, without.attention_factor({})}),
             (std::vector<double>{0, 0, 1 / 12.0}));
   EXPECT_EQ(without.layer(0).window, 0U);
   expect_read_back(without);
@@ -164,7 +164,7 @@ TEST(Gemma3Config, IsReadAsHuggingFaceWritesIt) {
     EXPECT_EQ(c.layer(layer).local_rotary, !full) << layer;
     EXPECT_EQ(c.layer(layer).score_cap, 0);
   }
-  EXPECT_EQ((std::vector<double>{c.rope_theta, c.local_rope_theta, c.logit_cap, c.attention_factor()}),
+  EXPECT_EQ((std::vector<double>{c.rope_theta, c.local_rope_theta, c.logit_cap, c.attention_factor({})}),
             (std::vector<double>{1e6, 1e4, 0, 1 / 16.0}));
   json object = gemma3();
   for (const char* field : {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "rope_local_base_freq",

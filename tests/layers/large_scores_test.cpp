@@ -37,7 +37,7 @@ void equalise(const ParameterStore& store, const ModelConfig& config) {
     for (std::size_t i = 0; i < plan.rows(); ++i) {
       for (std::size_t j = 0; j < plan.width(); ++j) {
         const std::size_t column = plan.block.first_column + (plan.transposed ? i : j);
-        if (column >= 2 * config.query_width()) continue;
+        if (column >= 2 * config.query_width({})) continue;
         const std::size_t at = i * plan.width() + j;
         const double value = bias ? each : 0;
         part.value.dtype() == DType::f64 ? set_element<double>(part.value, at, value) : set_element<float>(part.value, at, value);

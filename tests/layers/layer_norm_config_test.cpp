@@ -166,7 +166,7 @@ TEST(StableLmConfig, IsReadAsHuggingFaceWritesIt) {
   const ModelConfig& c = loaded.config;
   EXPECT_EQ(elements_of(c), 2'795'443'200U);  // as Hugging Face counts them
   EXPECT_EQ(c.head_dim, 80U);
-  EXPECT_EQ(c.rotary_dims(), 20U);
+  EXPECT_EQ(c.rotary_dims({}), 20U);
   EXPECT_EQ(c.norm, Norm::layer);
   EXPECT_EQ(c.norm_epsilon, 1e-5);
   EXPECT_EQ(c.layer(0).biases, Biases{});
@@ -178,7 +178,7 @@ TEST(StableLmConfig, IsReadAsHuggingFaceWritesIt) {
   object["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 10000}, {"partial_rotary_factor", 0.25}};
   EXPECT_TRUE(parse(object).config.same_model(c));
   object["rope_parameters"]["partial_rotary_factor"] = 0.5;
-  EXPECT_EQ(parse(object).config.rotary_dims(), 40U);
+  EXPECT_EQ(parse(object).config.rotary_dims({}), 40U);
   object["use_qkv_bias"] = true;
   EXPECT_EQ(parse(object).config.layer(0).biases, (Biases{.query = true, .key = true, .value = true}));
 }
@@ -311,12 +311,12 @@ TEST(PhiConfig, IsReadAsHuggingFaceWritesIt) {
   EXPECT_EQ(elements_of(c), 2'779'683'840U);  // as Hugging Face counts them
   EXPECT_TRUE(c.head_bias);
   EXPECT_EQ(c.layer(31).norms, NormPlaces::shared);
-  EXPECT_EQ(c.rotary_dims(), 32U);
+  EXPECT_EQ(c.rotary_dims({}), 32U);
   EXPECT_EQ(c.residual_dropout, 0.1);
   EXPECT_EQ(c.replicated_parameters(), 32U * (2 * 2560 + 3 * 2560 + 10240 + 2 * 2560) + 2 * 2560 + 51200);
   json object = phi();
   for (const char* field : {"partial_rotary_factor", "num_key_value_heads", "resid_pdrop"}) object.erase(field);
-  EXPECT_EQ(parse(object).config.rotary_dims(), 40U);
+  EXPECT_EQ(parse(object).config.rotary_dims({}), 40U);
   EXPECT_EQ(parse(object).config.residual_dropout, 0);
   object["qk_layernorm"] = true;
   EXPECT_REFUSED(parse(object), "\"qk_layernorm\"");

@@ -177,7 +177,7 @@ TEST(GraniteConfig, IsReadAsHuggingFaceWritesIt) {
   EXPECT_TRUE(loaded.warnings.empty());
   const ModelConfig& c = loaded.config;
   EXPECT_EQ(elements_of(c), 2'533'531'648U);  // as Hugging Face counts them
-  EXPECT_EQ((std::vector<double>{c.embedding_factor(), c.residual_multiplier, c.attention_factor(), c.logits_factor()}),
+  EXPECT_EQ((std::vector<double>{c.embedding_factor(), c.residual_multiplier, c.attention_factor({}), c.logits_factor()}),
             (std::vector<double>{12, 0.22, 1 / 64.0, 1 / 8.0}));
   EXPECT_EQ(c.attention_dropout, 0.1);
   EXPECT_EQ(c.layer(0).biases, Biases{});
@@ -189,7 +189,7 @@ TEST(GraniteConfig, IsReadAsHuggingFaceWritesIt) {
   for (const char* field : {"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"})
     object.erase(field);
   const ModelConfig without = parse(object).config;
-  EXPECT_EQ((std::vector<double>{without.embedding_factor(), without.residual_multiplier, without.attention_factor(),
+  EXPECT_EQ((std::vector<double>{without.embedding_factor(), without.residual_multiplier, without.attention_factor({}),
                                  without.logits_factor()}),
             (std::vector<double>{1, 1, 1, 1}));
 }
@@ -306,7 +306,7 @@ TEST(Glm4Config, IsReadAsHuggingFaceWritesIt) {
   EXPECT_TRUE(loaded.warnings.empty());
   const ModelConfig& c = loaded.config;
   EXPECT_EQ(elements_of(c), 9'400'094'720U);  // as Hugging Face counts them
-  EXPECT_EQ(c.rotary_dims(), 64U);
+  EXPECT_EQ(c.rotary_dims({}), 64U);
   EXPECT_TRUE(c.interleaved_rotary);
   EXPECT_EQ(c.layer(39).norms, NormPlaces::around);
   EXPECT_EQ(c.layer(39).biases, Biases{});
@@ -315,7 +315,7 @@ TEST(Glm4Config, IsReadAsHuggingFaceWritesIt) {
   const ModelConfig usual = parse(object).config;
   EXPECT_EQ(usual.layer(0).biases, (Biases{.query = true, .key = true, .value = true}));
   EXPECT_EQ(usual.head_dim, 128U);
-  EXPECT_EQ(usual.rotary_dims(), 64U);
+  EXPECT_EQ(usual.rotary_dims({}), 64U);
   expect_read_back(usual);
   object["mlp_bias"] = true;
   EXPECT_REFUSED(parse(object), "\"mlp_bias\"");

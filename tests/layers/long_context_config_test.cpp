@@ -43,7 +43,7 @@ TEST(Phi3Config, IsReadAsHuggingFaceWritesIt) {
   EXPECT_TRUE(loaded.warnings.empty());
   const ModelConfig& c = loaded.config;
   EXPECT_EQ(elements_of(c), 3'836'021'760U);  // as Hugging Face counts them
-  EXPECT_EQ(c.rotary_dims(), 96U);
+  EXPECT_EQ(c.rotary_dims({}), 96U);
   EXPECT_EQ(c.rope_scaling.kind, RopeScaling::Kind::longrope);
   EXPECT_EQ(c.rope_scaling.original_positions, 4096U);
   EXPECT_NEAR(c.rope_scaling.attention_factor, std::sqrt(1 + 5.0 / 12), 1e-15);  // ln 32 over ln 4096

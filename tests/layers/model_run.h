@@ -97,6 +97,22 @@ inline ModelConfig small_lending_config(std::size_t kv_heads, bool tied = false)
   return config;
 }
 
+/// Returns a small configuration of a family whose config.json says all that layers may be unlike in: six layers, the third and
+/// the sixth of which have heads of their own size and number, and no W_V, and the last three of which take k and v of the second
+/// and the third; outputs are scaled. `inputs`: elements of the input of its own that each layer gets; 0: none.
+inline ModelConfig small_lending_family(std::size_t inputs) {
+  std::string text = R"({
+    "model_type": "gemma4_text", "hidden_size": 16, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "head_dim": 4, "global_head_dim": 8, "num_global_key_value_heads": 2, "attention_k_eq_v": true, "intermediate_size": 13,
+    "vocab_size": 17, "vocab_size_per_layer_input": 17, "num_kv_shared_layers": 3, "use_double_wide_mlp": true,
+    "sliding_window": 5, "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention",
+                                         "sliding_attention", "full_attention"],
+    "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 1000.0}},
+    "hidden_size_per_layer_input": )";
+  return parse_config(text + std::to_string(inputs) + "}", "test").config;
+}
+
 /// Returns a model with these windows, one for each layer.
 inline ModelConfig with_windows(const std::vector<std::size_t>& of, ModelConfig config) {
   config.specs = windows(of);

@@ -49,7 +49,7 @@ TEST(RotaryForms, TrainAsTheReferenceDoesUnderEveryLayout) {
 /// Returns the table of queries or keys of a layer for tokens at positions 0, 1, …
 std::vector<std::vector<double>> table_of(const ModelConfig& config, std::size_t tokens, std::size_t longest, bool of_queries,
                                           std::size_t layer = 0) {
-  std::vector<std::vector<double>> rows(tokens, std::vector<double>(config.rotary_dims()));
+  std::vector<std::vector<double>> rows(tokens, std::vector<double>(config.rotary_dims({})));
   run_ranks(1, [&](Context& context) {
     Rank rank(context);
     const RotaryTables tables(rank, config, DType::f64, tokens, longest);
@@ -58,7 +58,7 @@ std::vector<std::vector<double>> table_of(const ModelConfig& config, std::size_t
     tables.fill(positions);
     const Rotations of = tables.of(config.layer(layer));
     const ConstTensor& table = of_queries ? of.queries : of.keys;
-    ASSERT_EQ(table.size(1), config.rotary_dims());
+    ASSERT_EQ(table.size(1), config.rotary_dims({}));
     for (std::size_t row = 0; row < tokens; ++row) {
       for (std::size_t i = 0; i < table.size(1); ++i) rows[row][i] = table.as<double>()[row * table.size(1) + i];
     }

@@ -107,7 +107,7 @@ TEST(StepTime, LacksTheKeysThatAWindowHides) {
   };
   const auto layers = static_cast<double>(whole.model.layers);
   const auto key =
-      static_cast<double>(2 * 2 * whole.model.kv_width()) * 3 * 4;  // of two sequences; moves twice, its gradient once
+      static_cast<double>(2 * 2 * whole.model.kv_width({})) * 3 * 4;  // of two sequences; moves twice, its gradient once
   const double hidden = layers * key * (4096.0 - 2 * 127) * 3 / 4;
   for (const auto& [layout, exchange] : {std::pair("sp=4", SequenceExchange::gather),
                                          {"sp=4", SequenceExchange::ring},

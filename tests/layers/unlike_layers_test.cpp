@@ -201,6 +201,17 @@ ModelCase with_equal_sizes(ModelCase of) {
 
 TEST(UnlikeLayers, GoOnUnderAnotherLayout) { expect_to_go_on(with_equal_sizes(unlike_case(4, Recompute::none))); }
 
+/// With sizes, lenders, scales of outputs and inputs of layers that the family's config.json says.
+TEST(LentKeys, GoOnUnderAnotherLayout) {
+  for (const std::size_t inputs : {0U, 4U}) {
+    ModelCase of = unlike_case(4, Recompute::none);
+    of.config = small_lending_family(inputs);
+    EXPECT_TRUE(of.config.lends());
+    EXPECT_FALSE(of.config.has_sizes_of(of.config.layer(0)));
+    expect_to_go_on(of);
+  }
+}
+
 /// Checkpoints hold matrices as the family's files do.
 TEST(FusedMatrices, GoOnUnderAnotherLayout) {
   expect_to_go_on({.config = as_family("phi3", small_config(16, 2, 8, 4, 4, 13, 17)), .batch = 4, .sequence = 13});

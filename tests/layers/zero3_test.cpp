@@ -97,7 +97,7 @@ TEST(Zero3, RanksHoldTheirRowsAndTheirTokens) {
       const ModelConfig& config = of.config;
       const ElementBytes bytes = ElementBytes::of(dtype);
       const ModelRun run = run_model(of, zero3(ranks));
-      const Chunks attention = Chunks::balanced(ranks, 2 * (config.query_width() + config.kv_width()));
+      const Chunks attention = Chunks::balanced(ranks, 2 * (config.query_width({}) + config.kv_width({})));
       const Chunks mlp = Chunks::balanced(ranks, 3 * config.intermediate);
       const Chunks vocabulary = Chunks::balanced(ranks, config.vocabulary);
       for (int rank = 0; rank < ranks; ++rank) {

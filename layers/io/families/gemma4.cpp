@@ -179,6 +179,8 @@ ModelType gemma4() {
   type.last_layer_is_full = true;
   type.rope_by_kinds = true;
   type.weights = kGemma4Weights;
+  type.fields.own_kv_heads = kFullKvHeads;
+  type.fields.own_head_dim = kFullHeadDim;
   type.within = {"gemma4", "Gemma4ForConditionalGeneration", kGemma4Usual};
   return type;
 }
