@@ -63,6 +63,7 @@ class TspAttention {
     Weights second;  ///< forward: W_Oᵀ. Backward: [W_Q; W_Oᵀ]. Until the turn's last unit
   };
   enum class Direction : bool { forward, backward };
+  static std::size_t index(int turn) { return static_cast<std::size_t>(turn); }
 
   void begin(std::size_t layer, Direction direction);
   void fetch(std::size_t layer, int r, Direction direction);
