@@ -16,11 +16,18 @@
 namespace tsprun::detail::test::layer_inputs_test {
 namespace {
 
-/// Three layers of which the second and the third have no window and no W_V; `width`: of layers' inputs.
-ModelConfig small_config(std::size_t width, bool tied) {
+/// Three layers of which the second and the third have no window and no W_V; `width`: of layers' inputs. `lends`: two more take
+/// keys and values of the first and of the third, with MLPs twice as wide.
+ModelConfig small_config(std::size_t width, bool tied, bool lends = false) {
+  nlohmann::json types = {"sliding_attention", "full_attention", "full_attention"};
+  for (const char* type : {"sliding_attention", "full_attention"}) {
+    if (lends) types.emplace_back(type);
+  }
   const nlohmann::json object = {{"model_type", "gemma4_text"},
                                  {"hidden_size", 16},
-                                 {"num_hidden_layers", 3},
+                                 {"num_hidden_layers", types.size()},
+                                 {"num_kv_shared_layers", types.size() - 3},
+                                 {"use_double_wide_mlp", lends},
                                  {"num_attention_heads", 8},
                                  {"num_key_value_heads", 4},
                                  {"head_dim", 4},
@@ -33,7 +40,7 @@ ModelConfig small_config(std::size_t width, bool tied) {
                                  {"vocab_size_per_layer_input", 17},
                                  {"hidden_size_per_layer_input", width},
                                  {"sliding_window", 5},
-                                 {"layer_types", {"sliding_attention", "full_attention", "full_attention"}},
+                                 {"layer_types", types},
                                  {"final_logit_softcapping", 3.0},
                                  {"tie_word_embeddings", tied}};
   return parse_config(object.dump(), "test").config;
@@ -70,10 +77,10 @@ bool is_possible(const ModelConfig& config, const Layout& layout) {
   }
 }
 
-void expect_under_all_layouts(std::size_t width, bool tied, std::size_t least) {
+void expect_under_all_layouts(const ModelConfig& config, std::size_t least) {
   std::size_t number = 0;
   for (const Layout& layout : layouts()) {
-    ModelCase of{.config = small_config(width, tied), .batch = 4, .sequence = 13};
+    ModelCase of{.config = config, .batch = 4, .sequence = 13};
     if (!is_possible(of.config, layout)) continue;
     of.recompute = static_cast<Recompute>(number % 3);
     of.micro_batches = number % 2 == 0 ? 1 : 2;
@@ -106,12 +113,17 @@ void expect_under_all_layouts(std::size_t width, bool tied, std::size_t least) {
   EXPECT_EQ(number, least);
 }
 
-TEST(ValuesFromKeys, GiveTheGradientsOfOneRankUnderAllLayouts) { expect_under_all_layouts(0, false, layouts().size()); }
+TEST(ValuesFromKeys, GiveTheGradientsOfOneRankUnderAllLayouts) {
+  expect_under_all_layouts(small_config(0, false), layouts().size());
+}
 
 /// But pipelines, and data ranks that share weights: they are refused.
 TEST(LayerInputs, GiveTheGradientsOfOneRankUnderAllLayouts) {
-  expect_under_all_layouts(5, true, layouts().size() - 4);
-  expect_under_all_layouts(3, false, layouts().size() - 4);
+  expect_under_all_layouts(small_config(5, true), layouts().size() - 4);
+  expect_under_all_layouts(small_config(3, false), layouts().size() - 4);
+}
+TEST(LayerInputs, GoWithKeysOfEarlierLayersUnderAllLayouts) {
+  expect_under_all_layouts(small_config(3, true, true), layouts().size() - 4);
 }
 
 TEST(LayerInputs, AreRefusedWhereTheyAreNotAtHand) {
