@@ -273,7 +273,8 @@ void check_config(const ModelConfig& config, const std::string& where) {
   double largest = 0;
   config.specs.for_each([&](const LayerSpec& layer) { largest = std::max(largest, of_layer(layer)); });
   const double total = static_cast<double>(config.layers) * largest + 2 * product(config.hidden, config.vocabulary) +
-                       (config.learned_positions ? product(config.hidden, config.max_positions) : 0);
+                       (config.learned_positions ? product(config.hidden, config.max_positions) : 0) +
+                       static_cast<double>(config.layers) * product(config.vocabulary + 3 * config.hidden, config.layer_input);
   if (total > kMaxElements) {
     refuse(names.hidden, fmt::format("the model would have {:.3g} parameters; expected at most 2^48 (see also {}, {}, {} and the "
                                      "heads)",

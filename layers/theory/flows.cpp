@@ -204,11 +204,13 @@ class Counter : BlockFlows {
     };
     summed(Purpose::gradients, kHidden, all.attention + all.mlp, 2 * L);
     const std::uint64_t tables = model.tied_embeddings ? 1 : 2;
+    const std::uint64_t of_inputs = model.layer_input == 0 ? 0 : 1;  // a table and a pack of layers' own inputs
     // The embedding's gradient is complete only when the backward pass ends.
-    summed(Purpose::embedding, kExposed, all.vocabulary / tables + all.inputs, 2);
+    summed(Purpose::embedding, kExposed, all.vocabulary / tables + all.inputs, 2 + 2 * of_inputs);
     if (!model.tied_embeddings) summed(Purpose::head, kHidden, all.vocabulary / tables, 2);
     summed(Purpose::other, kExposed, all.norms, 2);
-    if (layout.shares_states()) gather_over_data(Phase::pass, kBackward, kExposed, all.total(), 2 * L + tables + 1, true);
+    if (layout.shares_states())
+      gather_over_data(Phase::pass, kBackward, kExposed, all.total(), 2 * L + tables + 1 + of_inputs, true);
   }
 
   const MeshSetting& of_;
