@@ -30,11 +30,22 @@ namespace tsprun::detail::kernels {
 struct Documents {
   const std::uint32_t* starts = nullptr;
   std::size_t length = 0;  ///< positions of a sequence
-  bool alike = false;      ///< all sequences have the same documents, and `starts` is [length]
+  bool alike = false;      ///< all sequences have the same documents, and the tables are [length]
+  /// Positions in their documents, as `starts`, where each sequence's tokens are dealt (layers/layout/dealt_documents.h): those
+  /// of a document keep their order, but others stand between them. Then masks' positions are places in the order that is dealt,
+  /// and starts[b·length + i] is where the document of the token at place i begins in the sequence itself, which tells documents
+  /// apart. A query sees the keys of its document at its own place and before it, and a window counts positions in the document.
+  /// Null: places are positions.
+  const std::uint32_t* positions = nullptr;
 
   bool any() const { return starts != nullptr; }
+  bool dealt() const { return positions != nullptr; }
   /// Returns the starts of sequence `number`. Precondition: any().
   std::span<const std::uint32_t> of(std::size_t number) const { return {starts + (alike ? 0 : number * length), length}; }
+  /// Returns the positions of sequence `number`. Precondition: dealt().
+  std::span<const std::uint32_t> positions_of(std::size_t number) const {
+    return {positions + (alike ? 0 : number * length), length};
+  }
 };
 
 /// Attention mask by global positions: query a of a view is at position query_start + a, key b at key_start + b.

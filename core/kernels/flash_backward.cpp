@@ -132,7 +132,11 @@ class KeyTile {
   /// Returns whether any query of the view sees any of the keys.
   bool seen() const { return first_query(0) < end_query(all_.q.size(1)); }
   /// Returns whether any query of the tile that begins with `query` does.
-  bool seen_from(std::size_t query) const { return first_query(query) < end_query(query_end(query)); }
+  bool seen_from(std::size_t query) const {
+    if (!visible_.dealt()) return first_query(query) < end_query(query_end(query));
+    const auto [begin, end] = visible_.queries_of(key_, keys_, query, query_end(query));
+    return begin < end;
+  }
 
   void begin() {
     scratch_.panels.pack_keys(rows(all_.k), rows(all_.v));
@@ -149,6 +153,7 @@ class KeyTile {
  private:
   /// Adds what the panel of keys that begins with key `at` of the tile contributes, for queries [first + begin, first + end).
   void add_panel(const flash::TileDropout& dropout, std::size_t at, std::size_t first, std::size_t begin, std::size_t end);
+  void add_seen(std::size_t column, std::size_t query, std::size_t queries, std::size_t at, std::size_t keys);
   template <class View>
   View rows(const View& view) const {
     return head(view, batch_, kv_).slice(0, key_, keys_);
@@ -193,17 +198,17 @@ void KeyTile<Panels>::add(std::size_t number, std::size_t query) {
   std::replace(scratch_.maximum, scratch_.maximum + queries, -kInfinity, kInfinity);
   flash::TileDropout dropout(all_.attention.dropout, batch_, number);
   if (dropout.any()) dropout.take_queries(first, queries);
-  const bool some_hidden = visible_.first_query_of(key_ + keys_ - 1) > first || visible_.end_query_of(key_) < first + queries;
+  const bool some_hidden =
+      visible_.dealt() || visible_.first_query_of(key_ + keys_ - 1) > first || visible_.end_query_of(key_) < first + queries;
   must_skip_hidden_ = some_hidden && !scratch_.panels.finite();
 
   for (std::size_t at = 0; at < keys_; at += width_.tile) {
     // Only queries [begin, end) see keys of this panel.
-    const std::size_t last = key_ + std::min(at + width_.tile, keys_) - 1;
-    const std::size_t begin = std::clamp(visible_.first_query_of(key_ + at), first, first + queries) - first;
-    const std::size_t end = std::clamp(visible_.end_query_of(last), first, first + queries) - first;
-    if (begin == queries) break;
-    if (begin >= end) continue;
-    add_panel(dropout, at, first, begin / Panels::kQueryAlign * Panels::kQueryAlign, end);
+    const std::size_t count = std::min(width_.tile, keys_ - at);
+    const auto [from, to] = visible_.queries_of(key_ + at, count, first, first + queries);
+    if (from == first + queries) break;
+    if (from >= to) continue;
+    add_panel(dropout, at, first, (from - first) / Panels::kQueryAlign * Panels::kQueryAlign, to - first);
   }
   store_rows(dq, scratch_.dq, padded_d_);
 }
@@ -232,6 +237,7 @@ void KeyTile<Panels>::add_panel(const flash::TileDropout& dropout, std::size_t a
                           .diagonal = visible_.diagonal(key_ + at, first + begin, keys_),
                           .window = visible_.window(),
                           .documents = visible_.starts(key_ + at, first + begin, rows),
+                          .dealt = visible_.dealt_documents(first + begin, rows, key_ + at, count),
                           .scale = static_cast<T>(all_.attention.scale),
                           .bound = static_cast<T>(all_.attention.bound()),
                           .maximum = scratch_.maximum + begin,
@@ -246,6 +252,10 @@ void KeyTile<Panels>::add_panel(const flash::TileDropout& dropout, std::size_t a
       continue;
     }
     const std::size_t query = first + begin;
+    if (visible_.dealt()) {
+      add_seen(column, query, rows, at, count);
+      continue;
+    }
     for (std::size_t key = 0; key < count; ++key) {
       const auto of_panel = [&](std::size_t of_view) { return std::clamp(of_view, query, query + rows) - query; };
       const std::size_t seen_by = of_panel(visible_.first_query_of(key_ + at + key));
@@ -258,6 +268,23 @@ void KeyTile<Panels>::add_panel(const flash::TileDropout& dropout, std::size_t a
       const std::size_t seen = of_panel(visible_.end_key_of(query + i));
       panels.add_over_keys(scratch_.dq, column, i, 1, std::min(seen_from, seen), seen);
     }
+  }
+}
+
+/// Adds a panel's products for the pairs that dealt documents leave alone.
+template <class Panels>
+void KeyTile<Panels>::add_seen(std::size_t column, std::size_t query, std::size_t queries, std::size_t at, std::size_t keys) {
+  for (std::size_t key = 0; key < keys; ++key) {
+    const auto sees = [&](std::size_t i) { return visible_.sees(query + i, key_ + at + key); };
+    flash::for_seen(queries, sees, [&](std::size_t from, std::size_t to) {
+      scratch_.panels.add_over_queries(scratch_.dv, scratch_.dk, column, key, 1, from, to);
+    });
+  }
+  for (std::size_t i = 0; i < queries; ++i) {
+    const auto sees = [&](std::size_t key) { return visible_.sees(query + i, key_ + at + key); };
+    flash::for_seen(keys, sees, [&](std::size_t from, std::size_t to) {
+      scratch_.panels.add_over_keys(scratch_.dq, column, i, 1, from, to);
+    });
   }
 }
 

@@ -102,6 +102,7 @@ void forward_block(const Attention& attention, const Visibility& visible, flash:
                            .diagonal = visible.diagonal(key, first + at, keys),
                            .window = visible.window(),
                            .documents = visible.starts(key, first + at, count),
+                           .dealt = visible.dealt_documents(first + at, count, key, keys),
                            .scale = static_cast<T>(attention.scale),
                            .bound = static_cast<T>(attention.bound()),
                            .maximum = scratch.maximum + at,
@@ -119,23 +120,32 @@ void forward_block(const Attention& attention, const Visibility& visible, flash:
     const auto number = [&](std::size_t of_view) { return std::clamp(of_view, key, key + keys) - key; };
     const auto begin_of = [&](std::size_t query) { return number(visible.first_key_of(first + at + query)); };
     const auto end_of = [&](std::size_t query) { return number(visible.end_key_of(first + at + query)); };
-    if (begin_of(count - 1) == 0 && end_of(0) == keys) return panels.add_values(output, 0, count, 0, keys);
+    if (!visible.dealt() && begin_of(count - 1) == 0 && end_of(0) == keys) return panels.add_values(output, 0, count, 0, keys);
     if (!looked_up) finite_values = panels.finite_values();
     looked_up = true;
     if (finite_values) return panels.add_values(output, 0, count, 0, keys);
     // A probability of zero times infinity or NaN would carry a hidden value to queries that don't see it.
-    for (std::size_t query = 0; query < count; ++query)
-      panels.add_values(output, query, 1, std::min(begin_of(query), end_of(query)), end_of(query));
+    for (std::size_t query = 0; query < count; ++query) {
+      if (!visible.dealt()) {
+        panels.add_values(output, query, 1, std::min(begin_of(query), end_of(query)), end_of(query));
+        continue;
+      }
+      const auto sees = [&](std::size_t j) { return visible.sees(first + at + query, key + j); };
+      flash::for_seen(keys, sees, [&](std::size_t from, std::size_t to) { panels.add_values(output, query, 1, from, to); });
+    }
   };
 
   const std::size_t end = visible.end_key_of(first + queries - 1);
   for (std::size_t key = visible.first_key_of(first); key < end;) {
     const std::size_t keys = std::min(kKeys, end - key);
+    if (visible.dealt() && visible.keys_of(first, queries, key, key + keys).end <= key) {
+      key += keys;
+      continue;
+    }
     panels.pack_keys(k.slice(0, key, keys), v.slice(0, key, keys));
     looked_up = false;
     for (std::size_t at = 0; at < queries; at += width.tile) {
-      const std::size_t seen = visible.end_key_of(first + std::min(at + width.tile, queries) - 1);
-      const std::size_t begin = visible.first_key_of(first + at);
+      const auto [begin, seen] = visible.keys_of(first + at, std::min(width.tile, queries - at), key, key + keys);
       const std::size_t in_tile = (std::max(begin, key) - key) / 2 * 2;  // even, as panels ask
       if (seen > key + in_tile && in_tile < keys) panel(at, key + in_tile, in_tile, std::min(key + keys, seen) - key - in_tile);
     }

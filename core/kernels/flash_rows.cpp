@@ -23,6 +23,12 @@ inline std::size_t within(std::ptrdiff_t value, std::size_t most) {
 inline std::size_t first_of_document(const DocumentStarts& documents, std::size_t i, std::size_t most) {
   return within(static_cast<std::ptrdiff_t>(documents.queries[i]) - static_cast<std::ptrdiff_t>(documents.key), most);
 }
+/// Returns the end of the run of equal numbers that begins with number `begin`.
+inline std::size_t end_of_run(std::span<const std::uint32_t> numbers, std::size_t begin) {
+  std::size_t end = begin + 1;
+  while (end < numbers.size() && numbers[end] == numbers[begin]) ++end;
+  return end;
+}
 }  // namespace tsprun::detail::kernels::flash
 #endif
 
@@ -50,6 +56,43 @@ void cap_scores(const SoftmaxTile<T>& tile) {
   }
 }
 
+/// Hides the keys of other documents than a query's: for each run of queries that have the same, whole stretches of a key's row.
+template <class T>
+void hide_dealt(const SoftmaxTile<T>& tile) {
+  const DealtDocuments& dealt = tile.dealt;
+  for (std::size_t end = 0; end < dealt.queries.size();) {
+    const std::size_t begin = end;
+    end = end_of_run(dealt.queries, begin);
+    for (std::size_t j = 0; j < tile.keys; ++j) {
+      T* row = tile.scores + j * tile.step;
+      if (dealt.keys[j] != dealt.queries[begin]) std::fill(row + begin, row + end, -std::numeric_limits<T>::infinity());
+      else if (dealt.window > 0)
+        for (std::size_t i = begin; i < end; ++i) {
+          if (dealt.hides(i, j)) row[i] = -std::numeric_limits<T>::infinity();
+        }
+    }
+  }
+}
+
+/// Makes P and dS of other documents' keys zero.
+template <class T>
+void zero_dealt(const GradientTile<T>& tile) {
+  const DealtDocuments& dealt = tile.dealt;
+  for (std::size_t end = 0; end < dealt.keys.size();) {
+    const std::size_t begin = end;
+    end = end_of_run(dealt.keys, begin);
+    for (std::size_t i = 0; i < tile.queries; ++i) {
+      for (T* row : {tile.p + i * tile.step, tile.ds + i * tile.step}) {
+        if (dealt.queries[i] != dealt.keys[begin]) std::fill(row + begin, row + end, T{0});
+        else if (dealt.window > 0)
+          for (std::size_t j = begin; j < end; ++j) {
+            if (dealt.hides(i, j)) row[j] = T{0};
+          }
+      }
+    }
+  }
+}
+
 /// Processes one vector of queries at a time, whose maxima and sums stay in registers over all keys.
 template <class T>
 void softmax(const SoftmaxTile<T>& tile) {
@@ -72,6 +115,7 @@ void softmax(const SoftmaxTile<T>& tile) {
     if (seen == starts.size()) break;
     std::fill_n(tile.scores + j * tile.step + seen, tile.queries - seen, -kInfinity);
   }
+  if (tile.dealt.any()) hide_dealt(tile);
   for (std::size_t i = 0; i < tile.queries; i += hn::Lanes(d)) {
     T* scores = tile.scores + i;
     const auto before = hn::LoadU(d, tile.maximum + i);
@@ -129,6 +173,7 @@ void gradients(const GradientTile<T>& tile) {
 template <class T>
 void gradients(const GradientTile<T>& tile) {
   tile.bound > 0 ? gradients<true>(tile) : gradients<false>(tile);
+  if (tile.dealt.any()) zero_dealt(tile);
 }
 
 template <class T>

@@ -25,6 +25,21 @@ struct DocumentStarts {
   std::size_t key = 0;
 };
 
+/// Documents of a tile's queries and keys where tokens are dealt (Documents in flash.h): key j is hidden from query i unless both
+/// have the same, and the key is within the window. Without queries nothing is hidden.
+struct DealtDocuments {
+  std::span<const std::uint32_t> queries = {};  ///< where the document of each begins in its sequence
+  std::span<const std::uint32_t> keys = {};
+  const std::uint32_t* query_positions = nullptr;  ///< in their documents
+  const std::uint32_t* key_positions = nullptr;
+  std::uint32_t window = 0;  ///< 0: none
+
+  bool any() const { return !queries.empty(); }
+  bool hides(std::size_t i, std::size_t j) const {
+    return queries[i] != keys[j] || (window > 0 && query_positions[i] - key_positions[j] >= window);
+  }
+};
+
 /// Tile of forward scores with the running state of its queries; the struct owns nothing. Query i sees key j where
 /// j + diagonal ≤ i < j + diagonal + window, unless documents hide it.
 template <class T>
@@ -36,6 +51,7 @@ struct SoftmaxTile {
   std::ptrdiff_t diagonal;
   std::ptrdiff_t window = kNoWindow;
   DocumentStarts documents = {};
+  DealtDocuments dealt = {};
   T scale;
   T bound = 0;  ///< of a soft cap, in units of q·k; 0: none
   T* maximum;   ///< [queries], largest u of all keys so far; the lowest finite number before the first tile
@@ -58,6 +74,7 @@ struct GradientTile {
   std::ptrdiff_t diagonal;
   std::ptrdiff_t window = kNoWindow;
   DocumentStarts documents = {};
+  DealtDocuments dealt = {};
   T scale;
   T bound = 0;       ///< as in SoftmaxTile
   const T* maximum;  ///< [queries], the log-sum-exp's two elements; the maximum is +∞ where the query sees no key at all

@@ -20,11 +20,60 @@ namespace tsprun::detail::kernels::flash {
 
 /// The mask of sequence `batch` expressed in indices of the views: which keys a query sees, and which queries see a key. Query a
 /// sees keys [first_key_of(a), end_key_of(a)), none if that is empty; key b is seen by queries [first_query_of(b),
-/// end_query_of(b)), which may lie beyond the view's last query. All four grow with their argument.
+/// end_query_of(b)), which may lie beyond the view's last query. All four grow with their argument. Where tokens are dealt, these
+/// ranges are those of the causal mask alone, of which sees() and dealt_documents() tell what documents and windows hide.
 class Visibility {
  public:
   Visibility(const Mask& mask, std::size_t keys, std::size_t batch) : mask_(mask), keys_(keys) {
-    if (mask.documents.any()) starts_ = mask.documents.of(batch);
+    if (!mask.documents.any()) return;
+    if (!mask.documents.dealt()) {
+      starts_ = mask.documents.of(batch);
+      return;
+    }
+    names_ = mask.documents.of(batch);
+    positions_ = mask.documents.positions_of(batch);
+    mask_.window = 0;
+    dealt_window_ = static_cast<std::uint32_t>(std::min<std::size_t>(mask.window, std::numeric_limits<std::uint32_t>::max()));
+  }
+
+  /// Keys, or queries, [begin, end) of a view.
+  struct Stretch {
+    std::size_t begin;
+    std::size_t end;
+  };
+  bool dealt() const { return !names_.empty(); }
+  /// Returns whether a query sees a key.
+  bool sees(std::size_t query, std::size_t key) const {
+    if (key < first_key_of(query) || key >= end_key_of(query)) return false;
+    return !dealt() || !documents_of(query, 1, key, 1).hides(0, 0);
+  }
+  /// Returns what of keys [key, end) `count` queries from `query` on see; it may begin before `key` and end behind `end`, and
+  /// some of it may be hidden from some. {end, 0} if it is none.
+  Stretch keys_of(std::size_t query, std::size_t count, std::size_t key, std::size_t end) const {
+    const Stretch causal{first_key_of(query), end_key_of(query + count - 1)};
+    if (!dealt()) return causal;
+    end = std::min(end, causal.end);
+    return narrowed({key, end}, mask_.key_start, names_.subspan(mask_.query_start + query, count));
+  }
+  /// Returns what of queries [query, end) see some of `count` keys from `key` on; {query, query} if none of them does.
+  Stretch queries_of(std::size_t key, std::size_t count, std::size_t query, std::size_t end) const {
+    const auto within = [&](std::size_t of_view) { return std::clamp(of_view, query, end); };
+    const Stretch causal{within(first_query_of(key)), within(end_query_of(key + count - 1))};
+    if (!dealt()) return causal;
+    const Stretch found = narrowed(causal, mask_.query_start, names_.subspan(mask_.key_start + key, count));
+    return found.begin < found.end ? found : Stretch{query, query};
+  }
+  /// Returns what hides keys [key, key + keys) from `queries` queries from `query` on, as tiles take it: nothing unless tokens
+  /// are dealt, and some of these of other documents, or beyond the window.
+  DealtDocuments dealt_documents(std::size_t query, std::size_t queries, std::size_t key, std::size_t keys) const {
+    if (!dealt()) return {};
+    const DealtDocuments all = documents_of(query, queries, key, keys);
+    const std::uint32_t one = all.keys.front();
+    const auto is_one = [&](std::span<const std::uint32_t> rows) {
+      return std::ranges::count(rows, one) == static_cast<std::ptrdiff_t>(rows.size());
+    };
+    const bool near = all.window == 0 || all.query_positions[queries - 1] - all.key_positions[0] < all.window;
+    return near && is_one(all.queries) && is_one(all.keys) ? DealtDocuments() : all;
   }
 
   std::size_t first_key_of(std::size_t query) const {
@@ -38,7 +87,15 @@ class Visibility {
     const std::size_t position = mask_.query_start + query;
     return position < mask_.key_start ? 0 : std::min(keys_, position - mask_.key_start + 1);
   }
-  bool sees_any(std::size_t query) const { return first_key_of(query) < end_key_of(query); }
+  bool sees_any(std::size_t query) const {
+    std::size_t key = end_key_of(query);
+    if (!dealt()) return first_key_of(query) < key;
+    // The last key is often the query's own. Counting is vectorised, unlike a search that stops where it finds one.
+    if (key == 0 || sees(query, key - 1)) return key > 0;
+    if (std::ranges::count(names_.subspan(mask_.key_start, key), names_[mask_.query_start + query]) == 0) return false;
+    while (key > 0 && !sees(query, key - 1)) --key;
+    return key > 0;
+  }
 
   std::size_t first_query_of(std::size_t key) const {
     if (!mask_.causal) return 0;
@@ -74,10 +131,41 @@ class Visibility {
   }
 
  private:
+  DealtDocuments documents_of(std::size_t query, std::size_t queries, std::size_t key, std::size_t keys) const {
+    const std::size_t q = mask_.query_start + query;
+    const std::size_t k = mask_.key_start + key;
+    return {names_.subspan(q, queries), names_.subspan(k, keys), positions_.data() + q, positions_.data() + k, dealt_window_};
+  }
+  /// Returns the part of a stretch of a view, which begins at place `start`, without what lies before and behind the rows whose
+  /// documents are among those between the first and the last of `documents`; {end, 0} if there are none.
+  Stretch narrowed(Stretch rows, std::size_t start, std::span<const std::uint32_t> documents) const {
+    const auto [first, last] = std::ranges::minmax(documents);
+    const auto outside = [&](std::size_t row) { return names_[start + row] < first || names_[start + row] > last; };
+    const std::size_t end = rows.end;
+    while (rows.begin < rows.end && outside(rows.begin)) ++rows.begin;
+    while (rows.begin < rows.end && outside(rows.end - 1)) --rows.end;
+    return rows.begin < rows.end ? rows : Stretch{end, 0};
+  }
+
   Mask mask_;
   std::size_t keys_;
-  std::span<const std::uint32_t> starts_;  // of the sequence's positions; empty: it is one document
+  std::span<const std::uint32_t> starts_;  // of the sequence's positions; empty: it is one document, or its tokens are dealt
+  // Where tokens are dealt, by place: where the document of each begins, and its position there.
+  std::span<const std::uint32_t> names_ = {};
+  std::span<const std::uint32_t> positions_ = {};
+  std::uint32_t dealt_window_ = 0;
 };
+
+/// Calls body(begin, end) for each stretch of the numbers 0 to count − 1 of which all are seen.
+template <class Sees, class Body>
+void for_seen(std::size_t count, const Sees& sees, const Body& body) {
+  for (std::size_t end = 0; end < count;) {
+    std::size_t begin = end;
+    while (begin < count && !sees(begin)) ++begin;
+    for (end = begin; end < count && sees(end);) ++end;
+    if (begin < end) body(begin, end);
+  }
+}
 
 /// Returns how many numbers `lse` holds of a query: 1 or 2.
 inline std::size_t numbers_of(const ConstTensor& lse) { return lse.dims() == 4 ? 2 : 1; }

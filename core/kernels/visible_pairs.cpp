@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace tsprun::detail::kernels {
 
@@ -41,15 +42,66 @@ double pairs_of_documents(const Mask& mask, std::span<const std::uint32_t> start
   return pairs;
 }
 
+/// A stretch of a view where tokens are dealt, of which all have the same document and one position after the other.
+struct Piece {
+  std::uint32_t document;  // where it begins in its sequence
+  std::uint32_t position;  // of the first token, in the document
+  std::size_t count;
+};
+
+/// Returns the pieces of places [begin, end), the last first.
+std::vector<Piece> pieces_of(std::span<const std::uint32_t> documents, std::span<const std::uint32_t> positions,
+                             std::size_t begin, std::size_t end) {
+  std::vector<Piece> pieces;
+  while (end > begin) {
+    // Tokens of one document at consecutive places have consecutive positions, since the document's own order is kept.
+    const std::size_t last = end - 1;
+    const auto belongs = [&](std::size_t place) {
+      return documents[place] == documents[last] && positions[last] - positions[place] == last - place;
+    };
+    std::size_t step = 1;
+    while (step <= last - begin && belongs(last - step)) step *= 2;
+    std::size_t in = last - step / 2;  // belongs to the piece, and what is before `out` doesn't
+    std::size_t out = step > last - begin ? begin : last - step + 1;
+    while (in > out) {
+      const std::size_t middle = out + (in - out) / 2;
+      if (belongs(middle)) in = middle;
+      else out = middle + 1;
+    }
+    pieces.push_back({documents[last], positions[in], end - in});
+    end = in;
+  }
+  return pieces;
+}
+
+/// Returns the pairs of one sequence whose tokens are dealt: of pieces of the same document, by their positions in it.
+double pairs_of_dealt(const Mask& mask, std::span<const std::uint32_t> documents, std::span<const std::uint32_t> positions,
+                      std::size_t queries, std::size_t keys) {
+  std::vector<Piece> seen = pieces_of(documents, positions, mask.key_start, mask.key_start + keys);
+  std::ranges::stable_sort(seen, {}, &Piece::document);
+  double pairs = 0;
+  for (const Piece& query : pieces_of(documents, positions, mask.query_start, mask.query_start + queries)) {
+    for (const Piece& key : std::ranges::equal_range(seen, query.document, {}, &Piece::document))
+      pairs += pairs_of_whole(Mask::from_positions(query.position, key.position, mask.window), query.count, key.count);
+  }
+  return pairs;
+}
+
+/// Returns the pairs of one sequence with documents.
+double pairs_of_sequence(const Mask& mask, std::size_t sequence, std::size_t queries, std::size_t keys) {
+  const Documents& documents = mask.documents;
+  return documents.dealt() ? pairs_of_dealt(mask, documents.of(sequence), documents.positions_of(sequence), queries, keys)
+                           : pairs_of_documents(mask, documents.of(sequence), queries, keys);
+}
+
 }  // namespace
 
 double visible_pairs(const Mask& mask, std::size_t batch, std::size_t queries, std::size_t keys) {
   const Documents& documents = mask.documents;
   if (!documents.any()) return static_cast<double>(batch) * pairs_of_whole(mask, queries, keys);
-  if (documents.alike) return static_cast<double>(batch) * pairs_of_documents(mask, documents.of(0), queries, keys);
+  if (documents.alike) return static_cast<double>(batch) * pairs_of_sequence(mask, 0, queries, keys);
   double pairs = 0;
-  for (std::size_t sequence = 0; sequence < batch; ++sequence)
-    pairs += pairs_of_documents(mask, documents.of(sequence), queries, keys);
+  for (std::size_t sequence = 0; sequence < batch; ++sequence) pairs += pairs_of_sequence(mask, sequence, queries, keys);
   return pairs;
 }
 

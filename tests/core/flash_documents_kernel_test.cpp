@@ -33,6 +33,37 @@ class Packed {
   std::size_t length_;
 };
 
+/// Documents whose tokens are dealt: of each document, cut into as many pieces as there are stretches, stretch c has piece c.
+/// Owns what a mask borrows.
+class Dealt {
+ public:
+  /// Documents as those of Packed.
+  Dealt(std::size_t batch, std::size_t length, const std::vector<std::size_t>& lengths, std::size_t stretches) : length_(length) {
+    for (std::size_t b = 0; b < batch; ++b) {
+      for (std::size_t stretch = 0; stretch < stretches; ++stretch) {
+        std::size_t start = 0;
+        for (std::size_t number = b; start < length; ++number) {
+          const std::size_t tokens = std::min(length - start, lengths[number % lengths.size()]);
+          for (std::size_t i = tokens * stretch / stretches; i < tokens * (stretch + 1) / stretches; ++i) {
+            starts_.push_back(static_cast<std::uint32_t>(start));
+            positions_.push_back(static_cast<std::uint32_t>(i));
+          }
+          start += tokens;
+        }
+      }
+    }
+  }
+  kernels::Mask mask(std::size_t query_start = 0, std::size_t key_start = 0, std::size_t window = 0) const {
+    return kernels::Mask::from_positions(query_start, key_start, window,
+                                         {.starts = starts_.data(), .length = length_, .positions = positions_.data()});
+  }
+
+ private:
+  std::vector<std::uint32_t> starts_;
+  std::vector<std::uint32_t> positions_;
+  std::size_t length_;
+};
+
 /// Of one token, of a few, and of more than a tile of keys or queries; and one that is longer than any sequence here.
 const std::vector<std::vector<std::size_t>> kLengths = {
     {1}, {1, 5, 2, 1, 1, 48, 3}, {30, 97, 7, 1, 250, 64}, {700, 1, 640}, {100000}};
@@ -92,6 +123,31 @@ TEST_P(FlashDocuments, AreThoseOfPositionsWhereverChunksBegin) {
   }
 }
 
+TEST_P(FlashDocuments, AreTheirOwnWhereTokensAreDealt) {
+  for (const std::vector<std::size_t>& lengths : kLengths) {
+    for (const std::size_t stretches : {1U, 4U, 6U}) {
+      const Dealt dealt(2, 1000, lengths, stretches);
+      for (const auto& [query_start, key_start] :
+           {std::pair<std::size_t, std::size_t>{0, 0}, {250, 0}, {50, 80}, {0, 300}, {690, 0}, {690, 400}, {101, 98}}) {
+        for (const std::size_t window : {0U, 1U, 60U}) {
+          check({2, 60, 45, 1, 1, 8, dealt.mask(query_start, key_start, window), {}}, DType::f64, 1, 2);
+          check({2, 200, 310, 2, 2, 16, dealt.mask(query_start, key_start, window), {}, {}, window == 1 ? 0.7 : 0.0}, DType::f32);
+          check({2, 200, 310, 2, 1, 20, dealt.mask(query_start, key_start, window), {.group = 2}}, DType::bf16, 2, 2);
+        }
+      }
+    }
+  }
+}
+
+TEST(FlashDocumentsOfManyTiles, EqualTheFormulaWhereTokensAreDealt) {
+  for (const std::vector<std::size_t>& lengths : kLengths) {
+    const Dealt dealt(2, 1300, lengths, 6);
+    check({2, 1300, 1300, 1, 1, 8, dealt.mask(), {}}, DType::f64);
+    check({2, 1300, 1300, 2, 1, 8, dealt.mask(0, 0, 577), {.group = 2}}, DType::f32, 3);
+    check({1, 1300, 1300, 1, 1, 8, dealt.mask(), {}}, DType::bf16, 2);
+  }
+}
+
 TEST(FlashDocumentsAtThisLevel, DropByPositionsInTheSequence) {
   const kernels::AttentionDropout dropout{.draw = {0.3, 77}, .first_sequence = 3, .first_head = 5};
   const Packed packed(2, 300, {30, 97, 7, 1});
@@ -130,11 +186,10 @@ TEST(FlashDocumentsAtThisLevel, HaveTheSameBitsForAnyNumberOfThreads) {
 }
 
 /// A NaN or an infinity stays in its document.
-TEST_P(FlashDocuments, HideWhatIsNotFinite) {
+void expect_hidden(const kernels::Mask& mask) {
   constexpr std::size_t kTokens = 700;
   constexpr std::size_t kHeadDim = 17;
-  const Packed packed(1, kTokens, {95, 3, 1, 200});
-  const Case shape{1, kTokens, kTokens, 1, 1, kHeadDim, packed.mask(), {}};
+  const Case shape{1, kTokens, kTokens, 1, 1, kHeadDim, mask, {}};
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     const Problem whole(shape, dtype);
     const Results expected = run(whole);
@@ -158,6 +213,9 @@ TEST_P(FlashDocuments, HideWhatIsNotFinite) {
     }
   }
 }
+
+TEST_P(FlashDocuments, HideWhatIsNotFinite) { expect_hidden(Packed(1, 700, {95, 3, 1, 200}).mask()); }
+TEST_P(FlashDocuments, HideWhatIsNotFiniteWhereTokensAreDealt) { expect_hidden(Dealt(1, 700, {95, 3, 1, 200}, 4).mask()); }
 
 /// Returns the ticks of the forward and of the backward pass, which are at least one for each tile that was computed.
 std::pair<int, int> ticks_of(const kernels::Mask& mask) {

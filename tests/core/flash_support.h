@@ -31,7 +31,10 @@ struct Case {
     const std::size_t query = mask.query_start + i;
     const std::size_t key = mask.key_start + j;
     if (mask.documents.any() && mask.documents.of(b)[query] != mask.documents.of(b)[key]) return false;
-    return key <= query && (mask.window == 0 || query - key < mask.window);
+    const auto position = [&](std::size_t place) {
+      return mask.documents.dealt() ? mask.documents.positions_of(b)[place] : place;
+    };
+    return key <= query && (mask.window == 0 || position(query) - position(key) < mask.window);
   }
 };
 
@@ -192,7 +195,10 @@ inline void check(const Case& shape, DType dtype, std::size_t threads = 1, std::
                       std::to_string(shape.kv_heads) + " d " + std::to_string(shape.d) +
                       (shape.mask.causal ? " causal " : " full ") + std::to_string(shape.mask.query_start) + "/" +
                       std::to_string(shape.mask.key_start) + " window " + std::to_string(shape.mask.window) +
-                      (shape.mask.documents.any() ? " documents" : "") + " cap " + std::to_string(shape.cap);
+                      (shape.mask.documents.dealt() ? " dealt documents"
+                       : shape.mask.documents.any() ? " documents"
+                                                    : "") +
+                      " cap " + std::to_string(shape.cap);
   EXPECT_LE(distance(results.o, expected.o), bound) << where;
   EXPECT_LE(distance(lse, expected.lse), dtype == DType::f64 ? 1e-13 : 2e-6) << where;
   EXPECT_LE(gradient_distance(results.dq, expected.dq), bound) << where;

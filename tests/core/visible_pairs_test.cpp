@@ -32,8 +32,10 @@ double counted(const kernels::Mask& mask, std::size_t queries, std::size_t keys)
   for (std::size_t b = 0; b < kBatch; ++b) {
     for (std::size_t i = mask.query_start; i < mask.query_start + queries; ++i) {
       for (std::size_t j = mask.key_start; j < mask.key_start + keys; ++j) {
-        const std::size_t from = mask.documents.any() ? mask.documents.starts[(mask.documents.alike ? 0 : b) * kLength + i] : 0;
-        if (j <= i && j >= from && (mask.window == 0 || i < j + mask.window)) ++pairs;
+        const kernels::Documents& documents = mask.documents;
+        const auto position = [&](std::size_t place) { return documents.dealt() ? documents.positions_of(b)[place] : place; };
+        const bool same = !documents.any() || documents.of(b)[i] == documents.of(b)[j];
+        if (j <= i && same && (mask.window == 0 || position(i) < position(j) + mask.window)) ++pairs;
       }
     }
   }
@@ -56,6 +58,43 @@ TEST(VisiblePairs, AreThoseOfEachDocument) {
           EXPECT_EQ(kernels::visible_pairs(mask, kBatch, queries, keys), counted(mask, queries, keys))
               << each << ": queries " << query << " + " << queries << ", keys " << key << " + " << keys << ", window " << window;
         }
+      }
+    }
+  }
+}
+
+/// Each document in four pieces, of which the first stretch of places has the first, and so on.
+TEST(VisiblePairs, AreThoseOfEachDocumentWhereTokensAreDealt) {
+  std::mt19937 random(6);
+  for (const unsigned each : {1U, 2U, 6U, 20U, 1000U}) {
+    std::vector<std::uint32_t> documents;
+    std::vector<std::uint32_t> positions;
+    for (std::size_t b = 0; b < kBatch; ++b) {
+      std::vector<std::uint32_t> starts = {0};
+      for (std::uint32_t i = 1; i < kLength; ++i) {
+        if (random() % each == 0) starts.push_back(i);
+      }
+      starts.push_back(kLength);
+      for (std::uint32_t piece = 0; piece < 4; ++piece) {
+        for (std::size_t number = 0; number + 1 < starts.size(); ++number) {
+          const std::uint32_t length = starts[number + 1] - starts[number];
+          for (std::uint32_t i = length * piece / 4; i < length * (piece + 1) / 4; ++i) {
+            documents.push_back(starts[number]);
+            positions.push_back(i);
+          }
+        }
+      }
+    }
+    for (const std::size_t window : {0U, 1U, 4U, 17U, 100U}) {
+      for (int i = 0; i < 60; ++i) {
+        const std::size_t query = random() % (kLength + 1);
+        const std::size_t key = random() % (kLength + 1);
+        const std::size_t queries = random() % (kLength + 1 - query);
+        const std::size_t keys = random() % (kLength + 1 - key);
+        const auto mask = kernels::Mask::from_positions(
+            query, key, window, {.starts = documents.data(), .length = kLength, .positions = positions.data()});
+        EXPECT_EQ(kernels::visible_pairs(mask, kBatch, queries, keys), counted(mask, queries, keys))
+            << each << ": queries " << query << " + " << queries << ", keys " << key << " + " << keys << ", window " << window;
       }
     }
   }
