@@ -2,6 +2,7 @@
 #include "layers/layout/packed_documents.h"
 
 #include "core/kernels/cross_entropy.h"
+#include "layers/layout/dealt_documents.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -22,60 +23,77 @@ std::span<std::uint32_t> numbers_of(const OwnedTensor& memory) {
 }  // namespace
 
 /// Allocates what a pass computes with.
-PackedDocuments::PackedDocuments(Rank& rank, const TokenLayout& tokens) : sequence_(tokens.sequence()) {
+PackedDocuments::PackedDocuments(Rank& rank, const TokenLayout& tokens, bool deal)
+    : sequence_(tokens.sequence()), phantom_(rank.is_phantom()) {
   const auto numbers = [&](std::size_t count, std::string_view what) {
     return rank.tensor(Category::workspace, DType::i32, {count}, what);
   };
   starts_ = numbers(tokens.batch() * sequence_, "beginnings of documents");
   positions_ = numbers(tokens.rows(), "positions in documents");
+  if (deal) places_ = numbers(tokens.batch() * sequence_, "positions of all tokens in documents");
 }
 
-PackedDocuments::PackedDocuments(Rank& rank, const TokenLayout& tokens, std::span<const Token> ids, Token end)
-    : PackedDocuments(rank, tokens) {
-  const bool known = ids.size() == tokens.batch() * sequence_;
-  alike_ = !known;
-  if (rank.is_phantom()) counted_.resize(known ? ids.size() : sequence_);
-  if (!known) return;
+PackedDocuments::PackedDocuments(Rank& rank, const TokenLayout& tokens, std::span<const Token> ids, Token end, bool deal)
+    : PackedDocuments(rank, tokens, deal) {
+  alike_ = ids.size() != tokens.batch() * sequence_;
   std::vector<std::uint32_t> starts(sequence_);
-  for (std::size_t b = 0; b < tokens.batch(); ++b) {
+  for (std::size_t b = 0; b < (alike_ ? 1 : tokens.batch()); ++b) {
     std::uint32_t start = 0;
     for (std::uint32_t i = 0; i < sequence_; ++i) {
       starts[i] = start;
-      if (ids[b * sequence_ + i] == end) start = i + 1;
+      if (!alike_ && ids[b * sequence_ + i] == end) start = i + 1;
     }
-    if (rank.is_phantom()) std::ranges::copy(starts, counted_.begin() + static_cast<std::ptrdiff_t>(b * sequence_));
-    else take(tokens, b, starts);
+    take(tokens, b, starts);
   }
 }
 
-PackedDocuments::PackedDocuments(Rank& rank, const TokenLayout& tokens, std::span<const std::uint32_t> lengths)
-    : PackedDocuments(rank, tokens) {
+PackedDocuments::PackedDocuments(Rank& rank, const TokenLayout& tokens, std::span<const std::uint32_t> lengths, bool deal)
+    : PackedDocuments(rank, tokens, deal) {
   std::vector<std::uint32_t> starts;
   for (const std::uint32_t length : lengths) starts.insert(starts.end(), length, static_cast<std::uint32_t>(starts.size()));
   if (starts.size() != sequence_) {
     throw Error(Cause::refused, fmt::format("documents of {} tokens together in sequences of {}", starts.size(), sequence_));
   }
-  alike_ = rank.is_phantom();
-  if (alike_) {
-    counted_ = std::move(starts);
-    return;
-  }
-  for (std::size_t b = 0; b < tokens.batch(); ++b) take(tokens, b, starts);
+  alike_ = phantom_;
+  for (std::size_t b = 0; b < (alike_ ? 1 : tokens.batch()); ++b) take(tokens, b, starts);
 }
 
-/// Keeps where the documents of a sequence begin, and the positions of this rank's tokens in theirs.
+/// Keeps where the documents of a sequence begin, and the positions of its tokens in theirs, by place.
 void PackedDocuments::take(const TokenLayout& tokens, std::size_t sequence, std::span<const std::uint32_t> starts) {
-  std::ranges::copy(starts, numbers_of(starts_).subspan(sequence * sequence_, sequence_).begin());
+  std::vector<std::uint32_t> by_place(starts.begin(), starts.end());
   std::vector<std::uint32_t> positions(sequence_);
   for (std::uint32_t i = 0; i < sequence_; ++i) positions[i] = i - starts[i];
+  if (places_.exists()) {
+    const std::vector<std::uint32_t> order = dealt_order(tokens.cut(), starts);
+    for (std::size_t place = 0; place < sequence_; ++place) {
+      by_place[place] = starts[order[place]];
+      positions[place] = order[place] - starts[order[place]];
+    }
+    order_.insert(order_.end(), order.begin(), order.end());
+  }
+  if (phantom_) {
+    counted_starts_.insert(counted_starts_.end(), by_place.begin(), by_place.end());
+    if (places_.exists()) counted_positions_.insert(counted_positions_.end(), positions.begin(), positions.end());
+    return;
+  }
+  const auto part = [&](const OwnedTensor& all) { return numbers_of(all).subspan(sequence * sequence_, sequence_).begin(); };
+  std::ranges::copy(by_place, part(starts_));
+  if (places_.exists()) std::ranges::copy(positions, part(places_));
   tokens.cut().cut(tokens.part(), std::span<const std::uint32_t>(positions),
                    numbers_of(positions_).subspan(sequence * tokens.local(), tokens.local()));
 }
 
 DocumentViews PackedDocuments::views() const {
   if (!any()) return {};
-  const std::uint32_t* starts = counted_.empty() ? numbers_of(starts_).data() : counted_.data();
-  return {.starts = {.starts = starts, .length = sequence_, .alike = alike_}, .positions = numbers_of(positions_)};
+  const auto table = [&](const OwnedTensor& memory, const std::vector<std::uint32_t>& counted) -> const std::uint32_t* {
+    if (!memory.exists()) return nullptr;
+    return phantom_ ? counted.data() : numbers_of(memory).data();
+  };
+  return {.starts = {.starts = table(starts_, counted_starts_),
+                     .length = sequence_,
+                     .alike = alike_,
+                     .positions = table(places_, counted_positions_)},
+          .positions = numbers_of(positions_)};
 }
 
 void unlabel_ends(std::span<std::int64_t> labels, std::span<const Token> ids, Token end) {

@@ -26,11 +26,12 @@ class PackedDocuments {
   /// Each sequence is one document; nothing is stored.
   PackedDocuments() = default;
   /// Finds the documents in the ids [B, S] of the layout's sequences. One ends with each token `end`, and with its sequence. On a
-  /// phantom ids may be missing: then masks are those of whole sequences.
-  PackedDocuments(Rank& rank, const TokenLayout& tokens, std::span<const Token> ids, Token end);
+  /// phantom ids may be missing: then masks are those of whole sequences. `deal`: tokens are dealt, document by document
+  /// (dealt_documents.h), and what is called a position of the sequence elsewhere is a place.
+  PackedDocuments(Rank& rank, const TokenLayout& tokens, std::span<const Token> ids, Token end, bool deal = false);
   /// Makes documents of these lengths, one behind the other, in each of the layout's sequences. Throws Error(refused) unless they
   /// are S tokens together.
-  PackedDocuments(Rank& rank, const TokenLayout& tokens, std::span<const std::uint32_t> lengths);
+  PackedDocuments(Rank& rank, const TokenLayout& tokens, std::span<const std::uint32_t> lengths, bool deal = false);
 
   bool any() const { return starts_.exists(); }
   DocumentViews views() const;
@@ -39,15 +40,34 @@ class PackedDocuments {
     return views().positions.subspan(tokens.first_held(), tokens.held_rows());
   }
 
+  /// Returns the number in [B, S] of the token that has number `place` of the places [B, S] that are dealt.
+  std::size_t number_at(std::size_t place) const {
+    if (order_.empty()) return place;
+    return place / sequence_ * sequence_ + order_[alike_ ? place % sequence_ : place];
+  }
+  /// Returns values [B, S] in the order of places.
+  template <class T>
+  std::vector<T> dealt(std::span<const T> natural) const {
+    std::vector<T> values(natural.size());
+    for (std::size_t place = 0; place < values.size(); ++place) values[place] = natural[number_at(place)];
+    return values;
+  }
+  bool deals() const { return !order_.empty(); }
+
  private:
-  PackedDocuments(Rank& rank, const TokenLayout& tokens);
+  PackedDocuments(Rank& rank, const TokenLayout& tokens, bool deal);
   void take(const TokenLayout& tokens, std::size_t sequence, std::span<const std::uint32_t> starts);
 
   std::size_t sequence_ = 0;
-  OwnedTensor starts_;                       // [B, S] uint32
-  OwnedTensor positions_;                    // [B, S_p] uint32
-  bool alike_ = false;                       // the sequences of counted_
-  std::vector<std::uint32_t> counted_ = {};  // on a phantom, whose memory isn't there: starts to count by, [B, S] or [S]
+  bool phantom_ = false;
+  OwnedTensor starts_;     // [B, S] uint32
+  OwnedTensor positions_;  // [B, S_p] uint32
+  OwnedTensor places_;     // [B, S] uint32, positions in documents by place; only where tokens are dealt
+  // Tables [B, S]; [S] if sequences are alike.
+  bool alike_ = false;
+  std::vector<std::uint32_t> order_ = {};           // dealt_order(), where tokens are dealt
+  std::vector<std::uint32_t> counted_starts_ = {};  // on a phantom, whose memory isn't there, to count by
+  std::vector<std::uint32_t> counted_positions_ = {};
 };
 
 /// Takes away the labels [B, S] of tokens that end documents: what comes next begins another document, which nothing before it

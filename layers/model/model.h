@@ -170,8 +170,10 @@ class Model {
   /// neither the model nor its parts have state of a pass, so several may be under way at once. Passes of one call have as many
   /// tokens, and share their layout. Whoever runs the tasks owns the pass, and drops it after the last.
   struct Pass {
-    TokenBatch own;  // its sequences
+    TokenBatch own;  // its sequences; where documents are dealt, in that order
     PackedDocuments documents;
+    std::vector<Token> dealt_ids;  // what `own` views then
+    std::vector<std::int64_t> dealt_labels;
     MicroBatch of;
     bool keep = false;                        // a backward pass follows
     double weight = 0;                        // 1 / number of predicted tokens in the whole batch
@@ -227,6 +229,7 @@ class Model {
   Loss begin_batch(const TokenBatch& tokens);
   Pass begin_pass(const TokenBatch& tokens, const Part& part, const MicroBatch& of, std::uint64_t predicted,
                   const LogitsSink* logits, bool keep);
+  static void deal_tokens(Pass& pass);
   void end_forward(Loss& loss, const Pass& pass);
   void sum_losses(Loss& loss);
   BlockPass block_pass(Pass& pass) const;

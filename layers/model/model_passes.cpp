@@ -1,6 +1,7 @@
 // Runs batches through a model: tokens to embedding, blocks, head and loss, and back to the gradients of all parameters.
 #include "core/kernels/check.h"
 #include "core/trace/recorder.h"
+#include "layers/layout/dealt_documents.h"
 #include "layers/model/model.h"
 #include "layers/schedules/head_plan.h"
 #include "layers/schedules/pipeline.h"
@@ -146,6 +147,13 @@ void Model::complete_embedding(const Tensor& x, std::span<const std::uint32_t> p
   rank_.compute().add(x, x, rows.view());
 }
 
+/// Brings a pass's ids and labels into the order in which documents are dealt, if they are.
+void Model::deal_tokens(Pass& pass) {
+  if (!pass.documents.deals()) return;
+  if (pass.own.ids.size() > 1) pass.own.ids = pass.dealt_ids = pass.documents.dealt(pass.own.ids);
+  if (!pass.own.labels.empty()) pass.own.labels = pass.dealt_labels = pass.documents.dealt(pass.own.labels);
+}
+
 /// Makes the pass of some of a batch's sequences ready. `logits` may be null.
 Model::Pass Model::begin_pass(const TokenBatch& tokens, const Part& part, const MicroBatch& of, std::uint64_t predicted,
                               const LogitsSink* logits, bool keep) {
@@ -161,21 +169,29 @@ Model::Pass Model::begin_pass(const TokenBatch& tokens, const Part& part, const 
               .document_end = tokens.document_end,
               .documents = tokens.documents};
   pass.weight = predicted == 0 ? 0 : 1 / static_cast<double>(predicted);
+  set_layout(part.count, tokens.sequence, tokens.packed());
+  if (tokens.packed()) {
+    const bool deal = !mesh_.layout().exchanges_heads() && deals_documents(options_.config, layout_->cut());
+    pass.documents = tokens.document_end ? PackedDocuments(rank_, *layout_, pass.own.ids, *tokens.document_end, deal)
+                                         : PackedDocuments(rank_, *layout_, tokens.documents, deal);
+    deal_tokens(pass);
+  }
+  std::vector<std::uint64_t> numbers;  // of the tokens in the whole batch, in the order in which they are cut
+  if (logits != nullptr || (keep && options_.config.drops())) {
+    numbers.resize(count);
+    for (std::size_t i = 0; i < count; ++i) numbers[i] = first + pass.documents.number_at(i);
+  }
+  if (keep && options_.config.drops()) {
+    pass.draws.emplace(tokens.seed, tokens.step, layout_->take(layout_->holder(), std::span<const std::uint64_t>(numbers)),
+                       part.first);
+  }
   if (logits != nullptr) {
-    pass.logits = [first, logits](std::span<const std::size_t> rows, std::size_t first_id, const ConstTensor& tile) {
+    pass.logits = [numbers = std::move(numbers), logits](std::span<const std::size_t> rows, std::size_t first_id,
+                                                         const ConstTensor& tile) {
       std::vector<std::size_t> of_all(rows.begin(), rows.end());
-      for (std::size_t& row : of_all) row += first;
+      for (std::size_t& row : of_all) row = numbers[row];
       (*logits)(of_all, first_id, tile);
     };
-  }
-  set_layout(part.count, tokens.sequence, tokens.packed());
-  if (tokens.document_end) pass.documents = PackedDocuments(rank_, *layout_, pass.own.ids, *tokens.document_end);
-  else if (tokens.packed()) pass.documents = PackedDocuments(rank_, *layout_, tokens.documents);
-  if (keep && options_.config.drops()) {
-    std::vector<std::uint64_t> natural(count);
-    std::iota(natural.begin(), natural.end(), std::uint64_t{first});  // by number in the whole batch
-    pass.draws.emplace(tokens.seed, tokens.step, layout_->take(layout_->holder(), std::span<const std::uint64_t>(natural)),
-                       part.first);
   }
   if (keep || options_.config.lends()) pass.blocks.resize(options_.config.layers);
   return pass;

@@ -3,6 +3,7 @@
 
 #include "core/collectives/chunks.h"
 #include "layers/io/by_layer.h"
+#include "layers/layout/dealt_documents.h"
 
 #include <algorithm>
 
@@ -14,8 +15,11 @@ double real(std::uint64_t value) { return static_cast<double>(value); }
 /// Returns the query–key pairs of those layers for which a condition holds.
 template <class Condition>
 double pairs_if(const Setting& setting, const Zigzag& zigzag, int rank, Condition&& holds) {
+  const bool dealt = !setting.documents.empty() && deals_documents(setting.model, zigzag);
   return real(setting.model.specs.sum(0, setting.model.layers, [&](const LayerSpec& layer) {
-    return holds(layer) ? std::uint64_t{zigzag.attention_pairs(rank, layer.window, setting.documents)} : 0;
+    if (!holds(layer)) return std::uint64_t{0};
+    return std::uint64_t{dealt ? dealt_pairs(zigzag, rank, layer.window, setting.documents)
+                               : zigzag.attention_pairs(rank, layer.window, setting.documents)};
   }));
 }
 

@@ -89,12 +89,12 @@ TEST(DocumentOption, PlansShowHowUnlikeSharesAre) {
     EXPECT_THAT(answer.out, HasSubstr("imbalance"));
     return answer.report.at("plan").at(0).at("attention_imbalance").get<double>();
   };
-  // Chunks of 16 tokens. Of two documents of two chunks each rank has the first chunk of one and the second of the other.
-  EXPECT_DOUBLE_EQ(imbalance("2x32"), 1);
+  EXPECT_DOUBLE_EQ(imbalance("16,48"), 1);  // four chunks each, of 4 and of 12 tokens
+  // Of 61 tokens the first chunk has 16 and the others 15; those of the other document go to the second, the third and the last.
   const auto sum = [](int from, int to) { return (from + to) * (to - from + 1) / 2.0; };
-  const double first = sum(1, 16) + sum(33, 48);  // a whole document, and the end of another
-  const double second = sum(1, 32);
-  EXPECT_DOUBLE_EQ(imbalance("16,48"), 2 * first / (first + second));
+  const double first = sum(1, 16) + sum(47, 61) + 3;
+  const double second = sum(17, 46) + 1 + 2;
+  EXPECT_DOUBLE_EQ(imbalance("61,3"), 2 * first / (first + second));
 }
 
 TEST(DocumentOption, SearchesAndSimulationsTakeThem) {

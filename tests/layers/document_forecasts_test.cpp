@@ -21,6 +21,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tsprun::detail::test::document_forecasts_test {
@@ -242,9 +243,9 @@ TEST(DocumentForecasts, KeepTheLossOfIdsThatHaveTheDocuments) {
 
 // --- counts --------------------------------------------------------------------------------------------------------------------
 
-/// Sizes that divide evenly over up to eight ranks.
-Setting even_setting(const Lengths& lengths, Recompute recompute = Recompute::none) {
-  const ModelCase of{.config = with_windows({0, 12}, small_config(64, 2, 8, 4, 8, 96, 128)),
+/// Sizes that divide evenly over up to eight ranks. With a window documents are cut where sequences are, else they are dealt.
+Setting even_setting(const Lengths& lengths, Recompute recompute = Recompute::none, std::size_t window = 12) {
+  const ModelCase of{.config = with_windows({0, window}, small_config(64, 2, 8, 4, 8, 96, 128)),
                      .batch = 8,
                      .sequence = 64,
                      .dtype = DType::bf16,
@@ -258,8 +259,8 @@ TEST(DocumentForecasts, OfFlopsAreThoseOfTheFormulasAndOfBytesThoseWithoutDocume
   const Lengths lengths = {33, 1, 7, 23};
   for (const int ranks : {2, 4, 8}) {
     for (const Layout& layout : theory::all_layouts(ranks)) {
-      for (const Recompute recompute : {Recompute::none, Recompute::full}) {
-        const Setting setting = even_setting(lengths, recompute);
+      for (const auto& [recompute, window] : {std::pair<Recompute, std::size_t>{Recompute::none, 12}, {Recompute::full, 0}}) {
+        const Setting setting = even_setting(lengths, recompute, window);
         const theory::StepCounts counts = theory::step_counts({setting, layout});
         const theory::StepFlops formula = theory::most_flops(setting, layout);
         const auto expect_near = [&](double counted, double expected) {
@@ -268,7 +269,7 @@ TEST(DocumentForecasts, OfFlopsAreThoseOfTheFormulasAndOfBytesThoseWithoutDocume
         expect_near(counts.flops.forward.attention_core, formula.forward.attention_core);
         expect_near(counts.flops.backward.attention_core, formula.backward.attention_core);
         expect_near(counts.flops.total(), formula.total());
-        const theory::StepCounts whole = theory::step_counts({even_setting({}, recompute), layout});
+        const theory::StepCounts whole = theory::step_counts({even_setting({}, recompute, window), layout});
         EXPECT_EQ(counts.traffic.forward, whole.traffic.forward) << layout.label();
         EXPECT_EQ(counts.traffic.backward, whole.traffic.backward) << layout.label();
         EXPECT_LT(counts.flops.total(), whole.flops.total()) << layout.label();
@@ -290,6 +291,8 @@ TEST(DocumentForecasts, TellHowUnlikeTheSharesOfRanksAre) {
   for (const char* layout : {"tsp=4", "sp=4", "zero3=4", "dp=2,tsp=4"})
     EXPECT_DOUBLE_EQ(theory::attention_imbalance(setting, Layout::parse(layout)), 4 * most / all) << layout;
   EXPECT_GT(most, 1.05 * all / 4);
+  const Setting dealt = even_setting(setting.documents, Recompute::none, 0);
+  EXPECT_LT(theory::attention_imbalance(dealt, Layout::parse("tsp=4")), 1.05);
   EXPECT_EQ(theory::attention_imbalance(setting, Layout::parse("tp=4")), 1);
   EXPECT_EQ(theory::attention_imbalance(setting, Layout::parse("sp=4").with(SequenceExchange::ulysses)), 1);
 }
@@ -297,8 +300,11 @@ TEST(DocumentForecasts, TellHowUnlikeTheSharesOfRanksAre) {
 // --- time ----------------------------------------------------------------------------------------------------------------------
 
 /// Sequences whose attention takes most of the time.
-theory::MeshSetting long_setting(const std::string& layout, const Lengths& lengths) {
-  const ModelCase of{.config = small_config(256, 2, 8, 8, 32, 512, 1024), .batch = 1, .sequence = 16384, .dtype = DType::bf16};
+theory::MeshSetting long_setting(const std::string& layout, const Lengths& lengths, std::size_t window = 0) {
+  const ModelCase of{.config = with_windows({0, window}, small_config(256, 2, 8, 8, 32, 512, 1024)),
+                     .batch = 1,
+                     .sequence = 16384,
+                     .dtype = DType::bf16};
   Setting setting = of.setting();
   setting.documents = lengths;
   return {.setting = setting, .layout = Layout::parse(layout)};
@@ -321,12 +327,13 @@ TEST(DocumentForecasts, PlayTheKernelsOfTheDocuments) {
   }
 }
 
-/// Chunks of 2048 tokens: the third rank has the last parts of two documents of three chunks, and is waited for.
+/// A window keeps documents from being dealt. Of chunks of 2048 tokens the third rank has the last parts of two documents of
+/// three chunks, and is waited for.
 TEST(DocumentForecasts, ModelTheTimeOfTheRankThatAttendsMost) {
   const theory::Machine machine = theory::find_machine("h100");
   const theory::SearchOptions options{.memory_bytes = std::uint64_t{80} << 30, .dtype = DType::bf16};
   const Lengths lengths = {6144, 6144, 4096};
-  const theory::MeshSetting of = long_setting("sp=4", lengths);
+  const theory::MeshSetting of = long_setting("sp=4", lengths, 512);
   const theory::Candidate judged = theory::judge(of.setting, of.layout, machine, options);
   double slowest = 0;
   double fastest = 1e9;
@@ -339,11 +346,11 @@ TEST(DocumentForecasts, ModelTheTimeOfTheRankThatAttendsMost) {
   }
   EXPECT_LT(fastest, 0.99 * slowest);
   EXPECT_DOUBLE_EQ(judged.time.seconds, slowest);
-  const theory::Candidate whole = theory::judge(long_setting("sp=4", {}).setting, of.layout, machine, options);
+  const theory::Candidate whole = theory::judge(long_setting("sp=4", {}, 512).setting, of.layout, machine, options);
   EXPECT_LT(judged.time.seconds, whole.time.seconds);
   // The same work in less time: a share of the peak that counts the pairs that are left.
   EXPECT_NEAR(judged.utilization * judged.time.seconds / (whole.utilization * whole.time.seconds),
-              theory::model_flops(of.setting) / theory::model_flops(long_setting("sp=4", {}).setting), 1e-12);
+              theory::model_flops(of.setting) / theory::model_flops(long_setting("sp=4", {}, 512).setting), 1e-12);
 }
 
 TEST(DocumentForecasts, PriceAttentionThatIsNotFusedWithoutRegardToMasks) {

@@ -207,7 +207,8 @@ std::vector<AttentionPair> RingAttention::meet(const SequencePass& pass, const T
                                                std::size_t window) const {
   const auto mine = tokens.chunks();
   const auto theirs = tokens.chunks_of(other);
-  const bool far = window == 0 || window >= tokens.sequence();  // nothing is beyond the window
+  // Nothing is beyond the window, or places don't tell what is.
+  const bool far = window == 0 || window >= tokens.sequence() || pass.documents.dealt();
   if (!far || pass.documents.any()) {
     std::vector<AttentionPair> pairs;
     for (const LocalChunk& queries : stretches(mine)) {
