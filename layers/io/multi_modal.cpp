@@ -65,6 +65,8 @@ TextModel text_model(json file, const std::string& where) {
   for (const std::string_view field : kShared) {
     if (const json* value = outer.find(field)) found.config.emplace(field, *value);
   }
+  constexpr std::string_view kEnds = "eos_token_id";  // generation takes the outer ones, too
+  if (const json* ends = outer.find(kEnds)) found.config[kEnds] = *ends;
   return found;
 }
 

@@ -105,6 +105,28 @@ bool is_harmless(std::string_view name) {
                              [&](const ModelType& type) { return std::ranges::any_of(type.harmless_weights, fits); });
 }
 
+/// Returns names of what layers that take keys and values of others don't have, and which their files hold all the same.
+std::set<std::string> names_of_borrowers(std::span<const Parameter> parameters) {
+  std::set<std::size_t> borrowers;
+  for (const Parameter& each : parameters) {
+    if (each.role == ParameterRole::query) borrowers.insert(each.layer);
+  }
+  for (const Parameter& each : parameters) {
+    if (each.role == ParameterRole::key) borrowers.erase(each.layer);
+  }
+  std::set<std::string> names;
+  for (const ParameterRole role :
+       {ParameterRole::key, ParameterRole::key_bias, ParameterRole::value, ParameterRole::value_bias, ParameterRole::key_norm}) {
+    const auto lent = std::ranges::find(parameters, role, &Parameter::role);
+    if (lent == parameters.end()) continue;
+    const std::string number = fmt::format(".{}.", lent->layer);
+    const std::size_t at = lent->name.find(number);
+    for (const std::size_t layer : borrowers)
+      names.insert(fmt::format("{}.{}.{}", lent->name.substr(0, at), layer, lent->name.substr(at + number.size())));
+  }
+  return names;
+}
+
 }  // namespace
 
 ModelFolder::ModelFolder(const std::filesystem::path& folder_or_file) : path_(folder_or_file) {
@@ -210,12 +232,13 @@ std::string ModelFolder::check(std::span<const Parameter> parameters, bool sees_
   }
   const bool tied = are_tied(parameters);
   if (tied) check_tied(parameters);
+  const std::set<std::string> of_borrowers = names_of_borrowers(parameters);
   constexpr std::size_t kMostNamed = 3;
   std::size_t unused = 0;
   std::string named;
   for (const auto& [name, place] : where_) {
     if (wanted.contains(name) || is_harmless(name) || (sees_images && is_of_images(name)) ||
-        (tied && head_names().contains(name)))
+        (tied && head_names().contains(name)) || of_borrowers.contains(name))
       continue;
     if (name.ends_with(".bias")) {
       throw Error(Cause::refused,

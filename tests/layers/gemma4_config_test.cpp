@@ -109,6 +109,29 @@ TEST(Gemma4Config, UsualValuesAreHuggingFaces) {
   EXPECT_EQ(parse(object).config.layer(5).kv_heads, 2U);
 }
 
+/// Later versions of transformers write sizes of full layers by number, instead of global_head_dim and
+/// num_global_key_value_heads.
+TEST(Gemma4Config, SizesOfFullLayersMayStandByLayer) {
+  json object = dense();
+  object["num_hidden_layers"] = 12;
+  const LayerSpecs expected = parse(object).config.specs;
+  object.erase("global_head_dim");
+  object.erase("num_global_key_value_heads");
+  const json sizes = {{"head_dim", 512}, {"num_key_value_heads", 4}};
+  object["per_layer_config"] = {{"05", sizes}, {"11", sizes}};
+  EXPECT_EQ(parse(object).config.specs, expected);
+  EXPECT_TRUE(parse(object).warnings.empty());
+  expect_read_back(object);
+  object["per_layer_config"] = {{"5", {{"head_dim", 512}}}, {"11", {{"head_dim", 512}}}};
+  EXPECT_EQ(parse(object).config.layer(5).kv_heads, 0U);
+  for (const json& wrong : {json{{"05", sizes}}, json{{"05", sizes}, {"11", sizes}, {"00", sizes}},
+                            json{{"05", sizes}, {"11", {{"head_dim", 256}}}}, json{{"05", sizes}, {"12", sizes}}, json::array(),
+                            json{{"05", {{"intermediate_size", 7}}}, {"11", {{"intermediate_size", 7}}}}}) {
+    object["per_layer_config"] = wrong;
+    EXPECT_REFUSED(parse(object), "\"per_layer_config\"");
+  }
+}
+
 /// The last layer is a full one, whatever the file says.
 TEST(Gemma4Config, LastLayerIsFull) {
   json object = dense();

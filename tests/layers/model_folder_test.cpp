@@ -171,6 +171,24 @@ TEST(ModelFolder, HoldBuffersOfOldFilesWithoutAWord) {
   }
 }
 
+TEST(ModelFolder, MayHoldKeysAndValuesOfLayersThatTakeThoseOfOthers) {
+  const test::TemporaryFolder folder;
+  ModelConfig config = tiny();
+  config.layers = 3;
+  const std::vector<Parameter> all = model_parameters(config);
+  write_shard(folder / "model.safetensors", all, 0, all.size());
+  std::vector<LayerSpec> layers(3, config.layer(0));
+  layers[2].layers_to_lender = 1;
+  config.specs = LayerSpecs(layers);
+  const std::vector<Parameter> own = model_parameters(config);
+  EXPECT_EQ(own.size(), all.size() - 2);
+  EXPECT_EQ(ModelFolder(folder.path()).check(own), "");
+  layers[1].value_is_key = true;  // which is no reason to hold W_V
+  config.specs = LayerSpecs(layers);
+  const std::string warning = ModelFolder(folder.path()).check(model_parameters(config));
+  EXPECT_NE(warning.find("tensor \"model.layers.1.self_attn.v_proj.weight\" is"), std::string::npos) << warning;
+}
+
 TEST(ModelFolder, AreFoundWithoutGpt2sPrefixUnlessThatIsAmbiguous) {
   const test::TemporaryFolder folder;
   const Parameter bare{"wte.weight", ParameterRole::embedding, 0, {5, 4}};

@@ -3,7 +3,7 @@
 // (sliding_window, 512 in files without the field; all but every sixth, unless layer_types says otherwise) turn whole heads of
 // head_dim; the others, among them the last one whatever layer_types says, have heads of global_head_dim, of which a part turns
 // (rope_type "proportional"). With attention_k_eq_v these have num_global_key_value_heads and no W_V: v is what W_K gives, before
-// k's norm.
+// k's norm. Later versions of transformers write both sizes as per_layer_config, an object by numbers of layers.
 //
 // Of the last num_kv_shared_layers each takes k and v of the last layer of its kind before them; with use_double_wide_mlp their
 // MLP is twice as wide. Where hidden_size_per_layer_input isn't 0 (256 in files without the field) each layer takes a vector of
@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@ namespace {
 
 constexpr std::string_view kFullHeadDim = "global_head_dim";
 constexpr std::string_view kFullKvHeads = "num_global_key_value_heads";
+constexpr std::string_view kByLayer = "per_layer_config";
 constexpr std::string_view kKeysAreValues = "attention_k_eq_v";
 constexpr std::string_view kSharing = "num_kv_shared_layers";
 constexpr std::string_view kWide = "use_double_wide_mlp";
@@ -48,7 +50,7 @@ constexpr std::string_view kGemma4Honoured[] = {"attention_bias", kCap, "num_exp
 constexpr std::string_view kGemma4Ignored[] = {"pretraining_tp", "cache_implementation", "num_experts", "top_k_experts",
                                                "moe_intermediate_size"};
 // Fields by which other families, or later versions of transformers, say what this one says otherwise.
-constexpr std::string_view kGemma4Absent[] = {"rope_theta", "rope_scaling", "rope_local_base_freq", "per_layer_config"};
+constexpr std::string_view kGemma4Absent[] = {"rope_theta", "rope_scaling", "rope_local_base_freq"};
 constexpr std::string_view kGemma4Images[] = {kGemma4BothWays};
 constexpr RestrictedFields kGemma4Restricted[] = {{"[]", kGemma4Absent}, {"[\"vision\", false]", kGemma4Images}};
 
@@ -108,6 +110,36 @@ struct Gemma4Sizes {
         sharing(fields.integer<std::size_t>(kSharing, 0, config.layers, 0)),
         wide(fields.flag(kWide, false)) {
     if (!keys_are_values) kv_heads = config.kv_heads;
+    if (const nlohmann::json* by_layer = fields.find(kByLayer)) read_by_layer(fields, *by_layer, config);
+  }
+
+ private:
+  /// Reads sizes that each layer without a window has an entry of, and all the same: {"05": {"head_dim": 512}, …}.
+  void read_by_layer(const ConfigFields& fields, const nlohmann::json& by_layer, const ModelConfig& config) {
+    constexpr std::string_view kExpected =
+        "an object with an entry for each layer without a window, all alike, of \"head_dim\" and \"num_key_value_heads\" (other "
+        "layers and fields aren't supported)";
+    if (!by_layer.is_object()) fields.refuse(kByLayer, kExpected);
+    std::vector<bool> missing;
+    for (std::size_t layer = 0; layer < config.layers; ++layer) missing.push_back(config.layer(layer).window == 0);
+    head_dim = config.head_dim;
+    kv_heads = config.kv_heads;
+    for (const auto& [number, sizes] : by_layer.items()) {
+      std::size_t layer = 0;
+      const char* const end = number.data() + number.size();
+      const auto [rest, error] = std::from_chars(number.data(), end, layer);
+      if (error != std::errc() || rest != end || layer >= missing.size() || !missing[layer] || !sizes.is_object() ||
+          sizes != *by_layer.begin())
+        fields.refuse(kByLayer, kExpected);
+      missing[layer] = false;
+      for (const auto& [field, size] : sizes.items()) {
+        if ((field != "head_dim" && field != "num_key_value_heads") || !size.is_number_unsigned() || size == 0 ||
+            size > kMaxConfigSize)
+          fields.refuse(kByLayer, kExpected);
+        (field == "head_dim" ? head_dim : kv_heads) = size.get<std::size_t>();
+      }
+    }
+    if (std::ranges::find(missing, true) != missing.end()) fields.refuse(kByLayer, kExpected);
   }
 };
 
