@@ -33,7 +33,7 @@ class Visibility {
     names_ = mask.documents.of(batch);
     positions_ = mask.documents.positions_of(batch);
     mask_.window = 0;
-    dealt_window_ = static_cast<std::uint32_t>(std::min<std::size_t>(mask.window, std::numeric_limits<std::uint32_t>::max()));
+    if (mask.window < names_.size()) dealt_window_ = static_cast<std::uint32_t>(mask.window);
   }
 
   /// Keys, or queries, [begin, end) of a view.
@@ -92,7 +92,8 @@ class Visibility {
     if (!dealt()) return first_key_of(query) < key;
     // The last key is often the query's own. Counting is vectorised, unlike a search that stops where it finds one.
     if (key == 0 || sees(query, key - 1)) return key > 0;
-    if (std::ranges::count(names_.subspan(mask_.key_start, key), names_[mask_.query_start + query]) == 0) return false;
+    const auto own = std::ranges::count(names_.subspan(mask_.key_start, key), names_[mask_.query_start + query]);
+    if (own == 0 || dealt_window_ == 0) return own > 0;
     while (key > 0 && !sees(query, key - 1)) --key;
     return key > 0;
   }

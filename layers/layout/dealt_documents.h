@@ -22,9 +22,9 @@
 
 namespace tsprun::detail {
 
-/// Returns whether documents are dealt where zigzag cuts sequences like this: if several ranks share them, no layer's window
-/// hides whole stretches of keys from a rank (seen_keys.h), which places would scatter, and no probabilities of attention are
-/// dropped, which are drawn by positions. Where heads are exchanged, ranks have whole sequences to attend to, and nothing is
+/// Returns whether documents are dealt where zigzag cuts sequences like this: if several ranks share them, no layer's window is
+/// shorter than the sequence, since places would scatter the keys that it shows, and no probabilities of attention are dropped,
+/// which are drawn by positions. Where heads are exchanged, ranks have whole sequences to attend to, and nothing is
 /// dealt.
 bool deals_documents(const ModelConfig& config, const Zigzag& cut);
 
