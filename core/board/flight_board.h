@@ -190,11 +190,11 @@ struct RankPage {
   // The rank itself writes this line with every operation.
   alignas(kLongestLine) std::atomic<std::uint64_t> ticks;  ///< signs of life so far; deadlines restart when it changes
   std::atomic<std::uint64_t> last_sign_ns;                 ///< last tick or look at the board while waiting, CLOCK_MONOTONIC
-  std::atomic<std::int32_t> blocked_on;   ///< Stream + 1 while the rank waits for that stream's head; 0: it doesn't wait
-  std::atomic<std::int32_t> core;         ///< 1 + number of the core on which it last ran, where ranks share cores; 0: unknown
-  std::atomic<std::uint64_t> yielded_ns;  ///< in long yields, where ranks share cores, after which it still had nothing to do
-  ActivityLine activity[kMostQueues];  ///< by stream; those behind kQueues are never busy
-  std::atomic<std::uint64_t> counts[kOps];              ///< operations posted, by Op
+  std::atomic<std::int32_t> blocked_on;     ///< Stream + 1 while the rank waits for that stream's head; 0: it doesn't wait
+  std::atomic<std::int32_t> core;           ///< 1 + number of the core on which it last ran, where ranks share cores; 0: unknown
+  std::atomic<std::uint64_t> yielded_ns;    ///< in long yields, where ranks share cores, after which it still had nothing to do
+  ActivityLine activity[kMostQueues];       ///< by stream; those behind kQueues are never busy
+  std::atomic<std::uint64_t> counts[kOps];  ///< operations posted, by Op
   std::atomic<std::uint64_t> fault_counts[kMaxFaults];  ///< how often each injected fault struck here, see note_fault()
   std::atomic<std::uint64_t> fault_records;             ///< number of fault_lines in use
   FaultLine fault_lines[kFaultLines];                   ///< the first strikes, in order of time

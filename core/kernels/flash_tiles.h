@@ -140,8 +140,8 @@ class Visibility {
   /// Returns the part of a stretch of a view, which begins at place `start`, without what lies before and behind the rows whose
   /// documents are among those between the first and the last of `documents`; {end, 0} if there are none.
   Stretch narrowed(Stretch rows, std::size_t start, std::span<const std::uint32_t> documents) const {
-    const auto [first, last] = std::ranges::minmax(documents);
-    const auto outside = [&](std::size_t row) { return names_[start + row] < first || names_[start + row] > last; };
+    const auto named = std::ranges::minmax(documents);
+    const auto outside = [&](std::size_t row) { return names_[start + row] < named.min || names_[start + row] > named.max; };
     const std::size_t end = rows.end;
     while (rows.begin < rows.end && outside(rows.begin)) ++rows.begin;
     while (rows.begin < rows.end && outside(rows.end - 1)) --rows.end;

@@ -81,8 +81,9 @@ double pairs_of_dealt(const Mask& mask, std::span<const std::uint32_t> documents
   std::ranges::stable_sort(seen, {}, &Piece::document);
   double pairs = 0;
   for (const Piece& query : pieces_of(documents, positions, mask.query_start, mask.query_start + queries)) {
-    for (const Piece& key : std::ranges::equal_range(seen, query.document, {}, &Piece::document))
-      pairs += pairs_of_whole(Mask::from_positions(query.position, key.position, mask.window), query.count, key.count);
+    auto key = std::ranges::lower_bound(seen, query.document, {}, &Piece::document);
+    for (; key != seen.end() && key->document == query.document; ++key)
+      pairs += pairs_of_whole(Mask::from_positions(query.position, key->position, mask.window), query.count, key->count);
   }
   return pairs;
 }

@@ -60,7 +60,7 @@ std::vector<std::uint32_t> equal_documents(const std::string& text, std::size_t 
 /// Says what would make documents of `sum` tokens fill a sequence.
 std::string what_fills(const std::string& text, std::uint64_t sum, std::size_t sequence) {
   if (text.find_first_of(",x") == std::string::npos && sum < sequence) {
-    const std::string equal = fmt::format("{0}x are {0} equal documents", sum);
+    std::string equal = fmt::format("{0}x are {0} equal documents", sum);
     if (sequence % sum != 0) return equal;
     return fmt::format("{0}x{1} are {0} documents of {1} tokens, {2}", sequence / sum, sum, equal);
   }

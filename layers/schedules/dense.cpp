@@ -281,7 +281,7 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
     of_layer.finish_backward(slice(layer).kv, dk, dv, heads.k_product, heads.v_product);
     compute().gemm("dX of W_K", dX, matrix_of(dk.view()), W.K, Write::add);
   } else {
-    lend(*saved.lender, std::move(dk), std::move(dv));
+    lend(*saved.lender, std::exchange(dk, {}), std::exchange(dv, {}));
   }
   if (!W.V.empty()) compute().gemm("dX of W_V", dX, matrix_of(dv.view()), W.V, Write::add);
   of.tell_dx_complete();
