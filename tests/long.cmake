@@ -9,7 +9,7 @@ set(long
     "^core\\.CollectiveBits.*(Bf16|F16|F64)$"
     "^core\\.Ranks/Received.*/[468]$"
     "^core\\.Gemm\\.EqualsTripleLoopsForAFewRows$"
-    "^core\\.At/Flash(Documents|Levels)\\..*/avx2$"
+    "^core\\.At/Flash(Documents|Levels)\\..*/(avx2|avx512)$"
     # Counts of bytes and memory, by the layouts that the tests against the reference run.
     "^layers\\.(Budgets|Decoder\\.(HoldsAtItsPeak|Receives)|Forecasts|LayoutsMemory|LayoutsTraining|Peaks|Program)"
     "^layers\\.[A-Za-z0-9]*(Audit|Traffic)\\."
