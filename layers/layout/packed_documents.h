@@ -13,7 +13,7 @@
 
 namespace tsprun::detail {
 
-/// What a pass computes with; borrowed. Where each sequence is one document, both are empty.
+/// Tables with which a pass computes; borrowed. Where each sequence is one document, both are empty.
 struct DocumentViews {
   kernels::Documents starts = {};  ///< for masks, of whole sequences
   /// [B, S_p], positions of a rank's tokens in their documents: the rows of tables that rotate them.

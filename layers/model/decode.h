@@ -78,7 +78,7 @@ class Decoder {
 
   int D() const { return sequence_.size(); }
   int p() const { return sequence_.rank(); }
-  /// What this rank's tensor slice has of a layer, and how the ranks of the sequence axis divide its work.
+  /// A layer's part of this rank's tensor slice, and how the ranks of the sequence axis divide its work.
   struct OfLayer {
     BlockSlice slice;
     std::vector<Share> shares;  // by rank of the sequence axis

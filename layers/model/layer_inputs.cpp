@@ -2,6 +2,7 @@
 #include "layers/model/layer_inputs.h"
 
 #include "core/kernels/check.h"
+#include "layers/schedules/mlp_columns.h"
 
 #include <cmath>
 #include <numbers>
@@ -11,8 +12,6 @@ namespace tsprun::detail {
 using kernels::Write;
 
 namespace {
-
-kernels::Gelu gelu_of(const ModelConfig& config) { return config.mlp == Mlp::geglu ? kernels::Gelu::exact : kernels::Gelu::tanh; }
 
 /// Views the rows of all layers [tokens, L·w] as [tokens, L, w].
 template <class View>
@@ -52,7 +51,7 @@ OwnedTensor LayerInputs::gated(std::size_t layer, const Tensor& gate) const {
   OwnedTensor a = room(dtype(), config_.layer_input, "gated input of a layer");
   const Tensor own = of(values_.view(), layer);
   if (config_.mlp == Mlp::swiglu) rank_.compute().swiglu(a, gate, own);
-  else rank_.compute().geglu(a, gate, own, gelu_of(config_));
+  else rank_.compute().geglu(a, gate, own, gelu_of(config_.mlp));
   return a;
 }
 
@@ -88,7 +87,7 @@ void LayerInputs::add_backward(std::size_t layer, const Tensor& d, const Tensor&
   const Tensor own = of(values_.view(), layer);
   const Tensor own_gradient = of(gradients_.view(), layer);
   if (config_.mlp == Mlp::swiglu) compute.swiglu_backward(dgate, own_gradient, da.view(), gate.view(), own);
-  else compute.geglu_backward(dgate, own_gradient, da.view(), gate.view(), own, gelu_of(config_));
+  else compute.geglu_backward(dgate, own_gradient, da.view(), gate.view(), own, gelu_of(config_.mlp));
   compute.gemm("dW_gate of an input", weights.gate.gradient, dgate->transposed(0, 1), x, Write::add);
   compute.gemm("dX of W_gate of an input", d, dgate.view(), weights.gate.values, Write::add);
 }

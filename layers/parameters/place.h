@@ -252,7 +252,7 @@ class Placement {
     std::size_t first;
     std::size_t count;
   };
-  /// What the rank holds of a layer's packs of attention and MLP.
+  /// The rank's part of a layer's packs of attention and MLP.
   struct OfLayer {
     const LayerSpec* spec;
     BlockSlice slice;   // of the axis that cuts heads

@@ -14,7 +14,7 @@ namespace tsprun::detail {
 struct AttentionHeads {
   OwnedTensor q_memory, k_memory, v_memory, o_memory, q_product_memory, k_product_memory, v_product_memory;
   Tensor q, k, v, o;
-  /// What went into the norms of q, k and v; no dims where nothing keeps it, or where v's is k's.
+  /// Products that went into the norms of q, k and v; no dims where nothing keeps them, or where v's is k's.
   Tensor q_product, k_product, v_product;
   LogSumExps lse;
   std::size_t window = 0;  ///< LayerSpec::window and LayerSpec::score_cap of the layer

@@ -32,7 +32,7 @@ class Dense final : public Strategy {
 
  private:
   class Pass;
-  /// What this rank computes of a layer.
+  /// This rank's part of a layer.
   struct OfLayer {
     BlockSlice slice;
     std::size_t head_dim;

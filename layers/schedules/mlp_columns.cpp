@@ -5,16 +5,11 @@
 
 namespace tsprun::detail {
 
-using kernels::Gelu;
 using kernels::Write;
 
 MlpColumns::MlpColumns(Rank& rank, const ModelConfig& config, DType dtype, std::size_t rows, std::size_t first, std::size_t count,
                        const MlpSaved& saved)
-    : rank_(rank),
-      gated_(config.gated_mlp()),
-      silu_(config.mlp == Mlp::swiglu),
-      gelu_(config.mlp == Mlp::gelu || config.mlp == Mlp::geglu ? Gelu::exact : Gelu::tanh),
-      dtype_(dtype) {
+    : rank_(rank), gated_(config.gated_mlp()), silu_(config.mlp == Mlp::swiglu), gelu_(gelu_of(config.mlp)), dtype_(dtype) {
   const auto place = [&](const OwnedTensor& kept, OwnedTensor& memory, std::string_view what) -> Tensor {
     if (kept.exists()) return kept->merged(0).slice(1, first, count);
     memory = rank_.tensor(Category::workspace, dtype_, {rows, count}, what);

@@ -11,6 +11,11 @@
 
 namespace tsprun::detail {
 
+/// Returns the form of an MLP's gelu. Of swiglu it means nothing.
+inline kernels::Gelu gelu_of(Mlp mlp) {
+  return mlp == Mlp::gelu || mlp == Mlp::geglu ? kernels::Gelu::exact : kernels::Gelu::tanh;
+}
+
 /// Pre-activations of some columns for some tokens, and what is computed from them, forward and backward.
 class MlpColumns {
  public:

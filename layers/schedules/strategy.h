@@ -31,7 +31,7 @@ struct AttentionSaved {
   OwnedTensor v;   ///< [B, S_p, n_kv, d]
   OwnedTensor o;   ///< [B, S_p, n_h, d], attention output before W_O
   LogSumExps lse;  ///< [B, n_h, S_p], log-sum-exp, in the type of sums
-  /// What the layer saved whose k and v this one takes; null: it has its own. Borrowed.
+  /// Room of the layer whose k and v this one takes; null: it has its own. Borrowed.
   AttentionSaved* lender = nullptr;
   /// Sums of the gradients of k and v that layers behind this one have found, which take them, [B, S_p, n_kv, d] of this rank's
   /// tokens, in the type of sums; none before the first of these backward passes.

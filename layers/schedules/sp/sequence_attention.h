@@ -85,7 +85,7 @@ class SequenceAttention {
   /// caller keeps the results, else before forward() and again before backward().
   virtual void exchange(const TokenLayout& tokens, const AttentionHeads& of, const ConstTensor& tokens_q,
                         const ConstTensor& tokens_k, const ConstTensor& tokens_v);
-  /// The same for q alone, where k and v are another layer's, which were exchanged for it.
+  /// Exchanges q alone, where k and v are another layer's, which were exchanged for it.
   virtual void exchange_queries(const TokenLayout& tokens, const AttentionHeads& of, const ConstTensor& tokens_q);
 
   /// Begins to move k and v of a layer with this window, 0: none; calling it before forward() or backward() is optional. k and v
