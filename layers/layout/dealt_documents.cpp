@@ -19,6 +19,12 @@ class Dealer {
     odd_ = length % chunks_;
   }
   std::size_t chunks() const { return chunks_; }
+  /// Returns the tokens of the document in the chunks before this one.
+  std::size_t before(std::size_t chunk) const {
+    const std::size_t end = first_odd_ + odd_;
+    const std::size_t odd = std::min(chunk, end) - std::min(chunk, first_odd_);  // the round goes on from chunk 0
+    return chunk * base_ + odd + std::min(chunk, end - std::min(end, chunks_));
+  }
   /// Returns the tokens of a chunk of the document.
   std::size_t count(std::size_t chunk) const { return base_ + ((chunk + chunks_ - first_odd_) % chunks_ < odd_ ? 1 : 0); }
 
@@ -65,12 +71,9 @@ std::size_t dealt_pairs(const Zigzag& cut, int rank, std::size_t window, std::sp
   std::size_t pairs = 0;
   for (const std::uint32_t length : lengths) {
     dealer.next(length);
-    std::size_t begin = 0;
-    for (std::size_t chunk = 0; chunk < dealer.chunks(); ++chunk) {
-      const std::size_t end = begin + dealer.count(chunk);
-      if (chunk == static_cast<std::size_t>(early) || chunk == static_cast<std::size_t>(late))
-        pairs += seen_before(end) - seen_before(begin);
-      begin = end;
+    for (const int chunk : {early, late}) {
+      const auto c = static_cast<std::size_t>(chunk);
+      pairs += seen_before(dealer.before(c + 1)) - seen_before(dealer.before(c));
     }
   }
   return pairs;
