@@ -61,6 +61,7 @@ struct ModelConfig : ModelSpec {
   std::size_t lender_of(std::size_t number) const { return number - layer(number).layers_to_lender; }
   /// Returns the last layer that attends to a layer's k and v.
   std::size_t last_borrower_of(std::size_t number) const {
+    if (!layer(number).lends) return number;
     std::size_t last = layers - 1;
     while (last > number && lender_of(last) != number) --last;
     return last;
