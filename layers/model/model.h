@@ -101,10 +101,11 @@ class Model {
   Token first_own_id() const;
   /// Returns this rank's rows of embedding and head, each [V_p, h]. Precondition: the data ranks don't share weights.
   Vocabulary::Weights vocabulary_weights() const;
-  /// Returns a layer's norm parameters, the last biases of its sublayers (b_O, b_2), what it makes its own input's
-  /// term with, and the scale of its output.
+  /// Returns a layer's norm parameters, the last biases of its sublayers (b_O, b_2), the weights of its
+  /// own input's term, and the scale of its output.
   BlockVectors vectors(std::size_t layer) const;
-  /// Returns what layers' inputs are made with, and this rank's rows of their table [V_p, L·w], in models that have them.
+  /// Return the weights with which layers' inputs are made, and this rank's rows of their table [V_p, L·w], in models that have
+  /// them.
   InputWeights input_weights() const;
   Tensor input_table() const { return store_.values(inputs_pack(), 0, 1); }
   /// Returns the parameters of the norm before the head.
@@ -121,9 +122,8 @@ class Model {
   /// Receives K (after RoPE) and V of this rank's tokens, [1, S_p, K/V heads, d]. The heads are all of the model's, or under
   /// tensor parallelism those that this rank's query heads read.
   using KvSink = std::function<void(std::size_t layer, const Tensor& k, const Tensor& v, const TokenLayout& tokens)>;
-  /// Runs one sequence through all blocks for its K and V alone, and calls `sink` once per layer
-  /// that has its own. Computes no logits. Throws
-  /// Error(refused) for more tokens than the model has learned positions.
+  /// Runs one sequence through all blocks for its K and V alone, and calls `sink` once for each layer that has its own. Computes
+  /// no logits. Throws Error(refused) for more tokens than the model has learned positions.
   void prefill(std::span<const Token> ids, const KvSink& sink);
   /// Returns the loss of a batch and keeps nothing for a backward pass. `logits` (may be null) is called for tiles of the logits,
   /// on the rank that computes them. The data axis need not divide the batch. Throws Error(refused).
