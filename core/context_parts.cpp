@@ -56,7 +56,7 @@ ContextParts::ContextParts(std::optional<shm::NodeMemory> owned, shm::NodeMemory
              memory->doorbell(local_rank),
              {.timeout_ns = timeout_ns(),
               .oversubscribed = memory->layout().local_ranks > job.cores,
-              .cores = std::max<std::size_t>(1, job.cores / memory->layout().local_ranks),
+              .cores = own_cores(),
               .watch = watch ? &*watch : nullptr,
               .supervised = job.supervised != 0,
               .blocking = options.blocking,
@@ -119,10 +119,11 @@ void ContextParts::commit(std::size_t offset, std::size_t bytes) {
   if (is_phantom()) return;
   // Large pages may take long if the system must first make room for them: others must not take this rank for silent meanwhile.
   RankPage& page = board.page(world_rank());
-  memory->commit(local_rank, offset, bytes, [&page] {
+  const auto give_sign = [&page] {
     page.last_sign_ns.store(posix::now_ns(), relaxed);
     page.count_sign();
-  });
+  };
+  memory->commit(local_rank, offset, bytes, give_sign, own_cores());
   links.register_memory(memory->heap(local_rank).subspan(offset, bytes));
 }
 
@@ -131,6 +132,9 @@ bool ContextParts::release(std::size_t offset, std::size_t bytes) {
   if (is_phantom()) return true;
   return !links.pins_memory() && memory->release(local_rank, offset, bytes);
 }
+
+/// Returns how many of the node's cores are this rank's share, at least one.
+std::size_t ContextParts::own_cores() const { return std::max<std::size_t>(1, job.cores / memory->layout().local_ranks); }
 
 std::uint64_t ContextParts::timeout_ns() const { return job.timeout_ns != 0 ? job.timeout_ns : kDefaultTimeout_ns; }
 

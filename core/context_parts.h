@@ -75,6 +75,7 @@ struct ContextParts {
   void check_choices() const;
   std::span<std::byte> imagined_heap(std::uint64_t budget) const;
   int checked(int rank) const;
+  std::size_t own_cores() const;
   void commit(std::size_t offset, std::size_t bytes);
   bool release(std::size_t offset, std::size_t bytes);
   std::vector<Route> finished(std::vector<Route> routes, bool verify);

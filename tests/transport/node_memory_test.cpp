@@ -17,6 +17,7 @@
 #include <string>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -160,6 +161,20 @@ TEST(NodeMemory, LaysLargePagesUnderWhatIsCommitted) {
     EXPECT_EQ(peer.heap(1)[kLarge], std::byte{0});
   }
   if (!gives) GTEST_SKIP() << "small pages were right, but this system gives no large ones (they need Linux 6.1)";
+}
+
+TEST(NodeMemory, LaysAllLargePagesWhereThreadsShareThem) {
+  constexpr std::size_t kBytes = std::size_t{200} << 20;  // several pieces, the last one shorter
+  if (!gives_large_pages() || machine::available_memory() < 8 * kBytes)
+    GTEST_SKIP() << "this system gives no large pages, or has little memory";
+  NodeMemory memory = NodeMemory::create_memfd(layout_of(1, 2 * kBytes));
+  const std::thread::id caller = std::this_thread::get_id();
+  bool elsewhere = false;
+  memory.commit(
+      0, 0, kBytes, [&] { elsewhere = elsewhere || std::this_thread::get_id() != caller; }, 3);
+  EXPECT_FALSE(elsewhere) << "after_piece is the caller's";
+  EXPECT_GE(in_large_pages(), kBytes - (std::size_t{2} << 20)) << "the heap may begin within a large page";
+  for (std::size_t at = 0; at < kBytes; at += 4096) ASSERT_EQ(memory.heap(0)[at], std::byte{0});
 }
 
 TEST(NodeMemory, LaysNoLargePagesThatAllRanksTogetherHaveNoRoomFor) {

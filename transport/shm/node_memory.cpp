@@ -20,7 +20,10 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <system_error>
+#include <thread>
 #include <unistd.h>
+#include <vector>
 
 namespace tsprun::detail::shm {
 
@@ -271,34 +274,53 @@ std::vector<int> NodeMemory::inherited() const {
 }
 
 /// Lays large pages under bytes [begin, end) of the object, both multiples of their size; where it can't, small ones will do.
-/// MADV_COLLAPSE makes one page of many, so the first of them is allocated before: holes alone are refused (madvise(2)).
-void NodeMemory::take_large_pages(std::size_t begin, std::size_t end, const std::function<void()>& after_piece) const {
-  static std::atomic<bool> offered{true};  // by this system
-  if (begin >= end || !offered.load(std::memory_order_relaxed)) return;
+void NodeMemory::take_large_pages(std::size_t begin, std::size_t end, const std::function<void()>& after_piece,
+                                  std::size_t threads) const {
+  if (begin >= end) return;
   // Where memory is short, pages come as they are touched, and a POSIX object is refused before it has taken what is left. The
   // node's other ranks take theirs at about the same time.
   std::uint64_t free = machine::available_memory();
   if (must_allocate_) free = std::min(free, machine::shared_memory_file_system().free);
   if (end - begin > free / (2 * std::uint64_t{layout_.local_ranks})) return;
-  constexpr std::size_t kPiece = 128 * kLargePage;
-  for (; begin < end; begin += kPiece) {
-    const std::size_t stop = std::min(begin + kPiece, end);
-    for (std::size_t at = begin; at < stop; at += kLargePage) {
-      if (allocate(descriptor_.get(), at, kPage) != 0) return;
+  constexpr std::size_t kPiece = 32 * kLargePage;
+  std::atomic<std::size_t> next = begin;
+  const auto take_pieces = [&](const std::function<void()>& after) {
+    for (std::size_t at = 0; (at = next.fetch_add(kPiece)) < end;) {
+      if (!take_large_pages(at, std::min(at + kPiece, end))) next = end;
+      else if (after) after();
     }
-    // Other errors may pass: no large page is free (ENOMEM), a limit is reached (EBUSY), a page is in use (EAGAIN).
-    if (::madvise(base_ + begin, stop - begin, MADV_COLLAPSE) != 0 && errno == EINVAL) {
-      offered.store(false, std::memory_order_relaxed);
-      return;
+  };
+  std::vector<std::jthread> helpers;  // joined by their destructors
+  const std::size_t pieces = (end - begin + kPiece - 1) / kPiece;
+  for (std::size_t i = 1; i < std::min(threads, pieces); ++i) {
+    try {
+      helpers.emplace_back([&] { take_pieces({}); });
+    } catch (const std::system_error&) {
+      break;  // no more threads: those that are there do it
     }
-    if (after_piece) after_piece();
   }
+  take_pieces(after_piece);
 }
 
-void NodeMemory::commit(int local_rank, std::size_t offset, std::size_t bytes, const std::function<void()>& after_piece) {
+/// Does so for one piece. Returns whether others are worth a try. MADV_COLLAPSE makes one page of many, so the first of them is
+/// allocated before: holes alone are refused (madvise(2)).
+bool NodeMemory::take_large_pages(std::size_t begin, std::size_t end) const {
+  static std::atomic<bool> offered{true};  // by this system
+  if (!offered.load(std::memory_order_relaxed)) return false;
+  for (std::size_t at = begin; at < end; at += kLargePage) {
+    if (allocate(descriptor_.get(), at, kPage) != 0) return false;
+  }
+  // Other errors may pass: no large page is free (ENOMEM), a limit is reached (EBUSY), a page is in use (EAGAIN).
+  if (::madvise(base_ + begin, end - begin, MADV_COLLAPSE) == 0 || errno != EINVAL) return true;
+  offered.store(false, std::memory_order_relaxed);
+  return false;
+}
+
+void NodeMemory::commit(int local_rank, std::size_t offset, std::size_t bytes, const std::function<void()>& after_piece,
+                        std::size_t threads) {
   if (bytes == 0) return;
   const std::size_t start = layout_.heaps_offset() + static_cast<std::size_t>(local_rank) * layout_.heap_bytes + offset;
-  take_large_pages(round_up(start, kLargePage), (start + bytes) / kLargePage * kLargePage, after_piece);
+  take_large_pages(round_up(start, kLargePage), (start + bytes) / kLargePage * kLargePage, after_piece, threads);
   if (!must_allocate_) return;
   if (const int result = allocate(descriptor_.get(), start, bytes); result != 0) {
     throw full_shared_memory(bytes, fmt::format("the heap of local rank {}", local_rank), result);
