@@ -41,22 +41,15 @@ std::string degrees_that_work(const ModelConfig& config, std::string_view axis, 
   return fmt::format("{}={}{}", axis, std::max(below, 1), higher);
 }
 
-/// Refuses layouts under which layers' own inputs aren't at hand.
+/// Refuses stages, to which layers' own inputs aren't sent.
 void check_layer_inputs(const ModelConfig& config, const Layout& layout) {
-  if (layout.stages() > 1) {
-    const Layout without = layout.without(Cut::layers);
-    throw Error(
-        Cause::refused,
-        fmt::format("{}={}: each layer of {} takes an input of its own, made with the embedding, which stages don't send "
-                    "to each other; try --layout {}",
-                    name(layout.stage_axis()), layout.stages(), config.name, without.axes.empty() ? "tsp=1" : without.print()));
-  }
-  if (layout.shares_weights()) {
-    throw Error(Cause::refused,
-                fmt::format("--{0} zero3: the table of inputs of their own that the layers of {1} take isn't cut over {0}; try "
-                            "--{0} zero1",
-                            name(layout.data_axis()), config.name));
-  }
+  if (layout.stages() == 1) return;
+  const Layout without = layout.without(Cut::layers);
+  throw Error(
+      Cause::refused,
+      fmt::format("{}={}: each layer of {} takes an input of its own, made with the embedding, which stages don't send "
+                  "to each other; try --layout {}",
+                  name(layout.stage_axis()), layout.stages(), config.name, without.axes.empty() ? "tsp=1" : without.print()));
 }
 
 /// Returns the first layer that takes k and v of a layer of another stage, if so many stages cut the model; none: no layer does.

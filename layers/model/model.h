@@ -179,7 +179,7 @@ class Model {
     double weight = 0;                        // 1 / number of predicted tokens in the whole batch
     LogitsSink logits;                        // takes rows by their numbers in the whole batch; empty: nobody wants them
     std::unique_ptr<Vocabulary> vocabulary;   // on stages that have neither embedding nor head none
-    std::unique_ptr<OwnPacks> tables;         // embedding and head, where data ranks have parts of them
+    std::unique_ptr<OwnPacks> tables;         // of vocabulary, where data ranks have parts of them
     std::unique_ptr<Vocabulary> input_table;  // of the layers, in models that have inputs of their own, as the next
     std::optional<LayerInputs> inputs;
     std::unique_ptr<StrategyPass> sublayers;
@@ -257,7 +257,8 @@ class Model {
   std::unique_ptr<Vocabulary> vocabulary_of(const MicroBatch& pass);
   std::unique_ptr<Vocabulary> vocabulary_with(const Vocabulary::Weights& weights, const MicroBatch& of);
   std::unique_ptr<Vocabulary> input_table_of(const MicroBatch& pass);
-  LayerInputs layer_inputs(Vocabulary& table, const Tensor& x, std::span<const Token> ids, Category kept, bool trains);
+  OwnedTensor input_rows(Vocabulary& table, std::span<const Token> ids, Category kept);
+  LayerInputs layer_inputs(OwnedTensor table_rows, const Tensor& x, Category kept, bool trains);
   Vocabulary::Weights of_model(Vocabulary::Weights tables) const;
   Bias head_bias() const;
   bool cuts_tables() const { return store_.is_cut(embedding_pack()); }
@@ -267,6 +268,8 @@ class Model {
   void use_head(Pass& pass);
   void use_head_gradient(Pass& pass);
   void use_embedding_gradient(Pass& pass);
+  void use_input_table(Pass& pass);
+  void use_input_gradient(Pass& pass);
   OwnedTensor final_norm(const Tensor& x);
 
   Rank& rank_;
@@ -279,7 +282,7 @@ class Model {
   ParameterStore store_;
   Block block_;
   GradientSums sums_;
-  PackRanks table_ranks_;                 // of embedding and head
+  PackRanks table_ranks_;                 // of the packs of vocabulary
   std::optional<Boundaries> boundaries_;  // of a pipeline
   std::optional<StageSums> stage_sums_;   // likewise
   std::unique_ptr<TokenLayout> layout_;

@@ -15,6 +15,14 @@
 
 namespace tsprun::detail {
 
+namespace {
+
+/// What a vocabulary is told of each micro-batch where data ranks have parts of the tables: its gradient is written whole, and
+/// summed by OwnPacks.
+constexpr MicroBatch kEachIsWhole{.number = 0, .count = 2};
+
+}  // namespace
+
 void Model::count_backward(const TrafficCounters& since) { backward_traffic_ += rank_.context().traffic() - since; }
 
 void Model::RowsGiven::note(const MicroBatch& of, const PipelineStage& stage, std::size_t rows) {
@@ -74,9 +82,7 @@ void Model::set_layout(std::size_t batch, std::size_t sequence, bool packed) {
 
 /// Returns the embedding, head and loss of a pass of layout_'s tokens.
 std::unique_ptr<Vocabulary> Model::vocabulary_of(const MicroBatch& pass) {
-  // Where data ranks have parts of the tables, each micro-batch's gradient is written whole, and summed by OwnPacks.
-  const MicroBatch of = cuts_tables() ? MicroBatch{.number = 0, .count = 2} : pass;
-  return vocabulary_with(cuts_tables() ? of_model({}) : vocabulary_weights(), of);
+  return vocabulary_with(cuts_tables() ? of_model({}) : vocabulary_weights(), cuts_tables() ? kEachIsWhole : pass);
 }
 
 std::unique_ptr<Vocabulary> Model::vocabulary_with(const Vocabulary::Weights& weights, const MicroBatch& of) {
@@ -89,16 +95,22 @@ std::unique_ptr<Vocabulary> Model::vocabulary_with(const Vocabulary::Weights& we
 
 /// Returns what looks up the rows of the table of layers' inputs; it is cut as the vocabulary is.
 std::unique_ptr<Vocabulary> Model::input_table_of(const MicroBatch& pass) {
+  if (cuts_tables()) return vocabulary_with({}, kEachIsWhole);
   const Tensor gradient = options_.training ? store_.gradients(inputs_pack(), 0, 1) : Tensor();
   return vocabulary_with({.embedding = input_table(), .embedding_gradient = gradient}, pass);
 }
 
-/// Returns the layers' inputs of layout_'s tokens, whose embedding is x [rows, h].
-LayerInputs Model::layer_inputs(Vocabulary& table, const Tensor& x, std::span<const Token> ids, Category kept, bool trains) {
-  OwnedTensor rows =
-      rank_.tensor(kept, options_.dtype, {x.size(0), options_.config.layers * options_.config.layer_input}, "inputs of layers");
+/// Returns the table's rows of layout_'s tokens, [rows, L·w].
+OwnedTensor Model::input_rows(Vocabulary& table, std::span<const Token> ids, Category kept) {
+  OwnedTensor rows = rank_.tensor(
+      kept, options_.dtype, {layout_->held_rows(), options_.config.layers * options_.config.layer_input}, "inputs of layers");
   table.embed(rows, *layout_, ids, kept);
-  LayerInputs inputs(rank_, options_.config, std::move(rows), kept);
+  return rows;
+}
+
+/// Returns the layers' inputs of tokens whose embedding is x [rows, h], and whose rows of the table these are.
+LayerInputs Model::layer_inputs(OwnedTensor table_rows, const Tensor& x, Category kept, bool trains) {
+  LayerInputs inputs(rank_, options_.config, std::move(table_rows), kept);
   inputs.make(x, input_weights(), trains);
   return inputs;
 }
@@ -217,7 +229,7 @@ void Model::prefill(std::span<const Token> ids, const KvSink& sink) {
   std::optional<LayerInputs> inputs;
   if (has_layer_inputs()) {
     const std::unique_ptr<Vocabulary> table = input_table_of({});
-    inputs.emplace(layer_inputs(*table, x->merged(0), ids, Category::workspace, false));
+    inputs.emplace(layer_inputs(input_rows(*table, ids, Category::workspace), x->merged(0), Category::workspace, false));
   }
   std::vector<BlockSaved> blocks(options_.config.lends() ? options_.config.layers : 0);
   for (std::size_t layer = 0; layer < options_.config.layers; ++layer) {

@@ -39,8 +39,9 @@ void Model::run(const ModelTask& task, Pass& pass) {
 
 // --- tables of which data ranks have parts -------------------------------------------------------------------------------------
 
-// The embedding's rows are needed forward alone. The head's stay from its forward pass to its backward pass, which follows. The
-// gradient of a tied table is complete with the embedding's.
+// The embedding's rows are needed forward alone, and so are those of the table of layers' inputs, which is gathered after them,
+// as it may be the larger of the two. The head's stay from its forward pass to its backward pass, which follows. The gradient of
+// a tied table is complete with the embedding's.
 
 void Model::use_embedding(Pass& pass) {
   if (!cuts_tables()) return;
@@ -68,6 +69,20 @@ void Model::use_embedding_gradient(Pass& pass) {
   const MicroBatchGradient gradient =
       pass.tables->gradient(embedding_pack(), Category::communication, "gradient of the embedding");
   pass.vocabulary->use(of_model({.embedding_gradient = gradient.rows()}));
+}
+
+void Model::use_input_table(Pass& pass) {
+  if (!cuts_tables()) return;
+  pass.tables->fetch(inputs_pack());
+  pass.tables->arrive(inputs_pack());
+  pass.input_table->use({.embedding = pass.tables->values(inputs_pack())});
+}
+
+void Model::use_input_gradient(Pass& pass) {
+  if (!cuts_tables()) return;
+  const MicroBatchGradient gradient =
+      pass.tables->gradient(inputs_pack(), Category::communication, "gradient of the table of layers' inputs");
+  pass.input_table->use({.embedding_gradient = gradient.rows()});
 }
 
 // --- tasks ---------------------------------------------------------------------------------------------------------------------
@@ -111,7 +126,10 @@ void Model::embed(Pass& pass) {
   complete_embedding(x, learned_rows(pass));
   if (has_layer_inputs()) {
     pass.input_table = input_table_of(pass.of);
-    pass.inputs.emplace(layer_inputs(*pass.input_table, x, pass.own.ids, pass.kept(), pass.keep));
+    use_input_table(pass);
+    OwnedTensor rows = input_rows(*pass.input_table, pass.own.ids, pass.kept());
+    pass.tables->used(inputs_pack());
+    pass.inputs.emplace(layer_inputs(std::move(rows), x, pass.kept(), pass.keep));
   }
   drop_embedding(pass, x);
   rank_.look(Watched::result, pass.x.view());
@@ -214,7 +232,10 @@ void Model::embed_backward(Pass& pass) {
   const Tensor d = pass.d->merged(0);
   drop_embedding(pass, d);
   if (pass.inputs) {
-    pass.input_table->embed_backward(pass.inputs->finish(d, input_weights()));
+    const ConstTensor of_rows = pass.inputs->finish(d, input_weights());
+    use_input_gradient(pass);
+    pass.input_table->embed_backward(of_rows);
+    pass.tables->complete(inputs_pack(), Purpose::embedding);
     if (pass.of.last()) sums_.post(inputs_pack(), Purpose::embedding);
     pass.inputs.reset();
     pass.input_table.reset();

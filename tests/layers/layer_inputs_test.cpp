@@ -64,6 +64,9 @@ std::vector<Layout> layouts() {
           Layout::parse("dp=2,tp=2").with(DataSharing::zero1),
           Layout::parse("dp=2,sp=2").with(DataSharing::zero3),
           Layout::parse("dp=2,tsp=2").with(DataSharing::zero3),
+          Layout::parse("dp=2,tp=2").with(DataSharing::zero3),
+          Layout::parse("dp=2,shard=2").with(DataSharing::zero3),
+          Layout::parse("dp=2,shard=2,tp=2,sp=2").with(DataSharing::zero3),
           Layout::parse("pp=3"),
           Layout::parse("pp=2,tsp=2")};
 }
@@ -77,10 +80,17 @@ bool is_possible(const ModelConfig& config, const Layout& layout) {
   }
 }
 
+/// Returns the bytes of the sums of tables' gradients. The rest of the backward pass' bytes are, in f64, as many as rows that go
+/// to their tokens have, which depends on the ids.
+std::uint64_t sums_of_tables(const theory::Traffic& traffic, const Layout& layout) {
+  const std::uint64_t rows = layout.cuts_vocabulary_over_tensor() ? 0 : traffic.forward[Purpose::embedding];
+  return traffic.backward[Purpose::embedding] - rows;
+}
+
 void expect_under_all_layouts(const ModelConfig& config, std::size_t least) {
   std::size_t number = 0;
   for (const Layout& layout : layouts()) {
-    ModelCase of{.config = config, .batch = 4, .sequence = 13};
+    ModelCase of{.config = config, .batch = 8, .sequence = 13};
     if (!is_possible(of.config, layout)) continue;
     of.recompute = static_cast<Recompute>(number % 3);
     of.micro_batches = number % 2 == 0 ? 1 : 2;
@@ -106,9 +116,15 @@ void expect_under_all_layouts(const ModelConfig& config, std::size_t least) {
       }
     }
     const theory::Traffic flows = theory::sum(theory::step_flows(of.setting(), layout));
-    theory::PurposeBytes moved;
-    for (const TrafficCounters& rank : run.backward) moved += theory::PurposeBytes::received(rank);
-    EXPECT_EQ(flows.backward[Purpose::gradients], moved[Purpose::gradients]);
+    theory::Traffic moved;
+    for (const TrafficCounters& rank : run.forward) moved.forward += theory::PurposeBytes::received(rank);
+    for (const TrafficCounters& rank : run.backward) moved.backward += theory::PurposeBytes::received(rank);
+    EXPECT_EQ(flows.backward[Purpose::gradients], moved.backward[Purpose::gradients]);
+    if (layout.stages() == 1) {
+      EXPECT_EQ(flows.forward[Purpose::weights], moved.forward[Purpose::weights]);
+      EXPECT_EQ(flows.backward[Purpose::weights], moved.backward[Purpose::weights]);
+      EXPECT_EQ(sums_of_tables(flows, layout), sums_of_tables(moved, layout));
+    }
   }
   EXPECT_EQ(number, least);
 }
@@ -117,20 +133,41 @@ TEST(ValuesFromKeys, GiveTheGradientsOfOneRankUnderAllLayouts) {
   expect_under_all_layouts(small_config(0, false), layouts().size());
 }
 
-/// But pipelines, and data ranks that share weights: they are refused.
+/// But pipelines, which are refused.
 TEST(LayerInputs, GiveTheGradientsOfOneRankUnderAllLayouts) {
-  expect_under_all_layouts(small_config(5, true), layouts().size() - 4);
-  expect_under_all_layouts(small_config(3, false), layouts().size() - 4);
+  expect_under_all_layouts(small_config(5, true), layouts().size() - 2);
+  expect_under_all_layouts(small_config(3, false), layouts().size() - 2);
 }
 TEST(LayerInputs, GoWithKeysOfEarlierLayersUnderAllLayouts) {
-  expect_under_all_layouts(small_config(3, true, true), layouts().size() - 4);
+  expect_under_all_layouts(small_config(3, true, true), layouts().size() - 2);
 }
 
 TEST(LayerInputs, AreRefusedWhereTheyAreNotAtHand) {
   const ModelConfig config = small_config(5, true);
   EXPECT_REFUSED(check_layout(config, Layout::parse("pp=3,tsp=2")), "pp=3", "try --layout tsp=2");
   EXPECT_REFUSED(check_layout(config, Layout::parse("pp=3")), "pp=3", "tsp=1");
-  EXPECT_REFUSED(check_layout(config, Layout::parse("dp=2").with(DataSharing::zero3)), "--dp zero3", "zero1");
+}
+
+/// A batch that doesn't fill all data ranks: those without a sequence gather the tables all the same.
+TEST(LayerInputs, AreEvaluatedWhereDataRanksShareTheirTable) {
+  ModelCase of{.config = small_config(5, false, true), .batch = 3, .sequence = 13};
+  const BatchData data(of);
+  const auto loss_under = [&](const Layout& layout) {
+    double loss = 0;
+    run_ranks(layout.ranks(), [&](Context& context) {
+      Rank rank(context);
+      Mesh mesh(context.world(), layout);
+      Model model(rank, mesh, {.config = of.config, .dtype = of.dtype});
+      model.parameters().fill_fresh(of.config.layers, 1);
+      disturb(model.parameters());
+      const double mean = model.evaluate(data.view(of)).mean;
+      if (context.rank() == 0) loss = mean;
+    });
+    return loss;
+  };
+  const double one = loss_under(Layout::tsp(1));
+  for (const char* layout : {"dp=2", "dp=4", "dp=2,tsp=2"})
+    EXPECT_NEAR(loss_under(Layout::parse(layout).with(DataSharing::zero3)), one, 1e-12 * one) << layout;
 }
 
 /// The scale of outputs is none of what training changes.
