@@ -1,39 +1,26 @@
-// Deals documents chunk by chunk.
+// Deals long documents chunk by chunk, and short ones rank by rank.
 #include "layers/layout/dealt_documents.h"
 
 #include <algorithm>
+#include <array>
+#include <functional>
+#include <numeric>
+#include <set>
+#include <utility>
 
 namespace tsprun::detail {
 
 namespace {
 
-/// Sizes of the chunks of one document after another.
-class Dealer {
- public:
-  explicit Dealer(const Zigzag& cut) : chunks_(2 * static_cast<std::size_t>(cut.ranks())) {}
+/// Returns the pairs of a document's first `end` queries, where each sees at most `window` keys, 0: any number.
+std::size_t seen_before(std::size_t end, std::size_t window) {
+  const std::size_t rising = window == 0 ? end : std::min(end, window);
+  return rising * (rising + 1) / 2 + (end - rising) * window;
+}
 
-  /// Takes up the next document, of so many tokens.
-  void next(std::size_t length) {
-    first_odd_ = (first_odd_ + odd_) % chunks_;
-    base_ = length / chunks_;
-    odd_ = length % chunks_;
-  }
-  std::size_t chunks() const { return chunks_; }
-  /// Returns the tokens of the document in the chunks before this one.
-  std::size_t before(std::size_t chunk) const {
-    const std::size_t end = first_odd_ + odd_;
-    const std::size_t odd = std::min(chunk, end) - std::min(chunk, first_odd_);  // the round goes on from chunk 0
-    return chunk * base_ + odd + std::min(chunk, end - std::min(end, chunks_));
-  }
-  /// Returns the tokens of a chunk of the document.
-  std::size_t count(std::size_t chunk) const { return base_ + ((chunk + chunks_ - first_odd_) % chunks_ < odd_ ? 1 : 0); }
-
- private:
-  std::size_t chunks_;
-  std::size_t base_ = 0;
-  std::size_t odd_ = 0;
-  std::size_t first_odd_ = 0;  // the chunk that gets the document's first odd token
-};
+std::size_t pairs_of(const Deal::Piece& piece, std::size_t window) {
+  return seen_before(piece.position + piece.count, window) - seen_before(piece.position, window);
+}
 
 }  // namespace
 
@@ -45,36 +32,151 @@ bool deals_documents(const ModelConfig& config, const Zigzag& cut) {
   return true;
 }
 
-std::vector<std::uint32_t> dealt_order(const Zigzag& cut, std::span<const std::uint32_t> starts) {
-  Dealer dealer(cut);
-  std::vector<std::size_t> places;  // the next of each chunk
-  for (int chunk = 0; chunk < 2 * cut.ranks(); ++chunk) places.push_back(cut.chunk_start(chunk));
-  std::vector<std::uint32_t> order(starts.size());
-  for (std::uint32_t position = 0; position < starts.size();) {
-    std::size_t end = position;
-    while (end < starts.size() && starts[end] == starts[position]) ++end;
-    dealer.next(end - position);
-    for (std::size_t chunk = 0; chunk < dealer.chunks(); ++chunk) {
-      for (std::size_t i = 0; i < dealer.count(chunk); ++i) order[places[chunk]++] = position++;
+Deal::Deal(const Zigzag& cut, std::span<const std::uint32_t> lengths)
+    : cut_(cut), whole_(2 * static_cast<std::size_t>(cut.ranks())) {
+  std::vector<Piece> documents;  // the longest first
+  std::size_t start = 0;
+  for (const std::size_t length : lengths) {
+    if (length > 0) documents.push_back({start, 0, length});
+    start += length;
+  }
+  std::ranges::stable_sort(documents, std::ranges::greater(), &Piece::count);
+  std::size_t limit = documents.empty() ? 0 : std::min(documents.front().count, chunks() * kWholePiece);
+  while (!deal(documents, limit)) limit /= 2;
+}
+
+/// Deals documents, the longest first, so that those of more than `limit` tokens are cut. Returns false if the others would make
+/// the ranks' shares uneven; if all are cut, they don't.
+bool Deal::deal(std::span<const Piece> documents, std::size_t limit) {
+  const auto is_short = [&](const Piece& document) { return document.count <= limit; };
+  const auto cut_ones = static_cast<std::size_t>(std::ranges::find_if(documents, is_short) - documents.begin());
+  std::size_t tokens = 0;  // of those that are cut, of which the odd ones go round
+  double spare = 0;        // pairs that others may have, on all ranks together
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    const auto pairs = static_cast<double>(pairs_of(documents[i], 0));
+    spare += (1 + kMostUneven) * pairs - (i < cut_ones ? pairs : 0);
+    if (i < cut_ones) tokens += documents[i].count;
+  }
+  std::vector<std::size_t> room;
+  for (std::size_t chunk = 0; chunk < chunks(); ++chunk) {
+    const std::size_t taken = tokens / chunks() + (chunk < tokens % chunks() ? 1 : 0);
+    room.push_back(cut_.chunk_size(static_cast<int>(chunk)) - taken);
+  }
+  if (!deal_whole(documents.subspan(cut_ones), std::move(room), spare / cut_.ranks())) return false;
+  long_.clear();
+  std::size_t odd = 0;
+  for (const Piece& document : documents.first(cut_ones)) {
+    long_.push_back({document.start, document.count, odd % chunks()});
+    odd += document.count;
+  }
+  std::ranges::sort(long_, {}, &CutDocument::start);
+  return true;
+}
+
+/// Deals documents, the longest first, to ranks that have so much room in their chunks, all of which is needed. Returns false if
+/// one would have more than `most` pairs.
+bool Deal::deal_whole(std::span<const Piece> documents, std::vector<std::size_t> room, double most) {
+  const std::size_t ranks = chunks() / 2;
+  std::vector<std::size_t> free;
+  std::set<std::pair<std::size_t, std::size_t>> by_work;  // {pairs, rank} of those with room
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    free.push_back(room[rank] + room[other(rank)]);
+    by_work.emplace(0, rank);
+  }
+  std::vector<std::vector<Piece>> given(ranks);
+  std::vector<Piece> left;
+  for (const Piece& document : documents) {
+    const auto least = std::ranges::find_if(by_work, [&](const auto& each) { return free[each.second] >= document.count; });
+    if (least == by_work.end()) {
+      left.push_back(document);
+      continue;
+    }
+    const std::size_t rank = least->second;
+    const std::size_t work = least->first + pairs_of(document, 0);
+    if (static_cast<double>(work) > most) return false;
+    by_work.erase(least);
+    free[rank] -= document.count;
+    given[rank].push_back(document);
+    if (free[rank] > 0) by_work.emplace(work, rank);
+  }
+  for (std::vector<Piece>& chunk : whole_) chunk.clear();
+  std::vector<std::size_t> rest(chunks());  // of the room, for what is left: half of a rank's in each of its chunks
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const std::size_t late = std::min(free[rank] / 2, room[other(rank)]);
+    rest[rank] = std::min(free[rank] - late, room[rank]);
+    rest[other(rank)] = free[rank] - rest[rank];
+    for (const std::size_t chunk : {rank, other(rank)}) room[chunk] -= rest[chunk];
+  }
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    std::ranges::sort(given[rank], {}, &Piece::start);
+    lay(given[rank], std::array{rank, other(rank)}, room);
+  }
+  std::vector<std::size_t> all(chunks());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  std::ranges::sort(left, {}, &Piece::start);
+  lay(left, all, rest);
+  for (std::vector<Piece>& chunk : whole_) std::ranges::sort(chunk, {}, &Piece::start);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    std::size_t pairs = 0;
+    for (const std::size_t chunk : {rank, other(rank)}) {
+      for (const Piece& piece : whole_[chunk]) pairs += pairs_of(piece, 0);
+    }
+    if (static_cast<double>(pairs) > most) return false;
+  }
+  return true;
+}
+
+/// Lays documents one behind the other into chunks, as much into each as it has room for.
+void Deal::lay(std::span<const Piece> documents, std::span<const std::size_t> into, std::vector<std::size_t>& room) {
+  auto chunk = into.begin();
+  for (Piece rest : documents) {
+    while (rest.count > 0) {
+      while (room[*chunk] == 0) ++chunk;
+      const std::size_t count = std::min(rest.count, room[*chunk]);
+      whole_[*chunk].push_back({rest.start, rest.position, count});
+      room[*chunk] -= count;
+      rest.position += count;
+      rest.count -= count;
+    }
+  }
+}
+
+/// Returns the tokens of a long document in the chunks before this one.
+std::size_t Deal::before(const CutDocument& document, std::size_t chunk) const {
+  const std::size_t odd = document.length % chunks();
+  const std::size_t end = document.first_odd + odd;  // the round goes on from chunk 0
+  return chunk * (document.length / chunks()) + std::min(chunk, end) - std::min(chunk, document.first_odd) +
+         std::min(chunk, end - std::min(end, chunks()));
+}
+
+std::vector<Deal::Piece> Deal::pieces(int chunk) const {
+  const auto number = static_cast<std::size_t>(chunk);
+  std::vector<Piece> all = whole_[number];
+  const auto short_ones = static_cast<std::ptrdiff_t>(all.size());
+  for (const CutDocument& document : long_) {
+    const std::size_t begin = before(document, number);
+    const std::size_t end = before(document, number + 1);
+    if (begin < end) all.push_back({document.start, begin, end - begin});
+  }
+  std::ranges::inplace_merge(all, all.begin() + short_ones, {}, &Piece::start);
+  return all;
+}
+
+std::vector<std::uint32_t> Deal::order() const {
+  std::vector<std::uint32_t> order;
+  order.reserve(cut_.sequence());
+  for (int chunk = 0; chunk < 2 * cut_.ranks(); ++chunk) {
+    for (const Piece& piece : pieces(chunk)) {
+      for (std::size_t i = 0; i < piece.count; ++i) order.push_back(static_cast<std::uint32_t>(piece.start + piece.position + i));
     }
   }
   return order;
 }
 
-std::size_t dealt_pairs(const Zigzag& cut, int rank, std::size_t window, std::span<const std::uint32_t> lengths) {
-  const auto seen_before = [window](std::size_t end) {
-    const std::size_t rising = window == 0 ? end : std::min(end, window);
-    return rising * (rising + 1) / 2 + (end - rising) * window;
-  };
-  const auto [early, late] = cut.chunks_of(rank);
-  Dealer dealer(cut);
+std::size_t Deal::pairs(int rank, std::size_t window) const {
   std::size_t pairs = 0;
-  for (const std::uint32_t length : lengths) {
-    dealer.next(length);
-    for (const int chunk : {early, late}) {
-      const auto c = static_cast<std::size_t>(chunk);
-      pairs += seen_before(dealer.before(c + 1)) - seen_before(dealer.before(c));
-    }
+  for (const int chunk : cut_.chunks_of(rank)) {
+    for (const Piece& piece : pieces(chunk)) pairs += pairs_of(piece, window);
   }
   return pairs;
 }

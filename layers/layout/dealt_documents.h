@@ -1,11 +1,21 @@
-// Documents that are packed into a sequence, dealt to the ranks that share it: each document is cut into 2D chunks of its own, of
-// which rank p gets chunks p and 2D − 1 − p, so that every rank has as much of each document's attention, however long documents
-// are. A document's chunks differ by at most one token. The odd tokens of all documents are dealt round, chunk by chunk from
-// where those of the document before ended. So place c of the sequence's own cut into 2D chunks (zigzag.h) gets as many tokens as
-// that cut has: what ranks hold, send and receive stays what it is without documents.
+// Documents that are packed into a sequence, dealt to the ranks that share it so that every rank has as much of attention's work,
+// however long documents are. Long ones are cut into 2D chunks of their own, of which rank p gets chunks p and 2D − 1 − p. A
+// document's chunks differ by at most one token; the odd tokens of all documents are dealt round, those of the longest first,
+// each document's from the chunk on where those of the one before ended. Short ones, whose chunks would be smaller than kernels'
+// tiles, go whole to one rank, the longest first, each to the rank with the least work so far that has room for it. Those for
+// which no rank has room any more are laid one behind the other into what is left of the chunks, from chunk 0 to chunk 2D − 1.
 //
-//   sequence    a a a a a a a a a b b b b b b c      D = 2; a's odd token goes to chunk 0, b's two to 1 and 2, c's one to 3
+// Place c of the sequence's own cut into 2D chunks (zigzag.h) gets as many tokens as that cut has: what ranks hold, send and
+// receive stays what it is without documents.
+//
+//   sequence    a a a a a a a a a b b b b b b c      D = 2, all cut; a's odd token goes to chunk 0, b's two to 1 and 2, c's to 3
 //   places      a a a b | a a b b | a a b b | a a b c
+//
+//   sequence    a a a a a b b b b b c c c d d d      D = 2, all whole: a and c on rank 0, b and d on rank 1
+//   places      a a a a | b b b b | b d d d | a c c c
+//
+// Long are those of more than 2D·kWholePiece tokens, or half as many, and so on, until the rank with most pairs has at most
+// kMostUneven more than the mean.
 //
 // Places number the tokens in the order in which they are dealt. Within a chunk documents are in their own order, and so are the
 // tokens of each document over all chunks. So a model may compute with places for positions, if masks tell documents apart and
@@ -28,11 +38,48 @@ namespace tsprun::detail {
 /// dealt.
 bool deals_documents(const ModelConfig& config, const Zigzag& cut);
 
-/// Returns for each place the position in the sequence of its token. `starts` [S]: for each position, that of the first token of
-/// its document.
-std::vector<std::uint32_t> dealt_order(const Zigzag& cut, std::span<const std::uint32_t> starts);
+/// Tokens of a chunk of a document that is never cut further: as many as flash attention's largest tiles have, about.
+inline constexpr std::size_t kWholePiece = 512;
+/// Part of the mean by which the largest rank's pairs may exceed it where short documents stay whole.
+inline constexpr double kMostUneven = 1.0 / 32;
 
-/// Returns Zigzag::attention_pairs() where documents of these lengths are dealt.
-std::size_t dealt_pairs(const Zigzag& cut, int rank, std::size_t window, std::span<const std::uint32_t> lengths);
+/// The documents of one sequence, dealt.
+class Deal {
+ public:
+  /// Deals documents of these lengths, which are the cut's sequence together.
+  Deal(const Zigzag& cut, std::span<const std::uint32_t> lengths);
+
+  /// Returns for each place the position in the sequence of its token.
+  std::vector<std::uint32_t> order() const;
+  /// Returns Zigzag::attention_pairs() of these documents.
+  std::size_t pairs(int rank, std::size_t window = 0) const;
+
+  /// Tokens of a document that lie one behind the other in a chunk.
+  struct Piece {
+    std::size_t start;     ///< position in the sequence at which the document begins
+    std::size_t position;  ///< of the piece's first token, in the document
+    std::size_t count;
+  };
+  /// Returns the pieces of a chunk, in the order of places.
+  std::vector<Piece> pieces(int chunk) const;
+
+ private:
+  /// A document that is cut into a piece for each chunk.
+  struct CutDocument {
+    std::size_t start;
+    std::size_t length;
+    std::size_t first_odd;  // the chunk that gets its first odd token
+  };
+  bool deal(std::span<const Piece> documents, std::size_t limit);
+  bool deal_whole(std::span<const Piece> documents, std::vector<std::size_t> room, double most);
+  void lay(std::span<const Piece> documents, std::span<const std::size_t> into, std::vector<std::size_t>& room);
+  std::size_t chunks() const { return whole_.size(); }
+  std::size_t other(std::size_t rank) const { return chunks() - 1 - rank; }
+  std::size_t before(const CutDocument& document, std::size_t chunk) const;
+
+  Zigzag cut_;
+  std::vector<CutDocument> long_;          // in the order of the sequence
+  std::vector<std::vector<Piece>> whole_;  // by chunk: of documents that aren't cut so
+};
 
 }  // namespace tsprun::detail

@@ -20,6 +20,16 @@ std::span<std::uint32_t> numbers_of(const OwnedTensor& memory) {
   return {reinterpret_cast<std::uint32_t*>(memory->data()), memory->elements()};
 }
 
+/// Returns the lengths of documents that begin at these positions, of which there is one for each token.
+std::vector<std::uint32_t> lengths_of(std::span<const std::uint32_t> starts) {
+  std::vector<std::uint32_t> lengths;
+  for (std::size_t position = 0; position < starts.size(); ++position) {
+    if (starts[position] == position) lengths.push_back(0);
+    ++lengths.back();
+  }
+  return lengths;
+}
+
 }  // namespace
 
 /// Allocates what a pass computes with.
@@ -64,7 +74,7 @@ void PackedDocuments::take(const TokenLayout& tokens, std::size_t sequence, std:
   std::vector<std::uint32_t> positions(sequence_);
   for (std::uint32_t i = 0; i < sequence_; ++i) positions[i] = i - starts[i];
   if (places_.exists()) {
-    const std::vector<std::uint32_t> order = dealt_order(tokens.cut(), starts);
+    const std::vector<std::uint32_t> order = Deal(tokens.cut(), lengths_of(starts)).order();
     for (std::size_t place = 0; place < sequence_; ++place) {
       by_place[place] = starts[order[place]];
       positions[place] = order[place] - starts[order[place]];

@@ -65,7 +65,7 @@ class PackedDocuments {
   OwnedTensor places_;     // [B, S] uint32, positions in documents by place; only where tokens are dealt
   // Tables [B, S]; [S] if sequences are alike.
   bool alike_ = false;
-  std::vector<std::uint32_t> order_ = {};           // dealt_order(), where tokens are dealt
+  std::vector<std::uint32_t> order_ = {};           // Deal::order(), where tokens are dealt
   std::vector<std::uint32_t> counted_starts_ = {};  // on a phantom, whose memory isn't there, to count by
   std::vector<std::uint32_t> counted_positions_ = {};
 };

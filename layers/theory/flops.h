@@ -6,8 +6,9 @@
 // leave, so it is about half of the paper's, or less.
 #pragma once
 
-#include "layers/layout/zigzag.h"
 #include "layers/theory/layouts.h"
+
+#include <vector>
 
 namespace tsprun::detail::theory {
 
@@ -28,9 +29,9 @@ struct StepFlops {
   double total() const { return forward.total() + backward.total(); }
 };
 
-/// Returns the query–key pairs of one query head in one of the setting's sequences, over all layers, on rank `rank` of those that
-/// cut the tokens.
-double attention_pairs(const Setting& setting, const Zigzag& zigzag, int rank);
+/// Returns the query–key pairs of one query head in one of the setting's sequences, over all layers, on each rank of those that
+/// cut the tokens; where heads are exchanged, those of the whole sequence.
+std::vector<double> attention_pairs(const Setting& setting, const Layout& layout);
 /// Returns how many times the mean of the ranks that cut the tokens is what the one of them attends to that has most pairs: how
 /// unlike documents make their shares. 1 where heads are exchanged, or all of them have none.
 double attention_imbalance(const Setting& setting, const Layout& layout);

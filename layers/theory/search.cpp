@@ -85,11 +85,10 @@ namespace {
 /// tokens unlike shares of attention, the one of them that has most.
 int paced_by(const MeshSetting& of, int fullest_rank) {
   if (of.setting.documents.empty() || of.layout.exchanges_heads()) return fullest_rank;
-  const Zigzag zigzag(of.setting.sequence, of.layout.sequence());
+  const std::vector<double> pairs = attention_pairs(of.setting, of.layout);
+  const auto busiest = std::ranges::max_element(pairs);
   MeshPlace place = place_of(of.layout, fullest_rank);
-  for (int other = 0; other < of.layout.sequence(); ++other) {
-    if (attention_pairs(of.setting, zigzag, other) > attention_pairs(of.setting, zigzag, place.sequence)) place.sequence = other;
-  }
+  if (*busiest > pairs[static_cast<std::size_t>(place.sequence)]) place.sequence = static_cast<int>(busiest - pairs.begin());
   return rank_at(of.layout, place);
 }
 

@@ -93,6 +93,7 @@ std::vector<RankClass> classes_of(const MeshSetting& of) {
   const int D = of.layout.sequence();
   const int T = of.layout.tensor();
   const int first = fullest(of);
+  const std::vector<double> pairs = attention_pairs(of.setting, of.layout);
   struct Members {
     RankClass of;
     double pairs = 0;
@@ -107,10 +108,10 @@ std::vector<RankClass> classes_of(const MeshSetting& of) {
     const auto held_at = [&](int at) { return carried(sizes.at({r, (at + D * T) % (D * T) / T, (at + D * T) % T})); };
     Members& members =
         classes[{sizes.at({r, s, t}), {held_at(holder - T), held_at(holder + T), held_at(holder - 1), held_at(holder + 1)}}];
-    const double pairs = attention_pairs(of.setting, zigzag, s);
-    if (members.of.count++ == 0 || pairs > members.pairs || (pairs == members.pairs && rank == first)) {
+    const double here = pairs[static_cast<std::size_t>(s)];
+    if (members.of.count++ == 0 || here > members.pairs || (here == members.pairs && rank == first)) {
       members.of.rank = rank;
-      members.pairs = pairs;
+      members.pairs = here;
     }
   }
   std::vector<RankClass> result;

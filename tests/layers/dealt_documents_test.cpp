@@ -1,5 +1,5 @@
 // Documents that are dealt to the ranks of a sequence: every token once, as many to each chunk as zigzag has there, each document
-// in its own order; pairs as counting them one by one gives; and how much nearer the ranks' shares are.
+// in its own order; short ones whole; pairs as counting them one by one gives; and how much nearer the ranks' shares are.
 #include "layers/layout/dealt_documents.h"
 #include "tests/layers/model_run.h"
 
@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <numeric>
 #include <random>
+#include <set>
 #include <vector>
 
 namespace tsprun::detail::test::dealt_documents_test {
@@ -31,59 +33,88 @@ std::vector<std::uint32_t> starts_of(const Lengths& lengths) {
   return starts;
 }
 
-TEST(DealtDocuments, AreWholeAndInOrderAndNearlyEvenlyCut) {
+TEST(DealtDocuments, AreWholeAndInOrder) {
   std::mt19937 random(3);
   for (const int ranks : {1, 2, 3, 5}) {
-    for (const std::size_t sequence : {0U, 1U, 7U, 40U, 61U, 200U}) {
-      for (const std::size_t most : {1U, 4U, 17U, 1000U}) {
+    for (const std::size_t sequence : {0U, 1U, 7U, 40U, 61U, 200U, 5000U}) {
+      for (const std::size_t most : {1U, 4U, 17U, 100U, 10000U}) {
         const Lengths lengths = random_lengths(random, sequence, most);
         const std::vector<std::uint32_t> starts = starts_of(lengths);
         const Zigzag cut(sequence, ranks);
-        const std::vector<std::uint32_t> order = dealt_order(cut, starts);
+        const Deal deal(cut, lengths);
+        const std::vector<std::uint32_t> order = deal.order();
         std::vector<std::uint32_t> sorted = order;
         std::ranges::sort(sorted);
         std::vector<std::uint32_t> all(sequence);
         std::iota(all.begin(), all.end(), 0);
         ASSERT_EQ(sorted, all);
-        for (std::size_t start = 0; start < sequence;) {
-          std::vector<std::uint32_t> document;
-          std::vector<std::size_t> of_chunk;
-          for (int chunk = 0; chunk < 2 * ranks; ++chunk) {
-            of_chunk.push_back(0);
-            for (std::size_t place = cut.chunk_start(chunk); place < cut.chunk_end(chunk); ++place) {
-              if (starts[order[place]] != start) continue;
-              document.push_back(order[place]);
-              ++of_chunk.back();
-            }
-          }
-          EXPECT_TRUE(std::ranges::is_sorted(document));
-          const auto [least, largest] = std::ranges::minmax(of_chunk);
-          EXPECT_LE(largest - least, 1U);
-          start += document.size();
+        std::vector<std::uint32_t> last(sequence, 0);  // of each document, by its start: the token that came last
+        for (const std::uint32_t position : order) {
+          EXPECT_GE(position, last[starts[position]]);
+          last[starts[position]] = position;
         }
         for (int chunk = 0; chunk < 2 * ranks; ++chunk) {
           EXPECT_TRUE(std::ranges::is_sorted(order.begin() + static_cast<std::ptrdiff_t>(cut.chunk_start(chunk)),
                                              order.begin() + static_cast<std::ptrdiff_t>(cut.chunk_end(chunk))));
+          std::size_t tokens = 0;
+          for (const Deal::Piece& piece : deal.pieces(chunk)) tokens += piece.count;
+          EXPECT_EQ(tokens, cut.chunk_size(chunk));
         }
       }
     }
   }
 }
 
+/// The documents of the header's second picture.
+TEST(DealtDocuments, GoWholeToRanksWhereTheyAreShort) {
+  EXPECT_EQ(Deal(Zigzag(16, 2), Lengths{5, 5, 3, 3}).order(),
+            (std::vector<std::uint32_t>{0, 1, 2, 3, 5, 6, 7, 8, 9, 13, 14, 15, 4, 10, 11, 12}));
+}
+
+/// Short documents of one rank each, but for those that no rank has room for; one that is long is cut for all chunks.
+TEST(DealtDocuments, AreCutOnlyWhereThatHelps) {
+  std::mt19937 random(7);
+  for (const int ranks : {2, 4}) {
+    for (const std::uint32_t first : {0U, 20000U}) {
+      Lengths lengths = {first};
+      std::size_t sequence = first;
+      for (int i = 0; i < 16 * ranks; ++i) sequence += lengths.emplace_back(350 + static_cast<std::uint32_t>(random() % 100));
+      const Zigzag cut(sequence, ranks);
+      const Deal deal(cut, lengths);
+      std::map<std::size_t, std::set<int>> chunks_of;  // by the document's start
+      std::map<std::size_t, std::set<int>> ranks_of;
+      for (int rank = 0; rank < ranks; ++rank) {
+        for (const int chunk : cut.chunks_of(rank)) {
+          for (const Deal::Piece& piece : deal.pieces(chunk)) {
+            chunks_of[piece.start].insert(chunk);
+            ranks_of[piece.start].insert(rank);
+          }
+        }
+      }
+      const auto shared = std::ranges::count_if(ranks_of, [](const auto& of) { return of.second.size() > 1; });
+      EXPECT_LE(shared, ranks + (first > 0 ? 1 : 0));
+      if (first > 0) {
+        EXPECT_EQ(chunks_of[0].size(), 2U * static_cast<unsigned>(ranks));
+      }
+    }
+  }
+}
+
 TEST(DealtDocuments, OfOneDocumentAreZigzag) {
-  const std::vector<std::uint32_t> starts(61, 0);
-  const std::vector<std::uint32_t> order = dealt_order(Zigzag(61, 3), starts);
+  const std::vector<std::uint32_t> order = Deal(Zigzag(61, 3), Lengths{61}).order();
+  ASSERT_EQ(order.size(), 61U);
   for (std::uint32_t place = 0; place < order.size(); ++place) EXPECT_EQ(order[place], place);
 }
 
 TEST(DealtDocuments, HaveThePairsThatTheirTokensSee) {
   std::mt19937 random(4);
   for (const int ranks : {1, 2, 3, 5}) {
-    for (const std::size_t sequence : {1U, 40U, 61U, 200U}) {
+    for (const std::size_t sequence : {1U, 40U, 61U, 200U, 3000U}) {
       const Lengths lengths = random_lengths(random, sequence, 70);
       const std::vector<std::uint32_t> starts = starts_of(lengths);
       const Zigzag cut(sequence, ranks);
-      const std::vector<std::uint32_t> order = dealt_order(cut, starts);
+      const Deal deal(cut, lengths);
+      const std::vector<std::uint32_t> order = deal.order();
       for (const std::size_t window : {0U, 1U, 9U, 500U}) {
         for (int rank = 0; rank < ranks; ++rank) {
           std::size_t pairs = 0;
@@ -93,7 +124,7 @@ TEST(DealtDocuments, HaveThePairsThatTheirTokensSee) {
               pairs += window == 0 ? seen : std::min(seen, window);
             }
           }
-          EXPECT_EQ(dealt_pairs(cut, rank, window, lengths), pairs) << rank << " of " << ranks << ", window " << window;
+          EXPECT_EQ(deal.pairs(rank, window), pairs) << rank << " of " << ranks << ", window " << window;
         }
       }
     }
@@ -122,7 +153,8 @@ TEST(DealtDocuments, GiveRanksNearlyEqualShares) {
     for (int i = 0; i < 20; ++i) {
       const Lengths lengths = random_lengths(random, kSequence, i % 2 == 0 ? 2000 : kSequence);
       worst_cut = std::max(worst_cut, imbalance(ranks, [&](int rank) { return cut.attention_pairs(rank, 0, lengths); }));
-      EXPECT_LT(imbalance(ranks, [&](int rank) { return dealt_pairs(cut, rank, 0, lengths); }), 1.05) << ranks;
+      const Deal deal(cut, lengths);
+      EXPECT_LT(imbalance(ranks, [&](int rank) { return deal.pairs(rank); }), 1.04) << ranks;
     }
   }
   EXPECT_GT(worst_cut, 1.5);
