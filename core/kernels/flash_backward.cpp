@@ -130,7 +130,10 @@ class KeyTile {
         visible_(all.attention.mask, all.k.size(1), batch) {}
 
   /// Returns whether any query of the view sees any of the keys.
-  bool seen() const { return first_query(0) < end_query(all_.q.size(1)); }
+  bool seen() const {
+    const auto [begin, end] = visible_.queries_of(key_, keys_, 0, all_.q.size(1));
+    return begin < end;
+  }
   /// Returns whether any query of the tile that begins with `query` does.
   bool seen_from(std::size_t query) const {
     if (!visible_.dealt()) return first_query(query) < end_query(query_end(query));

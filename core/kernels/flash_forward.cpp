@@ -13,6 +13,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 namespace tsprun::detail::kernels {
 
@@ -154,20 +155,22 @@ void forward_block(const Attention& attention, const Visibility& visible, flash:
   }
 }
 
-/// Computes o [queries, d] = output / sum, and the log-sum-exps. `sees(i)`: whether query i of the block sees any key.
-template <class Panels, class Sees>
-void finish_block(const Tensor& o, const Tensor& lse, const Scratch<Panels>& scratch, double scale, const Sees& sees) {
+/// Computes o [queries, d] = output / sum, and the log-sum-exps, of the queries from `first` on.
+template <class Panels>
+void finish_block(const Tensor& o, const Tensor& lse, const Scratch<Panels>& scratch, double scale, const Visibility& visible,
+                  std::size_t first) {
   using T = typename Panels::Sum;
   using Lse = flash::LogSumExp<T>;
   const std::size_t queries = o.size(0);
   const std::size_t padded_d = scratch.panels.padded_d();
   T* lse_data = lse.template as<T>();
   const std::size_t numbers = lse.dims();  // [queries] or [queries, 2]
+  std::optional<bool> sees;
   for (std::size_t i = 0; i < queries; ++i) {
+    sees = visible.sees_any(first + i, sees);
     // The sum over keys is at least 1, unless all their scores are −∞ (too large for T) or one is NaN: then o and lse are NaN.
-    (sees(i) ? Lse::of(scratch.maximum[i], scratch.sum[i]) : Lse::of_nothing())
-        .store(lse_data + i * lse.stride(0), numbers, scale);
-    scratch.factor[i] = sees(i) ? T{1} / scratch.sum[i] : T{0};
+    (*sees ? Lse::of(scratch.maximum[i], scratch.sum[i]) : Lse::of_nothing()).store(lse_data + i * lse.stride(0), numbers, scale);
+    scratch.factor[i] = *sees ? T{1} / scratch.sum[i] : T{0};
   }
   flash::scale_rows(scratch.output, queries, padded_d, padded_d, scratch.factor);
   const Tensor padded(reinterpret_cast<std::byte*>(scratch.output), dtype_of<T>(), {queries, padded_d});
@@ -226,7 +229,7 @@ void run(const Compute& on, const Attention& attention, const Tensor& o, const T
     forward_block(attention, visible, dropout, head(q, batch, number), head(k, batch, kv), head(v, batch, kv), first, count,
                   scratch, thread == 0 ? on.tick : Tick());
     finish_block(head(o, batch, number).slice(0, first, count), lse.select(0, batch).select(0, number).slice(0, first, count),
-                 scratch, attention.scale, [&](std::size_t i) { return visible.sees_any(first + i); });
+                 scratch, attention.scale, visible, first);
   });
 }
 

@@ -77,10 +77,17 @@ std::vector<Piece> pieces_of(std::span<const std::uint32_t> documents, std::span
 /// Returns the pairs of one sequence whose tokens are dealt: of pieces of the same document, by their positions in it.
 double pairs_of_dealt(const Mask& mask, std::span<const std::uint32_t> documents, std::span<const std::uint32_t> positions,
                       std::size_t queries, std::size_t keys) {
+  const std::vector<Piece> asking = pieces_of(documents, positions, mask.query_start, mask.query_start + queries);
+  double pairs = 0;
+  if (mask.key_start == 0 && keys >= mask.query_start + queries) {
+    // All places up to the queries' own are at hand, and so is all that comes before these in their documents.
+    for (const Piece& query : asking)
+      pairs += pairs_of_whole(Mask::from_positions(query.position, 0, mask.window), query.count, query.position + query.count);
+    return pairs;
+  }
   std::vector<Piece> seen = pieces_of(documents, positions, mask.key_start, mask.key_start + keys);
   std::ranges::stable_sort(seen, {}, &Piece::document);
-  double pairs = 0;
-  for (const Piece& query : pieces_of(documents, positions, mask.query_start, mask.query_start + queries)) {
+  for (const Piece& query : asking) {
     auto key = std::ranges::lower_bound(seen, query.document, {}, &Piece::document);
     for (; key != seen.end() && key->document == query.document; ++key)
       pairs += pairs_of_whole(Mask::from_positions(query.position, key->position, mask.window), query.count, key->count);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace tsprun::detail::test::visible_pairs_test {
@@ -88,9 +89,11 @@ TEST(VisiblePairs, AreThoseOfEachDocumentWhereTokensAreDealt) {
     for (const std::size_t window : {0U, 1U, 4U, 17U, 100U}) {
       for (int i = 0; i < 60; ++i) {
         const std::size_t query = random() % (kLength + 1);
-        const std::size_t key = random() % (kLength + 1);
+        std::size_t key = random() % (kLength + 1);
         const std::size_t queries = random() % (kLength + 1 - query);
-        const std::size_t keys = random() % (kLength + 1 - key);
+        std::size_t keys = random() % (kLength + 1 - key);
+        // Also all places from the first on, as gathered keys are.
+        if (i % 3 == 0) keys = kLength - std::exchange(key, 0) % (kLength + 1 - query - queries);
         const auto mask = kernels::Mask::from_positions(
             query, key, window, {.starts = documents.data(), .length = kLength, .positions = positions.data()});
         EXPECT_EQ(kernels::visible_pairs(mask, kBatch, queries, keys), counted(mask, queries, keys))
