@@ -12,8 +12,8 @@
 //   j = p   causal among the rank's own tokens, in their order
 //
 // Where documents are packed into sequences, or a window hides keys, the rank's chunks and those of rank j meet one by one, up to
-// three pairs at j = p and two at another step, each masked by the positions of both; pairs that a window keeps apart take no
-// work.
+// three pairs at j = p and two at another step, each masked by the positions of both; pairs that a window keeps apart, or that
+// have no document in common, take no work.
 //
 // In most layers with windows there is little to carry round: a chunk's keys are seen by the chunks that follow it, one of which
 // is the ring's last hop away. Those in which ranks take the keys alone that they see (layers/layout/seen_keys.h) are computed as
@@ -23,6 +23,7 @@
 // D − 1 hops, where the rank's own part is added last (layers/schedules/ring.h). Each pass is a loop over the D steps, in which K
 // and V move one step ahead (layers/schedules/look_ahead.h). Traffic: docs/algorithms.md, "Exact traffic", row SP ring.
 #include "layers/schedules/ring.h"
+#include "core/kernels/visible_pairs.h"
 #include "layers/schedules/look_ahead.h"
 #include "layers/schedules/sp/sequence_attention.h"
 
@@ -213,9 +214,11 @@ std::vector<AttentionPair> RingAttention::meet(const SequencePass& pass, const T
     std::vector<AttentionPair> pairs;
     for (const LocalChunk& queries : stretches(mine)) {
       const auto add = [&](const LocalChunk& keys, bool first) {
+        const auto mask = kernels::Mask::from_positions(queries.start, keys.start, window, pass.documents);
+        if (!first && kernels::visible_pairs(mask, tokens.batch(), queries.count, keys.count) == 0) return;
         pairs.push_back({{queries.first, queries.count},
                          {keys.first, keys.count},
-                         kernels::Mask::from_positions(queries.start, keys.start, window, pass.documents),
+                         mask,
                          {.start = queries.start},
                          {.start = keys.start},
                          first});
