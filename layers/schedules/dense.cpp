@@ -6,6 +6,7 @@
 #include "layers/schedules/mlp_columns.h"
 #include "layers/schedules/packs.h"
 
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -99,9 +100,11 @@ class Dense::Pass final : public StrategyPass {
     return {rank_, dtype_, dense_.saved_sizes(layer, tokens()), saved, config_.layer(layer)};
   }
   void begin_attention(std::size_t layer, const AttentionSaved& saved);
-  void project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer);
+  void project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer,
+               bool keys_at_hand = false);
   void add_lent(const AttentionSaved& saved, const Tensor& dk, const Tensor& dv) const;
   void lend(AttentionSaved& lender, OwnedTensor dk, OwnedTensor dv) const;
+  std::array<Tensor, 2> lent_with_heads(std::size_t layer, const AttentionSaved& saved) const;
   Tensor gradients_of(std::size_t pack);
   void gradients_written(std::size_t pack);
   void tell_untold();
@@ -177,8 +180,9 @@ HeadProjections Dense::Pass::projections(std::size_t layer) const {
 }
 
 /// Computes q, k and v in the shapes of the exchange; k and v only if the layer has its own. They begin to move before q is
-/// projected.
-void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer) {
+/// projected. `keys_at_hand`: those of the exchange are there already, and only what went into norms is made again.
+void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer,
+                          bool keys_at_hand) {
   const AttentionMatrices W = matrices(layer, rows);
   const HeadProjections of_layer = projections(layer);
   const BlockSlice& slice = this->slice(layer);
@@ -216,7 +220,7 @@ void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, con
     rank_.look(Watched::keys, k);
     rank_.look(Watched::values, v);
   }
-  if (attention.exchanges() && heads.projects_keys) attention.exchange(tokens(), heads, q, k, v);
+  if (attention.exchanges() && heads.projects_keys && !keys_at_hand) attention.exchange(tokens(), heads, q, k, v);
   else if (attention.exchanges()) attention.exchange_queries(tokens(), heads, q);
 }
 
@@ -245,15 +249,20 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
   heads.lse.will_be_read();
   if (!saved.q.exists()) {  // else begin_attention() has begun to move K and V
     if (config_.layer(layer).norms_queries_and_keys()) heads.keep_products(rank_, dtype_, dense_.saved_sizes(layer, tokens()));
-    project(heads, X, rows, layer);
+    project(heads, X, rows, layer, saved.k.exists());
   }
 
   const SavedSizes own = attention(layer).own_sizes(tokens());
   OwnedTensor dO = step(dtype_, own.o, "gradient of attention output");
   compute().gemm("dX of W_O", matrix_of(dO.view()), dY, W.Ot.transposed(0, 1));
   OwnedTensor dq = step(sums_, own.q, "gradient of queries");
-  OwnedTensor dk = step(sums_, own.kv, "gradient of keys");
-  OwnedTensor dv = step(sums_, own.kv, "gradient of values");
+  const std::array<Tensor, 2> with_heads = lent_with_heads(layer, saved);
+  OwnedTensor dk;
+  OwnedTensor dv;
+  if (heads.projects_keys || !attention(layer).exchanges()) {
+    dk = step(sums_, own.kv, "gradient of keys");
+    dv = step(sums_, own.kv, "gradient of values");
+  }
   Tensor packed;  // the pack's gradients
 
   const auto gradients_of_queries = [&] {
@@ -272,15 +281,15 @@ void Dense::Pass::attention_backward(std::size_t layer, const SublayerBackward& 
     compute().gemm("dX of W_Q", dX, matrix_of(dq.view()), W.Q);
     if (travels) gradients_of_queries();
   };
-  attention(layer).backward(of_attention_, tokens(), heads, {.d_o = dO, .dq = dq, .dk = dk, .dv = dv},
+  attention(layer).backward(of_attention_, tokens(), heads, {.d_o = dO, .dq = dq, .dk = dk, .dv = dv, .with_heads = with_heads},
                             saved.o.exists() ? SequenceAttention::Outputs::kept : SequenceAttention::Outputs::made_again,
                             queries_done);
 
   if (heads.projects_keys) {
-    add_lent(saved, dk, dv);
+    if (!attention(layer).exchanges()) add_lent(saved, dk, dv);
     of_layer.finish_backward(slice(layer).kv, dk, dv, heads.k_product, heads.v_product);
     compute().gemm("dX of W_K", dX, matrix_of(dk.view()), W.K, Write::add);
-  } else {
+  } else if (!attention(layer).exchanges()) {
     lend(*saved.lender, std::exchange(dk, {}), std::exchange(dv, {}));
   }
   if (!W.V.empty()) compute().gemm("dX of W_V", dX, matrix_of(dv.view()), W.V, Write::add);
@@ -310,6 +319,22 @@ void Dense::Pass::add_lent(const AttentionSaved& saved, const Tensor& dk, const 
 void Dense::Pass::lend(AttentionSaved& lender, OwnedTensor dk, OwnedTensor dv) const {
   add_lent(lender, dk, dv);
   lender.lent = {std::move(dk), std::move(dv)};
+}
+
+/// Returns where gradients of k and v that several layers take are summed while they are with the heads, in the shapes of the
+/// exchange; no dims where there is none, or nobody else takes the layer's.
+std::array<Tensor, 2> Dense::Pass::lent_with_heads(std::size_t layer, const AttentionSaved& saved) const {
+  if (!attention(layer).exchanges()) return {};
+  if (saved.lender != nullptr) {
+    for (OwnedTensor& lent : saved.lender->lent) {
+      if (lent.exists()) continue;
+      lent = step(sums_, dense_.saved_sizes(layer, tokens()).kv, "gradient of keys or values that are lent");
+      compute().fill_zero(lent);
+    }
+  }
+  const std::array<OwnedTensor, 2>& lent = saved.lender == nullptr ? saved.lent : saved.lender->lent;
+  if (!lent[0].exists()) return {};
+  return {lent[0].view(), lent[1].view()};
 }
 
 // --- MLP -----------------------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ struct AttentionSaved {
   /// Room of the layer whose k and v this one takes; null: it has its own. Borrowed.
   AttentionSaved* lender = nullptr;
   /// Sums of the gradients of k and v that layers behind this one have found, which take them, [B, S_p, n_kv, d] of this rank's
-  /// tokens, in the type of sums; none before the first of these backward passes.
+  /// tokens (under SP Ulysses as k and v are kept), in the type of sums; none before the first of these backward passes.
   std::array<OwnedTensor, 2> lent = {};
 
   const OwnedTensor& keys() const { return lender == nullptr ? k : lender->k; }

@@ -2,6 +2,7 @@
 // and a training that goes on under another layout. What its ranks receive and hold is in layouts_audit_test.cpp.
 #include "layers/checkpoints/checkpoint.h"
 #include "layers/layout/check_layout.h"
+#include "layers/theory/flows.h"
 #include "tests/layers/model_run.h"
 #include "tests/layers/temporary_folder.h"
 #include "tests/reference/model.h"
@@ -134,6 +135,46 @@ TEST(LentKeys, TrainAsTheReferenceDoes) {
       expect_close(found.gradients, expected.gradients, 1e-12, where);
       expect_close(found.after, expected.after, 1e-12, where);
     }
+  }
+}
+
+/// Under Ulysses k and v that are lent, and the sums of their gradients, change ranks once, whatever is computed again.
+TEST(LentKeys, AreExchangedForHeadsOnce) {
+  constexpr int kRanks = 4;
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+    ModelCase of = unlike_case(8, recompute);
+    of.config = small_config(16, 5, 8, 8, 4, 13, 17);
+    std::vector<LayerSpec> specs(5);
+    specs[0].query_key_norm = specs[2].query_key_norm = QueryKeyNorm::heads;
+    specs[2].layers_to_lender = 2;
+    specs[4].layers_to_lender = 1;
+    of.config.specs = LayerSpecs(specs);
+    of.sequence = 16;
+    const auto number = [&](auto holds) {
+      return of.config.specs.sum(0, of.config.layers,
+                                 [&](const LayerSpec& layer) { return std::uint64_t{holds(layer) ? 1U : 0U}; });
+    };
+    const std::uint64_t layers = of.config.layers;
+    const std::uint64_t own = number([](const LayerSpec& layer) { return layer.projects_keys(); });
+    const std::uint64_t kept = number([](const LayerSpec& layer) { return layer.lends; });
+    ASSERT_LT(own, layers);
+    ASSERT_GT(own, kept);
+    const std::uint64_t each = of.batch * of.sequence * of.config.query_heads * of.config.head_dim * (kRanks - 1) / kRanks * 8;
+    std::uint64_t backward = 2 * layers + 2 * own;  // dO, dQ; dK, dV
+    if (recompute == Recompute::selective) backward += layers + 2 * (own - kept);
+    if (recompute == Recompute::full) backward += 2 * layers + 2 * (own - kept);
+    const Layout layout = Layout::parse("sp=4").with(SequenceExchange::ulysses);
+    const ModelRun run = run_model(of, layout);
+    theory::Traffic moved;
+    for (const TrafficCounters& rank : run.forward) moved.forward += theory::PurposeBytes::received(rank);
+    for (const TrafficCounters& rank : run.backward) moved.backward += theory::PurposeBytes::received(rank);
+    EXPECT_EQ(moved.forward[Purpose::activations], (2 * layers + 2 * own) * each);
+    EXPECT_EQ(moved.backward[Purpose::activations], backward * each);
+    const theory::Traffic flows = theory::sum(theory::step_flows(of.setting(), layout));
+    EXPECT_EQ(flows.forward[Purpose::activations], moved.forward[Purpose::activations]);
+    EXPECT_EQ(flows.backward[Purpose::activations], moved.backward[Purpose::activations]);
+    expect_counted(run, of.describe());
+    for (std::size_t rank = 0; rank < run.peaks.size(); ++rank) EXPECT_EQ(run.peaks[rank], run.forecast[rank]) << rank;
   }
 }
 

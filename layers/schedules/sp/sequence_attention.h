@@ -16,6 +16,7 @@
 #include "layers/schedules/kv_bucket.h"
 #include "layers/schedules/ring.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -102,6 +103,10 @@ class SequenceAttention {
   struct Gradients {
     ConstTensor d_o;
     Tensor dq, dk, dv;
+    /// Only where exchanges(): what layers that take this one's k and v have found of the gradients of these, in the shapes of
+    /// sizes() and the type of sums; no dims: nothing. If dk and dv have no dims, k and v are another layer's, and theirs are
+    /// added here instead.
+    std::array<Tensor, 2> with_heads = {};
   };
   /// Computes dq, dk and dv from d_o and `of`, whose tensors have the shapes of sizes(). dk and dv are summed over the queries of
   /// all ranks in canonical order. Calls `queries_done` when dq is complete and d_o isn't needed any more, while dk and dv may

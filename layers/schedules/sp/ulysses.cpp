@@ -2,7 +2,8 @@
 // heads that they read, over whole sequences; o goes back to the ranks of its tokens. A K/V head that query heads of several
 // ranks read goes to each of them, and the ranks of the tokens sum its gradients in canonical order. Traffic: docs/algorithms.md,
 // "Exact traffic", row SP Ulysses. Besides what the table counts, Δ (one number per query and head, in the type of sums) goes to
-// the heads in the backward pass, since o stays with its tokens; it is counted as `other`.
+// the heads in the backward pass, since o stays with its tokens; it is counted as `other`. Gradients of k and v that several
+// layers take are summed where the heads are, and go to the tokens once.
 //
 // A rank's query heads are computed in two parts: while one is computed, o or dq of the one before leaves, and dO of the next
 // arrives (layers/schedules/look_ahead.h).
@@ -61,7 +62,15 @@ class UlyssesAttention final : public SequenceAttention {
                            std::string_view what) const {
     return axis_.rank.tensor(Category::communication, dtype, {tokens.sequence(), tokens.batch(), heads, elements}, what);
   }
-  OwnedTensor rounded(OwnedTensor gradient) const;
+  /// The gradient of k or v of whole sequences, and its way to the ranks of the tokens.
+  struct KeyGradient {
+    OwnedTensor memory;  // of the sum, or of what travels, unless it is the caller's
+    Tensor sum;
+    HeadExchange::Move move;
+  };
+  KeyGradient key_gradient(const TokenLayout& tokens, const Tensor& found, std::string_view what) const;
+  void send_home(const TokenLayout& tokens, KeyGradient& of);
+  OwnedTensor rounded(const Tensor& gradient) const;
 
   HeadExchange exchange_;
   HeadRanges queries_;
@@ -129,18 +138,17 @@ void UlyssesAttention::backward(SequencePass& pass, const TokenLayout& tokens, c
   ComputeStream& compute = axis_.compute();
   const std::size_t d = heads_.head_dim;
   if (outputs == Outputs::made_again) forward(pass, tokens, of);
-  Whole dk;
-  Whole dv;
+  KeyGradient dk;
+  KeyGradient dv;
+  const bool own_keys = gradients.dk.dims() > 0;
   {
     const std::vector<Part> all = parts(pass, of);
     const OwnedTensor delta = step(axis_.sums, {tokens.batch(), tokens.local(), heads_.queries, 1}, "delta of attention");
     compute.flash_delta(delta->select(3, 0).transposed(1, 2), gradients.d_o, of.o);
     Whole deltas{whole_tensor(axis_.sums, tokens, queries_[me()].count, 1, "delta of whole sequences"), {}};
     deltas.move = exchange_.to_heads(tokens, deltas.tensor, delta, queries_, kStatistics);
-    dk.tensor = whole_tensor(axis_.sums, tokens, kv_[me()].count, d, "gradient of keys of whole sequences");
-    dv.tensor = whole_tensor(axis_.sums, tokens, kv_[me()].count, d, "gradient of values of whole sequences");
-    compute.fill_zero(dk.tensor);  // parts add to what they share
-    compute.fill_zero(dv.tensor);
+    dk = key_gradient(tokens, gradients.with_heads[0], "gradient of keys of whole sequences");
+    dv = key_gradient(tokens, gradients.with_heads[1], "gradient of values of whole sequences");
     std::vector<Whole> dO(all.size());
     std::vector<Whole> dq(all.size());
 
@@ -157,18 +165,14 @@ void UlyssesAttention::backward(SequencePass& pass, const TokenLayout& tokens, c
       exchange_.wait(dO[i].move);
       dO[i].move = {};
       const Tensor delta_of_heads = natural(deltas.tensor->select(3, 0)).transposed(1, 2);  // [B, n_q/D, S]
-      compute.flash_backward(part.attention, natural(dq[i].tensor), part.keys(dk.tensor), part.keys(dv.tensor),
-                             natural(dO[i].tensor), part.statistics(of.lse.view()), part.statistics(delta_of_heads),
-                             part.queries(of.q), part.keys(of.k), part.keys(of.v), Write::add);
+      compute.flash_backward(part.attention, natural(dq[i].tensor), part.keys(dk.sum), part.keys(dv.sum), natural(dO[i].tensor),
+                             part.statistics(of.lse.view()), part.statistics(delta_of_heads), part.queries(of.q), part.keys(of.k),
+                             part.keys(of.v), Write::add);
       dO[i].tensor.reset();
-      dq[i].tensor = rounded(std::move(dq[i].tensor));
+      if (axis_.dtype != axis_.sums) dq[i].tensor = rounded(dq[i].tensor);
       dq[i].move = exchange_.to_tokens(tokens, dq[i].tensor, part.of, kExchanged);
-      if (i + 1 < all.size()) return;
-      for (Whole* whole : {&dk, &dv}) {
-        // Terms of a sum over ranks travel in the type of sums.
-        if (!kv_copied_) whole->tensor = rounded(std::move(whole->tensor));
-      }
-      for (Whole* whole : {&dk, &dv}) whole->move = exchange_.to_tokens(tokens, whole->tensor, kv_, kExchanged);
+      if (i + 1 < all.size() || !own_keys) return;
+      for (KeyGradient* of_keys : {&dk, &dv}) send_home(tokens, *of_keys);
     };
 
     const auto take = [&](std::size_t i) { exchange_.unpack(tokens, gradients.dq, dq[i].move, all[i].of, false); };
@@ -176,6 +180,7 @@ void UlyssesAttention::backward(SequencePass& pass, const TokenLayout& tokens, c
     look_ahead(all.size(), {{1, bring}, {0, attend}, {-1, take}});
   }
   queries_done();
+  if (!own_keys) return;
   exchange_.unpack(tokens, gradients.dk, dk.move, kv_, kv_copied_);
   exchange_.unpack(tokens, gradients.dv, dv.move, kv_, kv_copied_);
 }
@@ -208,11 +213,29 @@ std::vector<UlyssesAttention::Part> UlyssesAttention::parts(const SequencePass& 
   return parts;
 }
 
+/// Returns the sum that begins with what was found before, or with zeros; parts of the heads add to it.
+UlyssesAttention::KeyGradient UlyssesAttention::key_gradient(const TokenLayout& tokens, const Tensor& found,
+                                                             std::string_view what) const {
+  if (found.dims() > 0) return {.memory = {}, .sum = found, .move = {}};
+  KeyGradient of{.memory = whole_tensor(axis_.sums, tokens, kv_[me()].count, heads_.head_dim, what), .sum = {}, .move = {}};
+  of.sum = of.memory;
+  axis_.compute().fill_zero(of.sum);
+  return of;
+}
+
+/// Begins to send a complete sum to the ranks of its tokens. Terms of a sum over ranks travel in the type of sums.
+void UlyssesAttention::send_home(const TokenLayout& tokens, KeyGradient& of) {
+  if (!kv_copied_ && axis_.dtype != axis_.sums) {
+    of.memory = rounded(of.sum);
+    of.sum = of.memory;
+  }
+  of.move = exchange_.to_tokens(tokens, of.sum, kv_, kExchanged);
+}
+
 /// Returns a gradient that needs no further summing in the model's dtype, in which it travels.
-OwnedTensor UlyssesAttention::rounded(OwnedTensor gradient) const {
-  if (gradient->dtype() == axis_.dtype) return gradient;
+OwnedTensor UlyssesAttention::rounded(const Tensor& gradient) const {
   OwnedTensor smaller = axis_.rank.tensor(Category::communication, axis_.dtype,
-                                          {gradient->size(0), gradient->size(1), gradient->size(2), gradient->size(3)},
+                                          {gradient.size(0), gradient.size(1), gradient.size(2), gradient.size(3)},
                                           "rounded gradient of whole sequences");
   axis_.compute().convert(smaller, gradient);
   return smaller;

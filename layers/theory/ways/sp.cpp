@@ -74,12 +74,16 @@ void add_exchanged_heads(BlockFlows& of) {
   const int D = of.layout.sequence();
   const Zigzag zigzag(of.setting.sequence, D);
   // Elements that change ranks when Q (or O) and K (or V) go from token shards to head shards, or back; dk in bytes. Of all
-  // layers, of which those that take k and v of another exchange their gradients alone.
+  // layers, but K and V and their gradients only of those that have their own. What layers lend isn't exchanged again.
   std::uint64_t q = 0;
   std::uint64_t k = 0;
+  std::uint64_t k_again = 0;
   std::uint64_t dk = 0;
   for (const LikeLayers& layers : layers_by_sizes(of.model)) {
     const LayerSpec& layer = layers.first;
+    const std::uint64_t lenders = of.model.specs.sum(0, of.model.layers, [&](const LayerSpec& other) {
+      return std::uint64_t{other.lends && of.model.sizes_of(other) == of.model.sizes_of(layer) ? 1U : 0U};
+    });
     for (int t = 0; t < of.layout.tensor(); ++t) {
       const BlockSlice slice = BlockSlice::of(of.model, layer, {t, of.layout.tensor()});
       const auto read_by = [&](int p) { return kv_heads_read(of.model, layer, slice, p, D); };
@@ -91,15 +95,17 @@ void add_exchanged_heads(BlockFlows& of) {
         q += tokens * (slice.queries.count - slice.queries.count / of.D);
         k_here += tokens * (read - read_by(p));
       }
-      if (layer.projects_keys()) k += k_here;
+      if (!layer.projects_keys()) continue;
+      k += k_here;
+      k_again += k_here / layers.count * (layers.count - lenders);
       // Gradients of heads that several ranks read are summed.
       dk += k_here * (read > slice.kv.count ? of.a : of.e);
     }
   }
   const std::uint64_t forward = (2 * q + 2 * k) * of.e;
   std::uint64_t backward = 2 * q * of.e + 2 * dk;
-  if (of.setting.recompute == Recompute::selective) backward += (q + 2 * k) * of.e;
-  if (of.setting.recompute == Recompute::full) backward += forward;
+  if (of.setting.recompute == Recompute::selective) backward += (q + 2 * k_again) * of.e;
+  if (of.setting.recompute == Recompute::full) backward += (2 * q + 2 * k_again) * of.e;
   for (const bool in_backward : {false, true})
     of.add(of.layout.token_axis(), Purpose::activations, Pattern::all_to_all, Phase::attention, in_backward, false,
            in_backward ? backward : forward, 4 * of.L);
