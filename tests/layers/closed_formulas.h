@@ -291,7 +291,8 @@ inline Traffic kv_round_the_ring(const Symbols& s, int D, int T = 1) {
 }
 
 /// Ulysses: for every token, heads go to the ranks that compute them: Q there and O back, K and V there; dO there and dQ back, dK
-/// and dV back, in β_a bytes where several ranks' terms of a head are summed. Δ isn't in the table; it is counted as `other`.
+/// and dV back, in β_a bytes where several ranks' terms of a head are summed; K, V, dK and dV of layers that have their own, and
+/// K and V that are lent are kept. Δ isn't in the table; it is counted as `other`.
 inline Traffic heads_exchanged(const Symbols& s, int D, int T = 1) {
   Count q = 0;
   Count k = 0;
@@ -307,15 +308,16 @@ inline Traffic heads_exchanged(const Symbols& s, int D, int T = 1) {
       const Count others_tokens = s.B * (s.S - tokens_of(s.S, D, p)) * s.d;
       q += others_tokens * own.count;
       if (s.own) k += others_tokens * read_by(s, own).count;
-      dk += others_tokens * read_by(s, own).count * (summed ? s.beta_a : s.beta);
+      if (s.own) dk += others_tokens * read_by(s, own).count * (summed ? s.beta_a : s.beta);
     }
   }
   Traffic traffic;
   const Count forward = (2 * q + 2 * k) * s.beta;
   traffic.forward[Purpose::activations] = forward;
   traffic.backward[Purpose::activations] = 2 * q * s.beta + 2 * dk;
-  if (s.recompute == Recompute::selective) traffic.backward[Purpose::activations] += (q + 2 * k) * s.beta;
-  if (s.recompute == Recompute::full) traffic.backward[Purpose::activations] += forward;
+  const Count again = s.lends ? 0 : k;
+  if (s.recompute == Recompute::selective) traffic.backward[Purpose::activations] += (q + 2 * again) * s.beta;
+  if (s.recompute == Recompute::full) traffic.backward[Purpose::activations] += (2 * q + 2 * again) * s.beta;
   return traffic;
 }
 
