@@ -41,6 +41,17 @@ void try_immediate(std::uint32_t word, Ticket finished) {
             *ticket % (Ticket{1} << verbs::Immediate::kLowBits) == immediate.low);
 }
 
+/// Takes news of a whole queue pair as growing.cpp does, whatever came before.
+void try_growth(std::uint32_t word, std::uint8_t how, std::uint32_t number) {
+  const verbs::WholeThere before{.number = number & 0xffffff, .ready = (how & 1) != 0};
+  const verbs::Immediate news = verbs::Immediate::decode(word);
+  if (!verbs::trouble_of(news, before, (how & 2) != 0).empty()) return;
+  require(news.stream == 0);
+  if (news.news == verbs::News::whole) require(before.number == 0 && news.low != 0 && news.low >> 24 == 0);
+  else if (news.news == verbs::News::ready) require(before.number != 0 && !before.ready && (how & 2) != 0);
+  else require(news.news == verbs::News::credit && news.low == 0);
+}
+
 void try_entry(verbs::EntryHeader header, std::uint8_t how, std::uint16_t bytes) {
   const verbs::Awaited message{kEnvelope, bytes};
   if ((how & 2) != 0) header.ticket = 1;
@@ -89,8 +100,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::uint64_t changed = 0;
     switch (how >> 6) {
       case 0:
-        if (take(data, size, word) && take(data, size, finished))
+        if (take(data, size, word) && take(data, size, finished)) {
           try_immediate(word, finished >> 2 >> (how & 31));  // our own count: it never ends
+          try_growth(word, how, static_cast<std::uint32_t>(finished));
+        }
         break;
       case 1:
         if (take(data, size, entry) && take(data, size, bytes)) try_entry(entry, how, bytes);

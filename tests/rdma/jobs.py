@@ -38,6 +38,7 @@ job() {
   name=$1; shift; port=$((port + 1))
   meet "$name.begin"  # one machine may have booted long before the other
   begin=$(uptime_ms)
+  case " $* " in *" --inter tcp "* | *" --rdma "*) ;; *) set -- ${rdma:+--rdma "$rdma"} "$@" ;; esac
   "$TSPRUN" --layout "${layout:-tsp=4}" --mem-per-rank 16M --timeout "${deadline:-$(longer 60)}" --nnodes 2 --node-rank "$NODE" --rendezvous 10.77.0.1:$port --json "$SHARE/$name.$NODE.json" "$@" \
     >"$SHARE/$name.$NODE.out" 2>"$SHARE/$name.$NODE.err"
   code=$?; end=$(uptime_ms)
@@ -84,7 +85,7 @@ class Laboratory:
         return f"train --config nano --data {self.data} --batch {size[0]} --seq {size[1]} --steps {steps}"
 
     def run(self, script, *lab_options, timeout=150):
-        export = f"export TSPRUN={self.options.tsprun}\n"
+        export = f"export TSPRUN={self.options.tsprun} rdma={self.options.rdma}\n"
         # The machines see the host's folder read-only at its own path, and writable at $SHARE.
         lab = [ROOT / "tools/rdma_lab/lab.py", "--timeout", str(timeout), "--share", self.share, *lab_options, "--"]
         result = subprocess.run([*lab, export + PROLOGUE + script], check=False)
@@ -257,7 +258,7 @@ def run_with_losses(lab, script, timeout):
 
 def lost_messages(lab, _steps, _size, timeout):
     """Messages of all sizes arrive though frames are lost."""
-    run_with_losses(lab, f"{lab.options.peer} flight sizes", timeout)
+    run_with_losses(lab, f'RDMA_SETTINGS="$rdma" {lab.options.peer} flight sizes', timeout)
 
 
 def lost_frames(lab, steps, size, timeout):
@@ -443,7 +444,7 @@ def many_peers(lab, _steps, _size, timeout):
     """Eight ranks on four machines, each with six peers behind its adapter: collectives give the bits that they give on one machine."""
     script = f"""
 "$TSPRUN" -n 8 --mem-per-rank 32M --timeout 60 --nnodes "$NODES" --node-rank "$NODE" --rendezvous 10.77.0.1:29400 --inter verbs \\
-  --no-prefix --log-level warn run -- {lab.options.actor} digest >"$SHARE/many.$NODE.out" 2>"$SHARE/many.$NODE.err"
+  ${{rdma:+--rdma "$rdma"}} --no-prefix --log-level warn run -- {lab.options.actor} digest >"$SHARE/many.$NODE.out" 2>"$SHARE/many.$NODE.err"
 echo $? >"$SHARE/many.$NODE.code"
 """
     require(lab.run(script, "-n", "4", timeout=timeout) == 0, "the laboratory failed")
@@ -470,6 +471,7 @@ echo $(($(packets) - before)) >"$SHARE/torch.$NODE.count"
 """
     script = f"""
 export TSP_MEM_PER_RANK=16777216 TSP_TIMEOUT=60
+[ -n "$rdma" ] && export TSP_RDMA="$rdma"
 ranks() {{
   name=$1; shift
   mkdir -p "$SHARE/store.$name"
@@ -510,6 +512,7 @@ only "create_qp@2=12"; job unmade {digest}
 only "fail@1=12"; job unproved {digest}
 only "fail@1=12"; job demanded --inter verbs {digest}
 only "reg_mr@3=12"; job ringless --inter verbs {digest}
+only "create_qp@4=12"; job ungrown --inter verbs --rdma whole=0 {digest}
 export RDMA_SHIM="reverse"; job reverse --inter verbs {digest}
 unset LD_PRELOAD
 mkdir -p "$SHARE/store.inter"
@@ -535,6 +538,8 @@ meet inter
     require(lab.code("demanded", 0) != 0 and lab.code("demanded", 1) != 0, f"--inter verbs went on\n{lab.words('demanded')}")
     require(lab.code("ringless", 0) != 0 and lab.code("ringless", 1) != 0, f"a job without rings went on\n{lab.words('ringless')}")
     require("0.26171875 MiB of message buffers can't be registered" in lab.words("ringless"), f"its limit isn't named\n{lab.words('ringless')}")
+    require(lab.code("ungrown", 0) != 0 and lab.code("ungrown", 1) != 0, f"a job without whole queue pairs went on\n{lab.words('ungrown')}")
+    require("no queue pair on rxe0 port 1" in lab.words("ungrown"), f"what it lacks isn't named\n{lab.words('ungrown')}")
     require("IBV_WC_RETRY_EXC_ERR" in lab.words("demanded"), f"it isn't told why\n{lab.words('demanded')}")
     for node in (0, 1):
         require("tcp sent 65536" in lab.text("inter", node, "out"), f"rank 0's TSP_INTER isn't obeyed\n{lab.words('inter')}")
@@ -551,6 +556,7 @@ def main():
     parser.add_argument("--peer", type=pathlib.Path, help="verbs_peer, for lost_messages")
     parser.add_argument("--torch", nargs=2, metavar=("PYTHON", "FOLDER"), help="for joined: PyTorch's Python, and where tsprun_torch is")
     parser.add_argument("--shim", type=pathlib.Path, help="verbs_shim, for unlike")
+    parser.add_argument("--rdma", default="", help="settings of --rdma for all jobs that don't say otherwise")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--seq", type=int, default=16)

@@ -43,6 +43,13 @@ std::vector<char> exchange(const std::string& name, const std::vector<char>& min
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+/// Returns a value of --rdma with the settings that all pairs shall have.
+std::string with_settings(const std::string& device) {
+  const char* settings = std::getenv("RDMA_SETTINGS");
+  if (settings == nullptr || *settings == '\0') return device;
+  return device.empty() ? settings : device + "," + settings;
+}
+
 std::span<std::byte> reserve(std::size_t bytes) {
   void* place = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   require(place != MAP_FAILED, "mmap failed");
@@ -70,7 +77,7 @@ void run_shell(const std::string& command) { require(std::system(command.c_str()
 VerbsPair::VerbsPair(const std::string& name, const PairOptions& options)
     : name_(name),
       heap_(reserve(options.heap_bytes)),
-      transport_({.device = options.device,
+      transport_({.device = with_settings(options.device),
                   .local_rank = options.local_rank,
                   .timeout_ns = static_cast<std::uint64_t>(options.timeout_s * 1e9),
                   .peers = 1,

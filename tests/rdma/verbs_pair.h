@@ -23,7 +23,7 @@ void weather(const std::string& line);
 void run_shell(const std::string& command);
 
 struct PairOptions {
-  std::string device = {};
+  std::string device = {};  ///< value of --rdma; settings in the variable RDMA_SETTINGS are added
   int local_rank = 0;
   std::size_t heap_bytes = std::size_t{8} << 20;
   double timeout_s = 60;

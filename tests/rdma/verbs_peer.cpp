@@ -3,18 +3,17 @@
 //
 //   verbs_peer SCENARIO…
 
+#include "tests/rdma/verbs_growth.h"
 #include "tests/rdma/verbs_pair.h"
 #include "tests/rdma/verbs_trouble.h"
 #include "tests/rdma/verbs_unlike.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
-#include "transport/verbs/wire.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
-#include <fstream>
 #include <map>
 #include <poll.h>
 #include <random>
@@ -348,46 +347,6 @@ void limit() {
   require(contains(unused.why_not(), "ulimit -l") && contains(unused.why_not(), "limited to 64 KiB"), unused.why_not());
 }
 
-std::size_t pinned_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    std::size_t kib = 0;
-    if (word == "VmPin:" && status >> kib) return kib << 10;
-  }
-  throw std::runtime_error("no VmPin in /proc/self/status");
-}
-
-/// Idle peers cost next to no pinned memory, and a queue costs some from its first message on.
-void queues() {
-  {
-    constexpr int kPeers = 60;  // soft-RoCE's completion queues have room for no more
-    const std::size_t before = pinned_bytes();
-    verbs::VerbsTransport idle({.peers = kPeers});
-    for (int peer = 0; peer < kPeers; ++peer) idle.address(peer);
-    const std::size_t held = pinned_bytes() - before;
-    std::printf("%d idle peers pin %zu bytes\n", kPeers, held);
-    constexpr std::size_t kPage = 4096;
-    const std::size_t doors = (2 * verbs::doors_bytes(kPeers) + kPage - 1) / kPage * kPage;
-    require(held == doors,
-            "idle peers pin " + std::to_string(held) + " bytes, not the " + std::to_string(doors) + " of their doors");
-  }
-  VerbsPair pair("queues", {});
-  std::size_t held = pinned_bytes();
-  pair.meet();  // before a message of the other machine opens a queue here
-  constexpr std::size_t kQueue = 2 * verbs::kRingBytes;
-  for (const Stream stream : {kStream, Stream::control, kTagged}) {
-    for (const std::size_t more : {kQueue, std::size_t{0}}) {
-      pair.open(stream);
-      const std::size_t now = pinned_bytes();
-      require(now - held == more, "a message on queue " + std::to_string(static_cast<int>(stream)) + " has pinned " +
-                                      std::to_string(now - held) + " bytes, not " + std::to_string(more));
-      held = now;
-      pair.meet();
-    }
-  }
-  pair.close();
-}
-
 /// With two NICs local rank i takes the i-th.
 void rails() {
   for (const int rank : {0, 1, 2}) {
@@ -416,6 +375,7 @@ int run(const std::vector<std::string>& names) {
       {"choices", choices},
       {"limit", limit},
       {"queues", queues},
+      {"mixed", mixed},
       {"rails", rails},
       {"large", large},
       {"turns", turns},
@@ -430,6 +390,7 @@ int run(const std::vector<std::string>& names) {
       {"odd_devices", odd_devices},
       {"odd_failures", odd_failures},
       {"odd_rings", odd_rings},
+      {"odd_growth", odd_growth},
       {"odd_inline", odd_inline},
       {"odd_addresses", odd_addresses},
       {"odd_completions", odd_completions},

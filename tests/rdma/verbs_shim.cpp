@@ -3,7 +3,7 @@
 // library itself, which it is linked with. What it alters stands in the variable RDMA_SHIM, words separated by blanks; a program
 // may set another one between its scenarios, and calls are counted anew then.
 //
-//   create_qp@N=E reg_mr@N=E post_send@N=E   the N-th call and all later ones fail with errno E
+//   create_qp@N=E create_cq@N=E reg_mr@N=E post_send@N=E   the N-th call and all later ones fail with errno E
 //   inline=B         queue pairs with more than B bytes of inline data can't be made
 //   ports=K          the device has K ports; those after the first are down
 //   transport=T      the device's transport is of this type (ibv_transport_type): EFA's is -1
@@ -39,7 +39,7 @@ namespace {
 /// What RDMA_SHIM says, and what was counted since it says so.
 struct Settings {
   std::string text;
-  long calls[4] = {};  // of create_qp, reg_mr, post_send, and completions
+  long calls[5] = {};  // of create_qp, reg_mr, post_send, completions, and create_cq
   std::string seen;    // what queue pairs were told: shim_seen()
 
   /// Returns the number after `word`=; `absent` if it isn't there. A word without a value counts as 1.
@@ -207,6 +207,14 @@ ibv_mr* ibv_reg_mr_iova2(ibv_pd* domain, void* memory, size_t bytes, std::uint64
     return nullptr;
   }
   return OWN(ibv_reg_mr_iova2)(domain, memory, bytes, address, access);
+}
+
+ibv_cq* ibv_create_cq(ibv_context* device, int entries, void* context, ibv_comp_channel* channel, int vector) {
+  if (const long error = settings().failure("create_cq", 4); error != 0) {
+    errno = static_cast<int>(error);
+    return nullptr;
+  }
+  return OWN(ibv_create_cq)(device, entries, context, channel, vector);
 }
 
 ibv_qp* ibv_create_qp(ibv_pd* domain, ibv_qp_init_attr* attributes) {

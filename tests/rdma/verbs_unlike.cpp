@@ -159,6 +159,40 @@ void odd_rings() {
   pair.meet();
 }
 
+void odd_growth() {
+  for (const char* words : {"create_qp@1=12", "create_cq@1=12"}) {
+    const std::string why = contains(words, "qp") ? "no queue pair on rxe0" : "no completion queue of";
+    {
+      VerbsPair pair(std::string("ungrown_here.") + words, {.device = "whole=0"});
+      std::vector<std::byte> bytes(100);
+      pair.meet();
+      if (node() == 0) {
+        const Altered full(words);
+        const LaneId lane{0, kStream};
+        expect(error_of([&] { pair.transport().send(lane, envelope_of(1), bytes, Delivery::copy_if_small); }), why);
+        expect(error_of([&] { pair.transport().receive(lane, envelope_of(1), bytes); }), why);
+      }
+      pair.meet();
+      exchange_some(pair);  // once there is room again, and not as messages 2 and later
+      pair.close();
+    }
+    // A machine that can't make its end says so, and the other one hears of it, though it only waits.
+    VerbsPair pair(std::string("ungrown_there.") + words, {.device = "whole=0,retries=3,timeout=14", .timeout_s = 12});
+    std::vector<std::byte> bytes(100);
+    pair.meet();
+    const Altered full(node() == 1 ? words : "");
+    if (node() == 0) {
+      const Ticket ticket = pair.receive(kStream, envelope_of(1), bytes);
+      pair.until([&] { return pair.transport().test_receive({0, kStream}, ticket) != Outcome::pending; }, "an end", 12);
+      expect(pair.transport().found({0, kStream}).detail, "IBV_WC_RETRY_EXC_ERR");
+    } else {
+      pair.until([&] { return !pair.transport().broken(0).empty(); }, "a break");
+      expect(pair.transport().broken(0), why);
+    }
+    pair.meet();
+  }
+}
+
 void odd_inline() {
   for (const char* words : {"inline=0", "inline=64", "inline=512"}) {
     const Altered altered(words);

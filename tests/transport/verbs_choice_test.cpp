@@ -293,6 +293,7 @@ TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {
   address.gid[15] = 9;
   address.pkey = 0x8001;
   address.grh_required = 1;
+  address.small = 1;
   address.port = "rxe0 port 1";
   const std::vector<std::byte> blob = address.encode();
   const std::optional<Address> read = Address::decode(blob);
@@ -306,6 +307,7 @@ TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {
   EXPECT_EQ(read->gid[15], 9);
   EXPECT_EQ(read->pkey, 0x8001);
   EXPECT_EQ(read->grh_required, 1);
+  EXPECT_EQ(read->small, 1);
   EXPECT_EQ(read->port, "rxe0 port 1");
   for (std::size_t cut = 0; cut < blob.size(); ++cut) EXPECT_FALSE(Address::decode(std::span(blob).first(cut)).has_value());
   std::vector<std::byte> wrong = blob;
@@ -324,6 +326,14 @@ TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {
   address.own.queue_pair = 1;
   address.mtu = 6;
   EXPECT_FALSE(Address::decode(address.encode()).has_value());
+}
+
+/// What 1,024 ranks on 128 nodes pin before they use their peers: the bar is 8 MiB a rank.
+TEST(VerbsQueuePair, IdlePeersOfALargeJobPinLittle) {
+  constexpr std::size_t kPeers = 1016;
+  EXPECT_EQ(kSmall.pinned_bytes(), 4096U + 8 * 64);
+  EXPECT_LE(kPeers * kSmall.pinned_bytes() + 2 * doors_bytes(kPeers), std::size_t{5} << 20);
+  EXPECT_GE(kPeers * kWhole.pinned_bytes(), std::size_t{64} << 20);
 }
 
 TEST(VerbsWire, ShortNumbersFindTheirLongOnes) {

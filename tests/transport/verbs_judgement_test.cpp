@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 namespace tsprun::detail::verbs::verbs_judgement_test {
 namespace {
 
@@ -41,9 +43,34 @@ TEST(VerbsJudgement, NewsIsOfAKnownKindAndOfAQueueThatIsOpen) {
   for (const News news : {News::data, News::credit, News::opened}) {
     for (const bool is_open : {false, true}) EXPECT_EQ(trouble_of(Immediate{news, 2, 1}, is_open), "");
   }
+  // Those of whole queue pairs, 5 and 6, come by small ones alone.
   for (std::uint32_t word = 5; word < 8; ++word) EXPECT_NE(trouble_of(Immediate::decode(word << 29 | 1), true), "") << word;
   for (int queue = 0; queue < kMostQueues; ++queue)
     EXPECT_EQ(trouble_of(Immediate{News::opened, queue, 0}, false) == "", queue < kQueues) << queue;
+}
+
+TEST(VerbsJudgement, AWholeQueuePairIsToldOnceAndThenReadyOnce) {
+  const auto trouble = [](News news, std::uint32_t low, const WholeThere& before, bool told, int stream = 0) {
+    return std::string(trouble_of(Immediate{news, stream, low}, before, told));
+  };
+  const WholeThere nothing{};
+  const WholeThere told{.number = 7, .ready = false};
+  const WholeThere ready{.number = 7, .ready = true};
+  EXPECT_EQ(trouble(News::credit, 0, nothing, false), "");  // the probe
+  EXPECT_NE(trouble(News::credit, 1, nothing, false), "");
+  EXPECT_NE(trouble(News::credit, 0, told, true), "");
+  EXPECT_EQ(trouble(News::whole, 7, nothing, false), "");
+  EXPECT_EQ(trouble(News::whole, 0xffffff, nothing, true), "");
+  for (const std::uint32_t number : {std::uint32_t{0}, std::uint32_t{1} << 24})
+    EXPECT_NE(trouble(News::whole, number, nothing, true), "");
+  EXPECT_NE(trouble(News::whole, 7, told, true), "");
+  EXPECT_NE(trouble(News::whole, 7, nothing, false, 1), "");
+  EXPECT_NE(trouble(News::ready, 0, nothing, true), "");
+  EXPECT_NE(trouble(News::ready, 0, told, false), "");
+  EXPECT_EQ(trouble(News::ready, 0, told, true), "");
+  EXPECT_NE(trouble(News::ready, 0, ready, true), "");
+  for (const News news : {News::entry, News::grant, News::data, News::opened, static_cast<News>(7)})
+    EXPECT_NE(trouble(news, 0, told, true), "") << static_cast<int>(news);
 }
 
 TEST(VerbsJudgement, AQueueIsOpenedOnceWithARingOfThisVersion) {

@@ -21,6 +21,7 @@ struct Settings {
   int sl = -1;
   int tc = -1;
   int hops = -1;
+  int whole = -1;
 };
 
 /// A row of the table of settings, "name=value" in the option.
@@ -34,7 +35,7 @@ struct SettingRow {
 };
 
 /// Table of all settings. That of docs/how-to/use-rdma.md is made of this one, which a test checks.
-inline constexpr std::array<SettingRow, 10> kSettings = {{
+inline constexpr std::array<SettingRow, 11> kSettings = {{
     {"retries", &Settings::retries, 0, 7, "6",
      "tries after the first before the adapter gives a peer up; 7 is for ever on some, soft-RoCE among them"},
     {"timeout", &Settings::timeout, 1, 31, "about half of --timeout in all",
@@ -48,6 +49,9 @@ inline constexpr std::array<SettingRow, 10> kSettings = {{
     {"sl", &Settings::sl, 0, 15, "0", "service level; over RoCE the priority of frames with a VLAN"},
     {"tc", &Settings::tc, 0, 255, "0", "traffic class: DSCP · 4, as the fabric's lossless class has it"},
     {"hops", &Settings::hops, 1, 255, "64", "routers that a packet may pass"},
+    {"whole", &Settings::whole, 0, 1'000'000, "64",
+     "ranks of other nodes up to which queue pairs have their whole length from the start; with more, each is small until it is "
+     "used"},
 }};
 
 /// A port that the option names.

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
+#include <limits>
 #include <sys/epoll.h>
+#include <utility>
 
 namespace tsprun::detail::verbs {
 
@@ -58,15 +60,14 @@ std::string describe(const ibv_wc& failed) {
 }
 
 Events::Events(ibv_context* device, int entries, int local_rank)
-    : device_(device), channel_(library().create_comp_channel(device)) {
+    : device_(device),
+      vector_(local_rank % std::max(1, device->num_comp_vectors)),
+      most_(std::numeric_limits<int>::max()),
+      channel_(library().create_comp_channel(device)) {
   if (!channel_) throw system_error(Cause::refused, "verbs: no completion channel", errno);
   ibv_device_attr attributes{};
-  if (library().query_device(device, &attributes) == 0 && entries > attributes.max_cqe) {
-    throw Error(Cause::refused, fmt::format("verbs: {} completions are needed at once, {} has room for {}: fewer ranks, please",
-                                            entries, library().get_device_name(device->device), attributes.max_cqe));
-  }
-  queue_.reset(library().create_cq(device, entries, nullptr, channel_.get(), local_rank % std::max(1, device->num_comp_vectors)));
-  if (!queue_) throw system_error(Cause::refused, fmt::format("verbs: no completion queue of {} entries", entries), errno);
+  if (library().query_device(device, &attributes) == 0) most_ = std::max(1, attributes.max_cqe);
+  make(std::min(entries, most_));
   epoll_ = posix::UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) throw system_error(Cause::refused, "verbs: epoll_create1", errno);
   for (const int fd : {channel_->fd, device->async_fd}) {
@@ -80,14 +81,32 @@ Events::~Events() {
   disarm();  // ibv_destroy_cq would wait for ever for notifications that aren't acknowledged
 }
 
-void Events::arm() { ibv_req_notify_cq(queue_.get(), 0); }
+void Events::make(int entries) {
+  std::unique_ptr<ibv_cq, DestroyQueue> queue(library().create_cq(device_, entries, nullptr, channel_.get(), vector_));
+  if (!queue) throw system_error(Cause::refused, fmt::format("verbs: no completion queue of {} entries", entries), errno);
+  ibv_req_notify_cq(queue.get(), 0);  // it may be made between arm() and a sleep
+  queues_.push_back(std::move(queue));
+  made_ += entries;
+  left_ = entries;
+}
+
+ibv_cq* Events::queue_for(int entries) {
+  if (entries > most_) {
+    throw Error(Cause::refused, fmt::format("verbs: {} completions are needed at once, {} has room for {}", entries,
+                                            library().get_device_name(device_->device), most_));
+  }
+  if (left_ < entries) make(std::clamp(made_, entries, most_));
+  return queues_.back().get();
+}
+
+void Events::arm() {
+  for (const auto& queue : queues_) ibv_req_notify_cq(queue.get(), 0);
+}
 
 void Events::disarm() {
   ibv_cq* queue = nullptr;
   void* context = nullptr;
-  unsigned taken = 0;
-  while (library().get_cq_event(channel_.get(), &queue, &context) == 0) ++taken;
-  if (taken > 0) library().ack_cq_events(queue_.get(), taken);
+  while (library().get_cq_event(channel_.get(), &queue, &context) == 0) library().ack_cq_events(queue, 1);
 }
 
 bool Events::next(DeviceEvent& event) {

@@ -1,5 +1,5 @@
-// Completions and asynchronous events of a device: one completion queue, the channel that wakes a sleeping rank, and the
-// device's event queue.
+// Completions and asynchronous events of a device: completion queues, the channel by which all of them wake a sleeping rank, and
+// the device's event queue.
 #pragma once
 
 #include "transport/posix.h"
@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace tsprun::detail::verbs {
 
@@ -30,20 +31,28 @@ struct DeviceEvent {
   std::string text;
 };
 
-/// Completion queue and events of one device.
+/// Completion queues and events of one device. Adapters pin memory for each completion that a queue has room for, so queues are
+/// made as queue pairs need them, each as long as all before it together, and there are few.
 class Events {
  public:
-  /// Makes a completion queue with room for `entries`. Queues of different `local_rank` use the device's interrupts in turn.
-  /// Throws Error(refused) if the device can't queue so many, or the queue can't be made. `device` must outlive this object.
+  /// Makes a completion queue with room for `entries`, or as many of them as the device can queue at once. Queues of different
+  /// `local_rank` use the device's interrupts in turn. Throws Error(refused) if the queue can't be made. `device` must outlive
+  /// this object.
   Events(ibv_context* device, int entries, int local_rank);
   ~Events();
   Events(const Events&) = delete;
   Events& operator=(const Events&) = delete;
 
-  ibv_cq* queue() const { return queue_.get(); }
-  /// Takes completions into `into`, from its start, and returns their number; -1 if the queue can't be read, which happens only
-  /// when the device is dead.
-  int poll(std::span<ibv_wc> into) { return ibv_poll_cq(queue_.get(), static_cast<int>(into.size()), into.data()); }
+  /// Returns a queue that has room for so many completions more, which is theirs once take() says so. Throws Error(refused) if
+  /// the device can't queue so many, or another queue can't be made.
+  ibv_cq* queue_for(int entries);
+  void take(int entries) { left_ -= entries; }
+  std::size_t queues() const { return queues_.size(); }
+  /// Takes completions of a queue into `into`, from its start, and returns their number; -1 if the queue can't be read, which
+  /// happens only when the device is dead.
+  int poll(std::size_t queue, std::span<ibv_wc> into) {
+    return ibv_poll_cq(queues_[queue].get(), static_cast<int>(into.size()), into.data());
+  }
 
   /// Asks for the descriptor to become readable with the next completion or event.
   void arm();
@@ -62,9 +71,15 @@ class Events {
     void operator()(ibv_cq* queue) const { library().destroy_cq(queue); }
   };
 
+  void make(int entries);
+
   ibv_context* device_;
+  int vector_;  // interrupt of all queues
+  int most_;    // entries of a queue
+  int made_ = 0;
+  int left_ = 0;  // entries of the last queue that nobody has taken
   std::unique_ptr<ibv_comp_channel, DestroyChannel> channel_;
-  std::unique_ptr<ibv_cq, DestroyQueue> queue_;
+  std::vector<std::unique_ptr<ibv_cq, DestroyQueue>> queues_;
   posix::UniqueFd epoll_;
 };
 

@@ -21,8 +21,29 @@ std::string_view trouble_of(const Immediate& news, bool is_open) {
     case News::data:
     case News::credit:
     case News::opened: return {};
+    case News::whole:
+    case News::ready: return "news of a whole queue pair came by one that carries messages";
   }
   return "an immediate of no known kind arrived";
+}
+
+std::string_view trouble_of(const Immediate& news, const WholeThere& before, bool told) {
+  constexpr std::uint32_t kMostNumber = (1U << 24) - 1;
+  if (news.stream != 0) return "a small queue pair speaks of a queue";
+  switch (news.news) {
+    case News::credit: return news.low == 0 && before.number == 0 ? "" : "a small queue pair carries credit";
+    case News::whole:
+      if (before.number != 0) return "a whole queue pair was told twice";
+      return news.low != 0 && news.low <= kMostNumber ? "" : "a whole queue pair has no number of 24 bits";
+    case News::ready:
+      if (before.number == 0 || !told) return "a whole queue pair is ready before both ends were told its number";
+      return before.ready ? "a whole queue pair was ready twice" : "";
+    case News::entry:
+    case News::grant:
+    case News::data:
+    case News::opened: return "a small queue pair carries a message";
+  }
+  return "an immediate of no known kind arrived by a small queue pair";
 }
 
 std::string trouble_of(const Opened& there, bool is_open) {

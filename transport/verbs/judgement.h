@@ -24,6 +24,15 @@ std::string_view trouble_of(const Immediate& news, bool is_open);
 /// left one before.
 std::string trouble_of(const Opened& there, bool is_open);
 
+/// What a peer has told of its whole queue pair, by the first one of a pair whose first one is small.
+struct WholeThere {
+  std::uint32_t number = 0;  ///< 0: nothing yet
+  bool ready = false;
+};
+/// Returns why a peer can't have sent this news by such a first queue pair; empty if it can: the probe, then the number of its
+/// whole one, then, once this end has told its own, that it is ready.
+std::string_view trouble_of(const Immediate& news, const WholeThere& before, bool told);
+
 /// A message for whose entry a receiver waits.
 struct Awaited {
   Envelope envelope;

@@ -3,6 +3,7 @@
 
 #include "transport/cause.h"
 #include "transport/machine.h"
+#include "transport/verbs/queue_pair.h"
 #include "transport/verbs/wire.h"
 
 #include <fmt/format.h>
@@ -38,7 +39,7 @@ std::string locked_memory_shortage(int peers, std::size_t heap_bytes) {
   const std::uint64_t limit = machine::limit_locked_memory();
   const std::uint64_t needed =
       2 * (doors_bytes(static_cast<std::size_t>(peers)) + static_cast<std::uint64_t>(peers) * kQueues * kRingBytes) +
-      std::min(heap_bytes, kSlabBytes);
+      static_cast<std::uint64_t>(peers) * (kSmall.pinned_bytes() + kWhole.pinned_bytes()) + std::min(heap_bytes, kSlabBytes);
   if (limit >= needed || !bound_by_limit()) return {};
   return fmt::format("a rank may need to lock up to {} MiB for the NIC, and locked memory is limited to {} KiB: {}",
                      (needed >> 20) + 1, limit >> 10, kHowToRaise);

@@ -26,8 +26,8 @@ using Registration = std::unique_ptr<ibv_mr, Deregister>;
 /// limit that stood in the way.
 Registration register_bytes(ibv_pd* pd, std::span<std::byte> memory, const char* what);
 
-/// Returns why a rank that uses all queues with so many peers can't lock the memory for that (message buffers, and one slab of
-/// the heap or `heap_bytes` if fewer), and which limit to raise; empty if it can.
+/// Returns why a rank that uses all queues with so many peers can't lock the memory for that (message buffers, queue pairs
+/// by the sizes of mlx5, and one slab of the heap or `heap_bytes` if fewer), and which limit to raise; empty if it can.
 std::string locked_memory_shortage(int peers, std::size_t heap_bytes = kSlabBytes);
 
 /// The registered slabs of a rank's heap. Registered memory is locked, whether it is used or not.

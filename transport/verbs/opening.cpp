@@ -22,8 +22,9 @@ void VerbsTransport::open(Peer& with, int stream) {
   std::unique_ptr<Ring>& place = with.rings[static_cast<std::size_t>(stream)];
   if (!place) {
     auto ring = std::make_unique<Ring>(parts_->pd.get());
-    if (!with.pair.expect_queue())
-      throw Error(Cause::refused, fmt::format("verbs: {} on {}", with.pair.post_error(), parts_->port.text()));
+    if (with.pair == nullptr) grow(with);
+    if (!with.pair->expect_queue())
+      throw Error(Cause::refused, fmt::format("verbs: {} on {}", with.pair->post_error(), parts_->port.text()));
     place = std::move(ring);
   }
   tell_opened(with);
@@ -34,16 +35,16 @@ void VerbsTransport::tell_opened(Peer& to) {
   for (int stream = 0; stream < kQueues; ++stream) {
     Ring* const ring = to.ring(stream);
     if (ring == nullptr || ring->told) continue;
-    if (!to.linked || !to.broken.empty() || to.pair.room() == 0) return;
+    if (!to.ready || !to.broken.empty() || to.pair->room() == 0) return;
     const Region& doors = *parts_->doors;
     const std::size_t offset = static_cast<std::size_t>(stream) * sizeof(Opened);
     std::byte* const place = doors.data() + doors_bytes(parts_->peers.size()) + door_offset(to.number) + offset;
     const Opened mine{reinterpret_cast<std::uint64_t>(ring->region.data()), ring->region.remote_key(), kRingBytes};
     std::memcpy(place, &mine, sizeof mine);
     ring->told = true;
-    if (to.pair.write({place, sizeof mine, doors.local_key()}, {to.address.door() + offset, to.address.doors_key},
-                      Immediate{News::opened, stream, 0}, true) == 0)
-      return break_lanes(to, to.pair.post_error());
+    if (to.pair->write({place, sizeof mine, doors.local_key()}, {to.address.door() + offset, to.address.doors_key},
+                       Immediate{News::opened, stream, 0}, true) == 0)
+      return break_lanes(to, to.pair->post_error());
   }
 }
 
@@ -53,7 +54,7 @@ void VerbsTransport::take_opened(Peer& from, int stream) {
   Opened there;
   std::memcpy(&there, parts_->doors->data() + door_offset(from.number) + static_cast<std::size_t>(stream) * sizeof there,
               sizeof there);
-  if (const std::string trouble = trouble_of(there, from.is_open(stream)); !trouble.empty()) return break_lanes(from, trouble);
+  if (const std::string trouble = trouble_of(there, from.is_there(stream)); !trouble.empty()) return break_lanes(from, trouble);
   try {
     open(from, stream);
   } catch (const Error& error) {

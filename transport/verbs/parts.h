@@ -2,6 +2,7 @@
 #pragma once
 
 #include "transport/verbs/events.h"
+#include "transport/verbs/judgement.h"
 #include "transport/verbs/memory.h"
 #include "transport/verbs/queue_pair.h"
 #include "transport/verbs/verbs_transport.h"
@@ -112,40 +113,63 @@ class VerbsTransport::Chunks {
   std::array<PostedChunk, kSends> posted_{};
 };
 
+/// Stages of a pair of ranks on its way from a small queue pair to a whole one.
+struct VerbsTransport::Growth {
+  bool needed = false;           // the first queue pair is small, at this end or at the other
+  bool told = false;             // the peer was told the number of this end's
+  std::uint64_t give_up_ns = 0;  // deadline for linking it; 0: it wasn't tried
+  bool linked = false;           // this end's is ready to send and to receive
+  bool told_ready = false;       // the peer was told that
+  WholeThere there{};            // what the peer has told
+};
+
 /// Connection to one peer, the memory that both ends write, and all lanes.
 struct VerbsTransport::Peer {
-  Peer(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, int peer_number, std::uint32_t first_packet)
+  Peer(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, const QueueLengths& lengths, int peer_number,
+       std::uint32_t first_packet)
       : number(peer_number),
-        pair(pd, completions, port, static_cast<std::uint32_t>(peer_number), first_packet),
+        first(pd, completions, port, lengths, tag(peer_number, false), first_packet),
         chunks(port.port.gbps) {}
+
+  /// Returns the tag of requests by the first queue pair, or by the one that is made when the peer is first used.
+  static constexpr std::uint32_t tag(int peer, bool whole) { return static_cast<std::uint32_t>(peer) << 1 | (whole ? 1U : 0U); }
 
   /// Returns the ring of a queue; null until one of the two ranks has begun to use it.
   Ring* ring(int stream) const { return rings[static_cast<std::size_t>(stream)].get(); }
-  /// Returns true once both ends have opened the queue: the peer's ring may be written.
-  bool is_open(int stream) const { return ring(stream) != nullptr && ring(stream)->there.bytes != 0; }
+  /// Returns true once the peer has told where its ring for the queue is.
+  bool is_there(int stream) const { return ring(stream) != nullptr && ring(stream)->there.bytes != 0; }
+  /// Returns true once each end has told the other where its ring is: the peer's may be written. This end may hear before it can
+  /// tell, as news of a small queue pair and of a whole one may come in any order.
+  bool is_open(int stream) const { return is_there(stream) && ring(stream)->told; }
   /// Writes `bytes` prepared at `offset` of what leaves to the same offset of the peer's ring. Returns as QueuePair::write().
   /// Precondition: is_open(stream).
   std::uint64_t mirror(int stream, std::size_t offset, std::size_t bytes, Immediate immediate, bool signalled) {
     const Ring& to = *ring(stream);
-    return pair.write({to.leaving(offset), bytes, to.region.local_key()}, {to.there.address + offset, to.there.key}, immediate,
-                      signalled);
+    return pair->write({to.leaving(offset), bytes, to.region.local_key()}, {to.there.address + offset, to.there.key}, immediate,
+                       signalled);
   }
-  /// Writes nothing, with an immediate or without.
-  std::uint64_t nudge(std::optional<Immediate> immediate, bool signalled) {
-    return pair.write({nullptr, 0, 0}, {address.door(), address.doors_key}, immediate, signalled);
+  /// Writes nothing by one of the queue pairs, with an immediate or without. Returns as QueuePair::write().
+  std::uint64_t nudge(QueuePair& by, std::optional<Immediate> immediate, bool signalled) const {
+    return by.write({nullptr, 0, 0}, {address.door(), address.doors_key}, immediate, signalled);
   }
+  /// Returns requests that are done, of all queue pairs.
+  std::uint64_t done() const { return first.done() + (whole ? whole->done() : 0); }
 
   /// Returns the largest payload of a packet on the way to the peer.
   std::size_t packet_bytes(const ChosenPort& port) const { return std::size_t{128} << std::min(port.port.mtu, address.mtu); }
 
   int number;
   std::array<std::unique_ptr<Ring>, kQueues> rings;
-  QueuePair pair;  // destroyed before the rings that it writes
+  QueuePair first;                 // made at the start; carries the probe. Queue pairs are destroyed before the rings they write
+  std::optional<QueuePair> whole;  // made when the peer is first used, if either end's first one is small (growing.cpp)
+  QueuePair* pair = nullptr;       // the one of them that carries messages; null: it isn't made yet
+  bool ready = false;              // messages may be written by it: both of its ends are linked
+  Growth growth;
   Chunks chunks;
   int turn = 0;  // stream whose chunk is next
   Address address;
-  bool linked = false;               // ready to send and to receive
-  std::uint64_t give_up_ns = 0;      // deadline for linking; 0: connect() wasn't called
+  bool linked = false;               // `first` is ready to send and to receive
+  std::uint64_t give_up_ns = 0;      // deadline for linking it; 0: connect() wasn't called
   std::uint64_t probe = 0;           // last write of the probe
   std::uint64_t first_probe = 0;     // the small one, which passes even where a switch drops full packets
   std::uint64_t arrivals = 0;        // immediates that have arrived
@@ -180,10 +204,12 @@ struct VerbsTransport::Parts {
   std::string address_trouble;        // set once the port's addresses aren't those that peers were told
   std::vector<Peer*> touched;         // those with Peer::touched
   RetryLimits limits{};
+  QueueLengths lengths = kWhole;   // of each peer's first queue pair
   std::uint32_t first_packet = 0;  // of all queue pairs
   std::uint32_t rounds_since_events = 0;
   std::uint64_t next_question_ns = 0;  // time of the next search for silent peers
 
+  bool has_small_pairs() const { return lengths.sends < kSends; }
   void ask_port();
   void ask_address();
 };

@@ -38,15 +38,17 @@ bool VerbsTransport::progress() {
   if (!parts.events) return false;
   std::array<ibv_wc, 32> completions;
   bool moved = false;
-  while (true) {
-    const int count = parts.events->poll(completions);
-    if (count < 0) {
-      for (const std::unique_ptr<Peer>& each : parts.peers) {
-        if (each) break_lanes(*each, "the completion queue can't be read any more");
+  for (std::size_t queue = 0; queue < parts.events->queues(); ++queue) {
+    while (true) {
+      const int count = parts.events->poll(queue, completions);
+      if (count < 0) {
+        for (const std::unique_ptr<Peer>& each : parts.peers) {
+          if (each) break_lanes(*each, "the completion queue can't be read any more");
+        }
       }
+      for (int i = 0; i < count; ++i) moved = completion(&completions[static_cast<std::size_t>(i)]) || moved;
+      if (count < static_cast<int>(completions.size())) break;
     }
-    for (int i = 0; i < count; ++i) moved = completion(&completions[static_cast<std::size_t>(i)]) || moved;
-    if (count < static_cast<int>(completions.size())) break;
   }
   if (++parts.rounds_since_events >= kRoundsBetweenEvents) look_at_events();
   // What others have to post waits for completions of their own.
@@ -58,10 +60,12 @@ bool VerbsTransport::progress() {
   return moved;
 }
 
-/// Posts what had to wait: the places of rings, entries, grants, credits, refusals and granted payloads.
+/// Posts what had to wait: news of a whole queue pair, the places of rings, entries, grants, credits, refusals and granted
+/// payloads.
 void VerbsTransport::pump(Peer& to) {
+  advance(to);
   tell_opened(to);
-  for (int stream = 0; stream < kQueues && to.broken.empty() && to.linked; ++stream) {
+  for (int stream = 0; stream < kQueues && to.broken.empty() && to.ready; ++stream) {
     if (to.out[static_cast<std::size_t>(stream)].held != 0) post_held(to, stream);
     const VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
     if (in.to_grant != 0) write_grants(to, stream);
@@ -69,7 +73,7 @@ void VerbsTransport::pump(Peer& to) {
     const VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
     if (out.refusing != 0) write_refusals(to, stream);
   }
-  if (to.linked) write_large(to);
+  if (to.ready) write_large(to);
 }
 
 /// Describes a failed request with what else is known of it: how often it was tried, and which part of the probe it was.
@@ -78,7 +82,7 @@ std::string VerbsTransport::why_failed(const Peer& at, const void* completion) c
   std::string why = describe(failed);
   if (failed.status == IBV_WC_RETRY_EXC_ERR) why += fmt::format(", {}", parts_->limits.text());
   const std::uint64_t request = QueuePair::number_of(failed.wr_id);
-  if (request != 0 && request == at.probe) {
+  if (request != 0 && request == at.probe && QueuePair::tag_of(failed.wr_id) == Peer::tag(at.number, false)) {
     const std::size_t packet = at.packet_bytes(parts_->port);
     why += fmt::format(
         "; a write of {} bytes arrived, one of {} didn't, which fills a packet of the path MTU: something on the way "
@@ -92,9 +96,13 @@ std::string VerbsTransport::why_failed(const Peer& at, const void* completion) c
 /// which succeeds even if nothing moves.
 bool VerbsTransport::completion(const void* found) {
   const auto& done = *static_cast<const ibv_wc*>(found);
-  const std::uint32_t number = QueuePair::tag_of(done.wr_id);
+  const std::uint32_t tag = QueuePair::tag_of(done.wr_id);
+  const std::uint32_t number = tag >> 1;
   if (number >= parts_->peers.size() || !parts_->peers[number]) return false;
   Peer& at = *parts_->peers[number];
+  const bool by_whole = tag == Peer::tag(at.number, true);
+  if (by_whole && !at.whole) return false;
+  QueuePair& by = by_whole ? *at.whole : at.first;
   if (!at.touched) parts_->touched.push_back(&at);
   at.touched = true;
   if (done.status != IBV_WC_SUCCESS) {
@@ -111,14 +119,16 @@ bool VerbsTransport::completion(const void* found) {
   }
   const std::uint64_t request = QueuePair::number_of(done.wr_id);
   if (request != 0) {
-    at.pair.completed(request);
+    by.completed(request);
     return request != at.question;
   }
-  if (!at.pair.received()) break_lanes(at, at.pair.post_error());  // or the peer would soon find no receive posted
   ++at.arrivals;
   if ((done.wc_flags & IBV_WC_WITH_IMM) == 0) {
     break_lanes(at, "a message without an immediate arrived");
+  } else if (&by == &at.first && at.growth.needed) {
+    take_growth(at, ntohl(done.imm_data));
   } else {
+    if (!by.received()) break_lanes(at, by.post_error());  // or the peer would soon find no receive posted
     arrived(at, ntohl(done.imm_data));
   }
   return true;
@@ -171,6 +181,8 @@ void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
       return;
     }
     case News::opened: take_opened(from, immediate.stream); return;
+    case News::whole:
+    case News::ready: return;  // trouble_of() names them
   }
 }
 
@@ -192,7 +204,9 @@ void VerbsTransport::break_lanes(Peer& at, const std::string& cause) {
   if (!at.broken.empty()) return;
   at.broken = cause;
   // Before its own probe has arrived a pair may only be left to another transport, which the peer's probe mustn't wait for.
-  if (at.probe != 0 && at.pair.is_completed(at.probe)) at.pair.stop();
+  if (at.probe == 0 || !at.first.is_completed(at.probe)) return;
+  at.first.stop();
+  if (at.whole) at.whole->stop();
 }
 
 /// Returns the outcome of a message that isn't done: pending, or disconnected once the connection is broken and its cause can
@@ -224,7 +238,9 @@ void VerbsTransport::look_at_events() {
     if (event.breaks == DeviceEvent::Extent::nothing) continue;
     for (const std::unique_ptr<Peer>& each : parts.peers) {
       if (!each) continue;
-      const bool of_this = event.breaks == DeviceEvent::Extent::queue_pair && event.queue_pair == each->pair.number();
+      const bool of_this =
+          event.breaks == DeviceEvent::Extent::queue_pair &&
+          (event.queue_pair == each->first.number() || (each->whole && event.queue_pair == each->whole->number()));
       if (of_this || event.breaks == DeviceEvent::Extent::device) {
         if (each->broken.empty()) each->flushed = of_this;  // the failed completion may tell more
         break_lanes(*each, fmt::format("{} on {}", event.text, parts.port.text()));
@@ -267,7 +283,7 @@ void VerbsTransport::Parts::ask_address() {
 }
 
 /// Tests peers that owe a message, a grant or credit and have been silent. A rank that only waits has nothing in flight, so the
-/// NIC can't notice a dead peer; an empty write makes it notice.
+/// NIC can't notice a dead peer; an empty write makes it notice. Also tries again to link what couldn't be linked at once.
 void VerbsTransport::ask_silent_peers() {
   Parts& parts = *parts_;
   const std::uint64_t now = posix::now_ns();
@@ -276,18 +292,21 @@ void VerbsTransport::ask_silent_peers() {
   parts.next_question_ns = now + patience / 4;
   for (const std::unique_ptr<Peer>& each : parts.peers) {
     if (!each || !each->linked || !each->broken.empty()) continue;
-    const std::uint64_t signs = each->arrivals + each->pair.done();
+    if (each->whole && !each->growth.linked) pump(*each);
+    if (!each->broken.empty()) continue;
+    const std::uint64_t signs = each->arrivals + each->done();
+    QueuePair& by = each->ready ? *each->pair : each->first;
     const bool awaited =
         std::any_of(each->in.begin(), each->in.end(), [](const VerbsReceive& in) { return in.last > in.prefix; }) ||
         std::any_of(each->out.begin(), each->out.end(), [](const VerbsSend& out) { return out.last > out.taken; });
     if (signs != each->seen || each->quiet_since_ns == 0 || !awaited) {
       each->seen = signs;
       each->quiet_since_ns = now;
-    } else if (now - each->quiet_since_ns >= patience && each->pair.room() > 0 &&
-               each->pair.is_completed(each->pair.last_signalled())) {  // requests that aren't signalled may be done long since
+    } else if (now - each->quiet_since_ns >= patience && by.room() > 0 &&
+               by.is_completed(by.last_signalled())) {  // requests that aren't signalled may be done long since
       each->quiet_since_ns = now;
-      each->question = each->nudge(std::nullopt, true);
-      if (each->question == 0) break_lanes(*each, each->pair.post_error());
+      each->question = each->nudge(by, std::nullopt, true);
+      if (each->question == 0) break_lanes(*each, by.post_error());
     }
   }
 }

@@ -18,9 +18,6 @@ namespace tsprun::detail::verbs {
 namespace {
 
 constexpr std::uint64_t kSignalEvery = 16;
-/// Bytes of inline data to ask for, in order of preference: a header and some payload that the NIC needn't fetch. Devices that
-/// can't are asked for less.
-constexpr std::uint32_t kInlineWanted[] = {220, 64, 0};
 constexpr std::uint32_t kReceiveBatch = 16;
 
 /// Changes the state of a queue pair. Returns false if the kernel couldn't resolve the peer's address yet and `patient` is set.
@@ -64,15 +61,17 @@ std::string RetryLimits::text() const {
                      each_s * (retry_count + 1), retry_count, timeout);
 }
 
-QueuePair::QueuePair(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, std::uint32_t tag, std::uint32_t first_packet)
-    : tag_(std::uint64_t{tag} << 40), first_packet_(first_packet) {
+QueuePair::QueuePair(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, const QueueLengths& lengths, std::uint32_t tag,
+                     std::uint32_t first_packet)
+    : tag_(std::uint64_t{tag} << 40), sends_(lengths.sends), first_packet_(first_packet) {
   int error = 0;
-  for (const std::uint32_t wanted : kInlineWanted) {
+  // Devices that can't have so much inline data are asked for less.
+  for (const std::uint32_t wanted : {lengths.inline_bytes, std::min<std::uint32_t>(lengths.inline_bytes, 64), std::uint32_t{0}}) {
     ibv_qp_init_attr attributes{};
     attributes.qp_type = IBV_QPT_RC;
     attributes.send_cq = attributes.recv_cq = completions;
-    attributes.cap.max_send_wr = kSends;
-    attributes.cap.max_recv_wr = kReceives;
+    attributes.cap.max_send_wr = lengths.sends;
+    attributes.cap.max_recv_wr = lengths.receives;
     attributes.cap.max_send_sge = attributes.cap.max_recv_sge = 1;
     attributes.cap.max_inline_data = wanted;
     pair_.reset(library().create_qp(pd, &attributes));
@@ -87,7 +86,7 @@ QueuePair::QueuePair(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, st
                        fmt::format("verbs: no queue pair on {}", port.text()), error);
   }
   initialise(port);
-  if (!post_receives(kFirstReceives)) throw Error(Cause::refused, fmt::format("verbs: {} on {}", post_error_, port.text()));
+  if (!post_receives(lengths.posted)) throw Error(Cause::refused, fmt::format("verbs: {} on {}", post_error_, port.text()));
 }
 
 void QueuePair::initialise(const ChosenPort& port) {
@@ -99,11 +98,12 @@ void QueuePair::initialise(const ChosenPort& port) {
   modify(pair_.get(), attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "INIT", {});
 }
 
-bool QueuePair::connect(const Address& peer, const ChosenPort& port, RetryLimits limits, bool last_try) {
+bool QueuePair::connect(const Address& peer, std::uint32_t peer_number, const ChosenPort& port, RetryLimits limits,
+                        bool last_try) {
   ibv_qp_attr ready{};
   ready.qp_state = IBV_QPS_RTR;
   ready.path_mtu = static_cast<ibv_mtu>(std::min(port.port.mtu, peer.mtu));
-  ready.dest_qp_num = peer.own.queue_pair;
+  ready.dest_qp_num = peer_number;
   ready.rq_psn = peer.first_packet;
   ready.max_dest_rd_atomic = 0;
   ready.min_rnr_timer = 12;
@@ -178,9 +178,11 @@ bool QueuePair::post_receives(std::uint32_t count) {
     requests[i].wr_id = tag_;
     requests[i].next = i + 1 < requests.size() ? &requests[i + 1] : nullptr;
   }
-  static_assert(kFirstReceives % kReceiveBatch == 0 && kQueueReceives % kReceiveBatch == 0);
   static_assert(kFirstReceives >= kMostQueues + 1 + kReceiveBatch, "a receive less than immediates in flight is an RNR");
-  for (; count > 0; count -= kReceiveBatch) {
+  while (count > 0) {
+    const std::uint32_t batch = std::min(count, kReceiveBatch);
+    count -= batch;
+    requests[batch - 1].next = nullptr;  // of a last batch, which alone may be shorter
     ibv_recv_wr* failed = nullptr;
     if (const int error = ibv_post_recv(pair_.get(), requests.data(), &failed); error != 0) {
       post_error_ = fmt::format("ibv_post_recv on queue pair {}: {}", pair_->qp_num, std::strerror(error));

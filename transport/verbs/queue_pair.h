@@ -1,7 +1,6 @@
 // One reliable connection (RC queue pair) to one peer: its states, the room in its send queue, its posted receives.
 //
-//   made ── INIT ── receives posted ── connect(): RTR, RTS ── probe ── in use ── a failed completion or stop(): ERROR, the rest
-//   is flushed
+//   made ── INIT ── receives posted ── connect(): RTR, RTS ── in use ── a failed completion or stop(): ERROR, the rest is flushed
 //
 // Work requests are counted from 1. They complete in order, so a signalled completion also stands for all requests before it:
 // every 16th request is signalled, and those for whose end the caller waits. Receives carry no memory: they only take the
@@ -13,6 +12,7 @@
 #include "transport/verbs/library.h"
 #include "transport/verbs/wire.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -28,6 +28,32 @@ inline constexpr std::uint32_t kFirstReceives = 32;
 inline constexpr std::uint32_t kQueueReceives = 3 * kSlots;
 inline constexpr std::uint32_t kReceives = kFirstReceives + kQueues * kQueueReceives;
 inline constexpr std::uint32_t kSends = 256;
+
+/// Lengths of a queue pair's queues, for which drivers pin memory.
+struct QueueLengths {
+  std::uint32_t sends;
+  std::uint32_t receives;
+  std::uint32_t posted;        ///< receives that are posted from the start
+  std::uint32_t inline_bytes;  ///< payload that a request shall hold, if the device can
+
+  /// Returns how many completions may wait to be polled.
+  constexpr int completions() const { return static_cast<int>(sends + receives); }
+  /// Returns the bytes that a driver pins for the queue pair and its completions, by the sizes of mlx5: whole pages of requests,
+  /// each of 64 bytes or, with inline data, the next multiple that holds it and 36 bytes of header; 64 bytes for a completion.
+  constexpr std::size_t pinned_bytes() const {
+    constexpr std::size_t kUnit = 64;
+    constexpr std::size_t kHeader = 36;
+    constexpr std::size_t kPage = 4096;
+    const std::size_t request = (kHeader + inline_bytes + kUnit - 1) / kUnit * kUnit;
+    const std::size_t requests = sends * request + receives * kUnit;
+    return (requests + kPage - 1) / kPage * kPage + (sends + receives) * kUnit;
+  }
+};
+/// Lengths of one that carries messages. Inline are a header and some payload, which the NIC needn't fetch.
+inline constexpr QueueLengths kWhole{.sends = kSends, .receives = kReceives, .posted = kFirstReceives, .inline_bytes = 220};
+/// Lengths of one that carries the probe, questions to a silent peer one at a time, and twice the news that makes the two ends
+/// use a whole one.
+inline constexpr QueueLengths kSmall{.sends = 4, .receives = 4, .posted = 4, .inline_bytes = 0};
 
 /// Retries after which the NIC gives a peer up.
 struct RetryLimits {
@@ -48,17 +74,18 @@ class QueuePair {
   /// Makes the queue pair and posts its first receives. `tag` comes back in the upper bits of wr_id. `first_packet`: the packet
   /// sequence number (PSN) with which this end begins. Throws Error(refused |
   /// out_of_memory) with the call that failed.
-  QueuePair(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, std::uint32_t tag, std::uint32_t first_packet);
+  QueuePair(ibv_pd* pd, ibv_cq* completions, const ChosenPort& port, const QueueLengths& lengths, std::uint32_t tag,
+            std::uint32_t first_packet);
 
   std::uint32_t number() const { return pair_->qp_num; }
 
-  /// Moves the queue pair to RTR and RTS. At RTR the kernel resolves the peer's Ethernet address, which takes a second if the
-  /// peer doesn't answer. Returns false if the address wasn't found and this isn't the last try. Throws Error(refused) for any
-  /// other failure.
-  bool connect(const Address& peer, const ChosenPort& port, RetryLimits limits, bool last_try);
+  /// Moves the queue pair to RTR and RTS, towards the peer's queue pair of this number. At RTR the kernel resolves the peer's
+  /// Ethernet address, which takes a second if the peer doesn't answer. Returns false if the address wasn't found and this isn't
+  /// the last try. Throws Error(refused) for any other failure.
+  bool connect(const Address& peer, std::uint32_t peer_number, const ChosenPort& port, RetryLimits limits, bool last_try);
 
   /// Returns how many work requests can be posted now.
-  std::uint64_t room() const { return kSends - (posted_ - completed_); }
+  std::uint64_t room() const { return sends_ - (posted_ - completed_); }
   /// Return the newest work request that was posted, and that is known to be completed.
   std::uint64_t posted() const { return posted_; }
   std::uint64_t done() const { return completed_; }
@@ -104,6 +131,7 @@ class QueuePair {
 
   std::unique_ptr<ibv_qp, Destroy> pair_;
   std::uint64_t tag_;
+  std::uint64_t sends_;  // length of the send queue
   std::uint32_t first_packet_;
   std::uint32_t inline_bytes_ = 0;
   std::uint64_t posted_ = 0;

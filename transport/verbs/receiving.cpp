@@ -45,7 +45,7 @@ void VerbsTransport::write_grants(Peer& to, int stream) {
   if (!to.is_open(stream)) return;
   for (Ticket ticket = in.prefix + 1; ticket <= in.last && in.to_grant != 0; ++ticket) {
     if ((in.to_grant & bit(ticket)) == 0) continue;
-    if (!to.linked || to.pair.room() == 0 || !to.pair.is_completed(in.grant_request[ticket % kSlots])) return;
+    if (!to.ready || to.pair->room() == 0 || !to.pair->is_completed(in.grant_request[ticket % kSlots])) return;
     const Posted& posted = in.posted[ticket % kSlots];
     const std::size_t offset = grant_offset(ticket);
     std::byte* const place = to.ring(stream)->leaving(offset);
@@ -71,7 +71,7 @@ void VerbsTransport::write_grants(Peer& to, int stream) {
         to.mirror(stream, offset, sizeof grant + grant.keys * sizeof(std::uint32_t),
                   Immediate{News::grant, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)}, true);
     if (request == 0) {
-      break_lanes(to, to.pair.post_error());
+      break_lanes(to, to.pair->post_error());
       return;
     }
     in.told = in.prefix;
@@ -83,10 +83,11 @@ void VerbsTransport::write_grants(Peer& to, int stream) {
 
 void VerbsTransport::write_credit(Peer& to, int stream) {
   VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
-  if (!to.linked || !to.broken.empty() || to.pair.room() == 0) return;
+  if (!to.ready || !to.broken.empty() || to.pair->room() == 0) return;
   in.told = in.prefix;
-  if (to.nudge(Immediate{News::credit, stream, static_cast<std::uint32_t>(in.prefix & Immediate::kLowMask)}, false) == 0)
-    break_lanes(to, to.pair.post_error());
+  if (to.nudge(*to.pair, Immediate{News::credit, stream, static_cast<std::uint32_t>(in.prefix & Immediate::kLowMask)}, false) ==
+      0)
+    break_lanes(to, to.pair->post_error());
 }
 
 /// Marks a message as finished. Messages may be finished in any order; the sender is told the longest finished prefix.

@@ -32,10 +32,10 @@ Ticket VerbsTransport::begin_send(Peer& to, LaneId lane) {
   if (!to.broken.empty()) return ticket;
   if (out.last - out.taken >= kSlots) return kNotNow;
   if (!to.is_open(stream)) return ticket;
-  if (to.pair.room() <= kReserve) return kNotNow;
+  if (to.pair->room() <= kReserve) return kNotNow;
   // The entry in the mirror may be overwritten only when the NIC won't read the old one any more.
   const std::uint64_t before = out.request[ticket % kSlots];
-  return to.pair.is_completed(before) ? ticket : kNotNow;
+  return to.pair->is_completed(before) ? ticket : kNotNow;
 }
 
 /// Prepares an entry in the mirror, and posts it once the peer has opened the queue.
@@ -70,7 +70,7 @@ void VerbsTransport::post_entry(Peer& to, int stream, Ticket ticket, std::size_t
   in.told = in.prefix;
   const std::uint64_t request = to.mirror(
       stream, offset, bytes, Immediate{News::entry, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)}, signalled);
-  if (request == 0) return break_lanes(to, to.pair.post_error());
+  if (request == 0) return break_lanes(to, to.pair->post_error());
   to.out[static_cast<std::size_t>(stream)].request[ticket % kSlots] = request;
 }
 
@@ -80,7 +80,7 @@ void VerbsTransport::post_held(Peer& to, int stream) {
   if (!to.is_open(stream)) return;
   for (Ticket ticket = out.taken + 1; ticket <= out.last && out.held != 0; ++ticket) {
     if ((out.held & bit(ticket)) == 0) continue;
-    if (to.pair.room() == 0 || !to.broken.empty()) return;
+    if (to.pair->room() == 0 || !to.broken.empty()) return;
     out.held &= ~bit(ticket);
     post_entry(to, stream, ticket, out.held_bytes[ticket % kSlots], false);
   }
@@ -145,7 +145,7 @@ void VerbsTransport::write_refusals(Peer& to, int stream) {
   VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
   for (Ticket ticket = out.taken + 1; ticket <= out.last && out.refusing != 0; ++ticket) {
     if ((out.refusing & bit(ticket)) == 0) continue;
-    if (to.pair.room() == 0) return;
+    if (to.pair->room() == 0) return;
     const Large& large = out.large[ticket % kSlots];
     out.refusing &= ~bit(ticket);
     write_entry(to, {to.number, static_cast<Stream>(stream)}, ticket, large.envelope, {}, large.payload.size(),
@@ -158,7 +158,7 @@ void VerbsTransport::write_refusals(Peer& to, int stream) {
 /// message holds up those of other streams by no more than the chunks that are under way.
 void VerbsTransport::write_large(Peer& to) {
   for (int idle = 0; idle < kQueues && to.broken.empty();) {
-    if (to.pair.room() <= kReserve / 2 || !to.chunks.have_room(to.pair)) return;
+    if (to.pair->room() <= kReserve / 2 || !to.chunks.have_room(*to.pair)) return;
     const int stream = std::exchange(to.turn, (to.turn + 1) % kQueues);
     idle = write_chunk(to, stream) ? 0 : idle + 1;
   }
@@ -191,12 +191,12 @@ bool VerbsTransport::write_chunk(Peer& to, int stream) {
   const bool last = bytes == rest.size();
   const Immediate arrival{News::data, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)};
   // Every write is signalled: nothing else shows that a message which takes longer than the deadline makes progress.
-  std::uint64_t request = to.pair.write({rest.data(), bytes, piece.local_key}, {grant.address + large.written, key},
-                                        only ? std::optional(arrival) : std::nullopt, true);
+  std::uint64_t request = to.pair->write({rest.data(), bytes, piece.local_key}, {grant.address + large.written, key},
+                                         only ? std::optional(arrival) : std::nullopt, true);
   if (request != 0) to.chunks.add(request, bytes);
-  if (request != 0 && last && !only) request = to.nudge(arrival, true);  // kReserve leaves it room
+  if (request != 0 && last && !only) request = to.nudge(*to.pair, arrival, true);  // kReserve leaves it room
   if (request == 0) {
-    break_lanes(to, to.pair.post_error());
+    break_lanes(to, to.pair->post_error());
     return true;
   }
   large.written += bytes;
@@ -215,7 +215,7 @@ Outcome VerbsTransport::test_send(LaneId lane, Ticket ticket) {
   if (ticket <= out.taken || out.last - ticket >= kSlots || (out.copied & bit(ticket)) != 0) return Outcome::done;
   const std::uint64_t request = out.request[ticket % kSlots];
   const bool still = ((out.waiting | out.writing) & bit(ticket)) != 0;
-  if (!still && request != 0 && to.pair.is_completed(request)) return Outcome::done;
+  if (!still && request != 0 && to.pair->is_completed(request)) return Outcome::done;
   return unless_broken(to);
 }
 
@@ -231,9 +231,10 @@ bool VerbsTransport::finished_sending(Peer& to) {
     const VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
     if (in.told != in.prefix) write_credit(to, stream);
   }
-  if (to.pair.is_completed(to.pair.posted())) return true;
-  if (to.pair.last_signalled() != to.pair.posted() && to.pair.room() > 0) {
-    if (to.nudge(std::nullopt, true) == 0) break_lanes(to, to.pair.post_error());
+  if (to.pair != &to.first && !to.first.is_completed(to.first.posted())) return false;
+  if (to.pair == nullptr || to.pair->is_completed(to.pair->posted())) return true;
+  if (to.pair->last_signalled() != to.pair->posted() && to.pair->room() > 0) {
+    if (to.nudge(*to.pair, std::nullopt, true) == 0) break_lanes(to, to.pair->post_error());
   }
   return false;
 }

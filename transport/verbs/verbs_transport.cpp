@@ -13,6 +13,16 @@
 
 namespace tsprun::detail::verbs {
 
+namespace {
+
+/// Returns the number of peers up to which queue pairs are whole ones from the start. Beyond, idle peers would pin too much.
+int whole_up_to(const Settings& settings) {
+  constexpr int kPeers = 64;
+  return settings.whole < 0 ? kPeers : settings.whole;
+}
+
+}  // namespace
+
 VerbsTransport::VerbsTransport(const VerbsOptions& options) : parts_(std::make_unique<Parts>()) {
   Parts& parts = *parts_;
   parts.options = options;
@@ -27,12 +37,12 @@ VerbsTransport::VerbsTransport(const VerbsOptions& options) : parts_(std::make_u
       parts.pd.reset(library().alloc_pd(parts.device.get()));
       if (!parts.pd)
         throw system_error(Cause::refused, fmt::format("verbs: no protection domain on {}", parts.port.text()), errno);
-      parts.events.emplace(parts.device.get(), static_cast<int>(kSends + kReceives) * std::max(1, options.peers),
-                           options.local_rank);
+      parts.lengths = options.peers > whole_up_to(choice.settings) ? kSmall : kWhole;
+      parts.events.emplace(parts.device.get(), parts.lengths.completions() * std::max(1, options.peers), options.local_rank);
       parts.doors.emplace(parts.pd.get(), 2 * doors_bytes(static_cast<std::size_t>(std::max(1, options.peers))));
       parts.slabs.emplace(parts.pd.get(), options.heap, options.heap_expected);
       // A device that lists itself may yet have no queue pairs as they are needed here. Better known now than with the peers.
-      const QueuePair trial(parts.pd.get(), parts.events->queue(), parts.port, 0, 0);
+      const QueuePair trial(parts.pd.get(), parts.events->queue_for(0), parts.port, kWhole, 0, 0);
       parts.first_packet = std::random_device()() & 0xffffff;
     }
   } catch (const Error& error) {
@@ -73,14 +83,16 @@ std::vector<std::byte> VerbsTransport::address(int number) {
   std::unique_ptr<Peer>& slot = parts.peers.at(static_cast<std::size_t>(number));
   if (!slot) {
     try {
-      slot = std::make_unique<Peer>(parts.pd.get(), parts.events->queue(), parts.port, number, parts.first_packet);
+      slot = std::make_unique<Peer>(parts.pd.get(), parts.events->queue_for(parts.lengths.completions()), parts.port,
+                                    parts.lengths, number, parts.first_packet);
+      parts.events->take(parts.lengths.completions());
     } catch (const Error& error) {
       if (parts.named) throw;
       parts.unmade[number] =
           parts.options.place.empty() ? error.what() : fmt::format("{}: {}", parts.options.place, error.what());
     }
   }
-  if (slot) address.own = {slot->pair.number(), static_cast<std::uint32_t>(number)};
+  if (slot) address.own = {slot->first.number(), static_cast<std::uint32_t>(number)};
   if (!parts.unmade.empty()) address.why_not = parts.unmade.begin()->second;  // for those that have no queue pair
   address.first_packet = parts.first_packet;
   address.doors = reinterpret_cast<std::uint64_t>(parts.doors->data());
@@ -93,6 +105,7 @@ std::vector<std::byte> VerbsTransport::address(int number) {
   address.rail = static_cast<std::uint8_t>(parts.port.rail);
   address.pkey = parts.port.pkey;
   address.grh_required = parts.port.port.grh_required ? 1 : 0;
+  address.small = parts.has_small_pairs() ? 1 : 0;
   address.port = parts.port.text();
   return address.encode();
 }
@@ -131,12 +144,15 @@ void VerbsTransport::connect(int number, std::span<const std::byte> blob) {
   Peer& to = peer(number);
   to.address = *Address::decode(blob);
   to.give_up_ns = posix::now_ns() + parts.options.timeout_ns / 2;
+  to.growth.needed = parts.has_small_pairs() || to.address.small != 0;
+  if (!to.growth.needed) to.pair = &to.first;
   link(to);
 }
 
 void VerbsTransport::link(Peer& to) {
   const bool last_try = posix::now_ns() >= to.give_up_ns;
-  to.linked = to.pair.connect(to.address, parts_->port, parts_->limits, last_try);
+  to.linked = to.first.connect(to.address, to.address.own.queue_pair, parts_->port, parts_->limits, last_try);
+  to.ready = to.linked && !to.growth.needed;
 }
 
 bool VerbsTransport::linked(int number) {
@@ -152,15 +168,15 @@ bool VerbsTransport::connected(int number) {
     // First a small write, then one that fills a packet. Nobody reads them.
     const Region& doors = *parts_->doors;
     const QueuePair::Target there{to.address.doors, to.address.doors_key};
-    to.first_probe = to.pair.write({doors.data(), kProbeBytes, doors.local_key()}, there, std::nullopt, true);
+    to.first_probe = to.first.write({doors.data(), kProbeBytes, doors.local_key()}, there, std::nullopt, true);
     if (to.first_probe != 0) {
       const std::size_t packet = std::min(to.packet_bytes(parts_->port), kFullProbeBytes);
-      to.probe = to.pair.write({doors.data(), packet, doors.local_key()}, there, Immediate{News::credit, 0, 0}, true);
+      to.probe = to.first.write({doors.data(), packet, doors.local_key()}, there, Immediate{News::credit, 0, 0}, true);
     }
-    if (to.probe == 0) break_lanes(to, to.pair.post_error());
+    if (to.probe == 0) break_lanes(to, to.first.post_error());
   }
   progress();
-  return to.broken.empty() && to.pair.is_completed(to.probe);
+  return to.broken.empty() && to.first.is_completed(to.probe);
 }
 
 std::string VerbsTransport::broken(int number) const {

@@ -1,5 +1,8 @@
 // Transport over RDMA (ibverbs): reliable connections and one-sided writes; nothing is ever read from a peer.
 //
+//   start        each pair of ranks has a queue pair, by which a probe goes. In jobs of many nodes it is a small one, which
+//   carries no
+//                messages: when one end first uses the other, both make a whole one (growing.cpp)
 //   first        each end that uses a queue opens it: it makes a ring, and writes where it lies into the other's door. Entries
 //                are held until the other end has opened it, too
 //   up to 8 KiB  one WRITE_WITH_IMM carries header and payload into entry t % 16 of the receiver's ring, on the lane's credits;
@@ -84,6 +87,7 @@ class VerbsTransport final : public Endpoint {
   struct Large;
   struct Ring;
   class Chunks;
+  struct Growth;
   struct Peer;
   struct Parts;
   enum class Want : std::uint8_t { copy, grant };
@@ -110,6 +114,12 @@ class VerbsTransport final : public Endpoint {
   void write_credit(Peer& to, int stream);
   Outcome inspect(Peer& from, int stream, Ticket ticket);
   void finish(Peer& from, int stream, Ticket ticket);
+
+  // growing.cpp
+  void grow(Peer& with);
+  void advance(Peer& at);
+  void link_whole(Peer& at);
+  void take_growth(Peer& from, std::uint32_t immediate);
 
   // opening.cpp
   void open(Peer& with, int stream);

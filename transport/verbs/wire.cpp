@@ -33,8 +33,8 @@ std::optional<Address> Address::decode(std::span<const std::byte> blob) {
   const AddressFields mine;
   if (fields.magic != mine.magic || fields.ring_bytes != mine.ring_bytes || fields.port_bytes > kTextBytes ||
       fields.why_not_bytes > kTextBytes || texts.size() != std::size_t{fields.port_bytes} + fields.why_not_bytes ||
-      fields.ethernet > 1 || fields.grh_required > 1 || fields.network_bits > 128 || address.own.queue_pair >> 24 != 0 ||
-      address.own.door >= kMostDoors || fields.first_packet >> 24 != 0) {
+      fields.ethernet > 1 || fields.grh_required > 1 || fields.small > 1 || fields.network_bits > 128 ||
+      address.own.queue_pair >> 24 != 0 || address.own.door >= kMostDoors || fields.first_packet >> 24 != 0) {
     return std::nullopt;
   }
   address.port = texts.substr(0, fields.port_bytes);

@@ -1,6 +1,7 @@
 // Layout of what verbs peers write into each other's memory, and the address blob that they exchange.
 //
-// Each pair of ranks has one reliable connection. Each rank has a door for what a peer tells it first, and for each queue that
+// Each pair of ranks has one reliable connection, and another one in place of it once it is used if the first is small
+// (growing.cpp). Each rank has a door for what a peer tells it first, and for each queue that
 // the two use, from its first use on, a ring for what arrives. Of both there is a mirror for what it sends:
 //
 //   door     ┌ Opened 16 B for each queue ┐                     "here is my ring": written once, when the queue is first used
@@ -102,7 +103,9 @@ enum class News : std::uint32_t {
   grant,   ///< a grant lies in the ring
   data,    ///< the payload of a granted message has arrived in its place
   credit,  ///< messages were taken; the first, of 0 messages on stream 0, is the probe
-  opened   ///< the peer's ring for the queue stands in the door
+  opened,  ///< the peer's ring for the queue stands in the door
+  whole,   ///< on stream 0, by a pair's first queue pair: the number of the one that shall carry messages instead
+  ready    ///< on stream 0, by the first one: that other queue pair can receive
 };
 
 /// The 32 bits that travel with a WRITE_WITH_IMM.
@@ -138,7 +141,7 @@ static_assert(sizeof(OwnFields) == 8);
 
 /// What follows; the texts follow that.
 struct AddressFields {
-  std::uint32_t magic = 0x35567354;       ///< "TsV5"
+  std::uint32_t magic = 0x36567354;       ///< "TsV6"
   std::uint32_t ring_bytes = kRingBytes;  ///< differs if the peer has another layout of rings
   std::uint64_t doors = 0;                ///< address in its owner of the region with the doors, where probes land
   std::uint32_t first_packet = 0;         ///< packet sequence number, 24 bits, of all queue pairs
@@ -153,7 +156,8 @@ struct AddressFields {
   std::uint16_t why_not_bytes = 0;  ///< of the text `why_not`
   std::uint16_t pkey = 0xffff;      ///< partition
   std::uint8_t grh_required = 0;    ///< 1: packets to it need a global routing header
-  std::uint8_t padding[11] = {};
+  std::uint8_t small = 0;           ///< 1: its queue pair is too small to carry messages
+  std::uint8_t padding[10] = {};
 };
 static_assert(sizeof(AddressFields) == 64 && std::is_trivially_copyable_v<AddressFields>);
 
