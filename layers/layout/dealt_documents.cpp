@@ -12,14 +12,8 @@ namespace tsprun::detail {
 
 namespace {
 
-/// Returns the pairs of a document's first `end` queries, where each sees at most `window` keys, 0: any number.
-std::size_t seen_before(std::size_t end, std::size_t window) {
-  const std::size_t rising = window == 0 ? end : std::min(end, window);
-  return rising * (rising + 1) / 2 + (end - rising) * window;
-}
-
 std::size_t pairs_of(const Deal::Piece& piece, std::size_t window) {
-  return seen_before(piece.position + piece.count, window) - seen_before(piece.position, window);
+  return pairs_before(piece.position + piece.count, window) - pairs_before(piece.position, window);
 }
 
 }  // namespace

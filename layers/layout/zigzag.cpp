@@ -16,6 +16,11 @@ int checked(int ranks) {
 }
 }  // namespace
 
+std::size_t pairs_before(std::size_t end, std::size_t window) {
+  const std::size_t rising = window == 0 ? end : std::min(end, window);
+  return rising * (rising + 1) / 2 + (end - rising) * window;
+}
+
 Zigzag::Zigzag(std::size_t sequence, int ranks)
     : sequence_(sequence), ranks_(checked(ranks)), table_(Chunks::balanced(2 * ranks, sequence)) {}
 
@@ -36,11 +41,6 @@ std::vector<std::int64_t> Zigzag::positions(int rank) const {
 }
 
 std::size_t Zigzag::attention_pairs(int rank, std::size_t window, std::span<const std::uint32_t> documents) const {
-  // Queries at positions below `end` of a document see so many keys: one more each, until there are as many as the window.
-  const auto seen_before = [window](std::size_t end) {
-    const std::size_t rising = window == 0 ? end : std::min(end, window);
-    return rising * (rising + 1) / 2 + (end - rising) * window;
-  };
   const auto whole = static_cast<std::uint32_t>(sequence_);
   const std::span<const std::uint32_t> lengths = documents.empty() ? std::span(&whole, 1) : documents;
   std::size_t pairs = 0;
@@ -49,7 +49,7 @@ std::size_t Zigzag::attention_pairs(int rank, std::size_t window, std::span<cons
     for (const std::uint32_t length : lengths) {
       if (start >= chunk_end(chunk)) break;
       const auto within = [&](std::size_t position) { return std::clamp<std::size_t>(position, start, start + length) - start; };
-      pairs += seen_before(within(chunk_end(chunk))) - seen_before(within(chunk_start(chunk)));
+      pairs += pairs_before(within(chunk_end(chunk)), window) - pairs_before(within(chunk_start(chunk)), window);
       start += length;
     }
   }

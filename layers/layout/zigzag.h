@@ -16,6 +16,10 @@
 
 namespace tsprun::detail {
 
+/// Returns the query-key pairs of causal attention at positions below `end` of a sequence or document, where each query sees at
+/// most `window` keys, 0: any number. Queries see one key more each, until there are as many as the window.
+std::size_t pairs_before(std::size_t end, std::size_t window);
+
 /// The cut of a sequence of S tokens over D ranks.
 class Zigzag {
  public:
