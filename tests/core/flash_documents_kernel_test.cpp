@@ -1,7 +1,10 @@
 // Documents that are packed into sequences, in flash attention: at every level that this machine offers, against the textbook's
 // formula in f64, in which a query sees the keys of its own document; what is hidden, and the work that documents save.
+#include "core/kernels/flash_tiles.h"
 #include "core/kernels/level.h"
 #include "tests/core/flash_support.h"
+
+#include <random>
 
 namespace tsprun::detail::test::flash_documents_kernel_test {
 namespace {
@@ -239,6 +242,71 @@ TEST(FlashDocumentsAtThisLevel, SkipTilesThatNoQuerySees) {
   const auto [forward, backward] = ticks_of(Packed(1, 6000, {100}).mask());
   EXPECT_LT(5 * forward, all_forward);
   EXPECT_LT(4 * backward, all_backward);
+}
+
+/// Where keys and then queries have these documents, by name, and all keys lie before the queries.
+class Named {
+ public:
+  Named(std::vector<std::uint32_t> keys, const std::vector<std::uint32_t>& queries)
+      : keys_(keys.size()), names_(std::move(keys)) {
+    names_.insert(names_.end(), queries.begin(), queries.end());
+    for (auto name = names_.begin(); name != names_.end(); ++name)
+      positions_.push_back(static_cast<std::uint32_t>(std::count(names_.begin(), name, *name)));
+  }
+  kernels::flash::Visibility visible() const {
+    const kernels::Documents documents{.starts = names_.data(), .length = names_.size(), .positions = positions_.data()};
+    return {kernels::Mask::from_positions(keys_, 0, 0, documents), keys_, 0};
+  }
+
+ private:
+  std::size_t keys_;
+  std::vector<std::uint32_t> names_;
+  std::vector<std::uint32_t> positions_;
+};
+
+TEST(FlashDocumentsThatAreDealt, AreNotSoughtBetweenThoseOfQueries) {
+  const Named apart({10, 10, 20, 20, 30, 30}, {5, 5, 40, 40});
+  EXPECT_EQ(apart.visible().keys_of(0, 4, 0, 6).end, 0U);
+  const auto none = apart.visible().queries_of(0, 6, 0, 4);
+  EXPECT_EQ(none.begin, none.end);
+  const Named some({10, 5, 20, 40, 30, 30}, {5, 5, 40, 40});
+  const auto keys = some.visible().keys_of(0, 4, 0, 6);
+  EXPECT_EQ(keys.begin, 1U);
+  EXPECT_EQ(keys.end, 4U);
+  const auto queries = some.visible().queries_of(2, 2, 0, 4);
+  EXPECT_EQ(queries.begin, 2U);
+  EXPECT_EQ(queries.end, 4U);
+}
+
+TEST(FlashDocumentsThatAreDealt, AreAllFoundHoweverManyTilesHave) {
+  std::mt19937 random(8);
+  for (const unsigned documents : {1U, 5U, 16U, 17U, 60U}) {
+    const auto rows = [&](std::size_t count) {
+      std::vector<std::uint32_t> names(count);
+      for (std::size_t i = 0; i < count; ++i)
+        names[i] = i > 0 && random() % 2 == 0 ? names[i - 1] : static_cast<std::uint32_t>(random() % documents);
+      return names;
+    };
+    const std::size_t count = 50;
+    const std::vector<std::uint32_t> of_keys = rows(count);
+    const Named named(of_keys, rows(count));
+    const kernels::flash::Visibility visible = named.visible();
+    for (const std::size_t tile : {1U, 4U, 25U, 50U}) {
+      for (std::size_t query = 0; query + tile <= count; query += tile) {
+        for (std::size_t key = 0; key + tile <= count; key += tile) {
+          const auto keys = visible.keys_of(query, tile, key, key + tile);
+          const auto queries = visible.queries_of(key, tile, query, query + tile);
+          for (std::size_t i = query; i < query + tile; ++i) {
+            for (std::size_t j = key; j < key + tile; ++j) {
+              if (!visible.sees(i, j)) continue;
+              EXPECT_TRUE(keys.begin <= j && j < keys.end) << documents << ": query " << i << ", key " << j;
+              EXPECT_TRUE(queries.begin <= i && i < queries.end) << documents << ": query " << i << ", key " << j;
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(FlashDocumentsAtThisLevel, MergeWithWhatOtherKeysGave) {
