@@ -297,6 +297,29 @@ TEST(DocumentForecasts, TellHowUnlikeTheSharesOfRanksAre) {
   EXPECT_EQ(theory::attention_imbalance(setting, Layout::parse("sp=4").with(SequenceExchange::ulysses)), 1);
 }
 
+/// With heads that are most of the model, memory peaks in attention. All chunks have the first document in common, and those of
+/// two ranks none of the others.
+TEST(DocumentForecasts, OfMemoryDoNotDependOnWhatTheDocumentsAre) {
+  const ModelCase of{.config = small_config(8, 2, 8, 8, 16, 8, 9), .batch = 2, .sequence = 64, .dtype = DType::bf16};
+  const Layout layout = Layout::parse("sp=4").with(SequenceExchange::ring);
+  for (const bool training : {false, true}) {
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      const auto peaks_of = [&](const Lengths& lengths) {
+        theory::RunPeaks run({.setting = of.setting(), .layout = layout}, rank, {.training = training});
+        TokenBatch tokens;
+        tokens.batch = of.batch;
+        tokens.sequence = of.sequence;
+        tokens.documents = lengths;
+        for (int pass = 0; pass < 2; ++pass) run.pass(tokens);
+        return run.peaks();
+      };
+      const CategoryBytes whole = peaks_of({64});
+      EXPECT_EQ(peaks_of(Lengths(8, 8)), whole) << "rank " << rank << ", training " << training;
+      EXPECT_EQ(peaks_of(Lengths(64, 1)), whole) << "rank " << rank << ", training " << training;
+    }
+  }
+}
+
 // --- time ----------------------------------------------------------------------------------------------------------------------
 
 /// Sequences whose attention takes most of the time.

@@ -13,7 +13,8 @@
 //
 // Where documents are packed into sequences, or a window hides keys, the rank's chunks and those of rank j meet one by one, up to
 // three pairs at j = p and two at another step, each masked by the positions of both; pairs that a window keeps apart, or that
-// have no document in common, take no work.
+// have no document in common, take no work. Those without a document in common take memory like others, so that a pass needs as
+// much whatever its documents are.
 //
 // In most layers with windows there is little to carry round: a chunk's keys are seen by the chunks that follow it, one of which
 // is the ring's last hop away. Those in which ranks take the keys alone that they see (layers/layout/seen_keys.h) are computed as
@@ -54,6 +55,7 @@ struct AttentionPair {
   kernels::Positions query_positions;
   kernels::Positions key_positions;
   bool first = false;  ///< the first that these queries meet: among its keys are their own
+  bool apart = false;  ///< no query has a document in common with a key: there is nothing to compute
   bool empty() const { return queries.count == 0 || keys.count == 0; }
 };
 
@@ -123,6 +125,7 @@ void RingAttention::forward(SequencePass& pass, const TokenLayout& tokens, const
     if (pair.first) return into(to, to_lse);
     const OwnedTensor part = step(axis_.sums, {tokens.batch(), count, heads_.queries, d}, "partial attention output");
     const OwnedTensor part_lse = step(axis_.sums, {tokens.batch(), heads_.queries, count, 2}, "partial log-sum-exp");
+    if (pair.apart) return;
     into(part, part_lse);
     const std::array<ConstTensor, 2> outputs = {to, part};
     const std::array<ConstTensor, 2> statistics = {to_lse, part_lse};
@@ -171,6 +174,7 @@ void RingAttention::backward(SequencePass& pass, const TokenLayout& tokens, cons
     if (!replaces) compute.fill_zero(part);  // queries of this rank may see only some of the keys, or none
     if (t == 0 && !replaces) compute.fill_zero(gradients.dq);
     for (const AttentionPair& pair : pairs) {
+      if (pair.apart) continue;
       const auto keys = [&](const Tensor& all) { return all.slice(1, pair.keys.first, pair.keys.count); };
       const auto rows = [&](const auto& all) { return all.slice(1, pair.queries.first, pair.queries.count); };
       const auto statistics = [&](const Tensor& all) { return all.slice(2, pair.queries.first, pair.queries.count); };
@@ -215,13 +219,14 @@ std::vector<AttentionPair> RingAttention::meet(const SequencePass& pass, const T
     for (const LocalChunk& queries : stretches(mine)) {
       const auto add = [&](const LocalChunk& keys, bool first) {
         const auto mask = kernels::Mask::from_positions(queries.start, keys.start, window, pass.documents);
-        if (!first && kernels::visible_pairs(mask, tokens.batch(), queries.count, keys.count) == 0) return;
+        const bool apart = !first && kernels::visible_pairs(mask, tokens.batch(), queries.count, keys.count) == 0;
         pairs.push_back({{queries.first, queries.count},
                          {keys.first, keys.count},
                          mask,
                          {.start = queries.start},
                          {.start = keys.start},
-                         first});
+                         first,
+                         apart});
       };
       if (other == axis_.p()) add(queries, true);
       for (const LocalChunk& keys : stretches(theirs)) {
