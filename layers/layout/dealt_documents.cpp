@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -15,6 +16,10 @@ namespace {
 std::size_t pairs_of(const Deal::Piece& piece, std::size_t window) {
   return pairs_before(piece.position + piece.count, window) - pairs_before(piece.position, window);
 }
+
+/// Returns an estimate of kernels' work, in pairs, on this many pairs of pieces of `count` tokens: a panel of queries that holds
+/// several pieces computes the keys of all their documents for each of its queries.
+std::size_t work_on(std::size_t pairs, std::size_t count) { return pairs + kPanel * (pairs / std::max<std::size_t>(count, 1)); }
 
 }  // namespace
 
@@ -36,62 +41,66 @@ Deal::Deal(const Zigzag& cut, std::span<const std::uint32_t> lengths)
   }
   std::ranges::stable_sort(documents, std::ranges::greater(), &Piece::count);
   std::size_t limit = documents.empty() ? 0 : std::min(documents.front().count, chunks() * kWholePiece);
-  while (!deal(documents, limit)) limit /= 2;
+  std::size_t dealt = documents.size() + 1;  // how many were cut last; none yet
+  std::size_t best = 0;
+  std::size_t least = std::numeric_limits<std::size_t>::max();
+  for (bool more = true; more; limit /= 2) {
+    const auto is_short = [&](const Piece& document) { return document.count <= limit; };
+    const auto cut_ones = static_cast<std::size_t>(std::ranges::find_if(documents, is_short) - documents.begin());
+    more = limit > 0;
+    if (cut_ones == dealt) continue;
+    const std::size_t work = deal(documents, cut_ones);
+    dealt = cut_ones;
+    if (work >= least) continue;
+    least = work;
+    best = cut_ones;
+  }
+  if (dealt != best) deal(documents, best);
 }
 
-/// Deals documents, the longest first, so that those of more than `limit` tokens are cut. Returns false if the others would make
-/// the ranks' shares uneven; if all are cut, they don't.
-bool Deal::deal(std::span<const Piece> documents, std::size_t limit) {
-  const auto is_short = [&](const Piece& document) { return document.count <= limit; };
-  const auto cut_ones = static_cast<std::size_t>(std::ranges::find_if(documents, is_short) - documents.begin());
-  std::size_t tokens = 0;  // of those that are cut, of which the odd ones go round
-  double spare = 0;        // pairs that others may have, on all ranks together
-  for (std::size_t i = 0; i < documents.size(); ++i) {
-    const auto pairs = static_cast<double>(pairs_of(documents[i], 0));
-    spare += (1 + kMostUneven) * pairs - (i < cut_ones ? pairs : 0);
-    if (i < cut_ones) tokens += documents[i].count;
-  }
-  std::vector<std::size_t> room;
-  for (std::size_t chunk = 0; chunk < chunks(); ++chunk) {
-    const std::size_t taken = tokens / chunks() + (chunk < tokens % chunks() ? 1 : 0);
-    room.push_back(cut_.chunk_size(static_cast<int>(chunk)) - taken);
-  }
-  if (!deal_whole(documents.subspan(cut_ones), std::move(room), spare / cut_.ranks())) return false;
+/// Deals documents, the longest first, so that the first `cut_ones` are cut. Returns the work of the busiest rank, of which those
+/// that are cut are taken to give each rank as much.
+std::size_t Deal::deal(std::span<const Piece> documents, std::size_t cut_ones) {
+  std::size_t odd = 0;   // tokens so far, of which the odd ones go round
+  std::size_t work = 0;  // on all ranks together
   long_.clear();
-  std::size_t odd = 0;
   for (const Piece& document : documents.first(cut_ones)) {
     long_.push_back({document.start, document.count, odd % chunks()});
     odd += document.count;
+    work += work_on(pairs_of(document, 0), document.count / chunks());
   }
   std::ranges::sort(long_, {}, &CutDocument::start);
-  return true;
+  std::vector<std::size_t> room;
+  for (std::size_t chunk = 0; chunk < chunks(); ++chunk) {
+    const std::size_t taken = odd / chunks() + (chunk < odd % chunks() ? 1 : 0);
+    room.push_back(cut_.chunk_size(static_cast<int>(chunk)) - taken);
+  }
+  return work / (chunks() / 2) + deal_whole(documents.subspan(cut_ones), std::move(room));
 }
 
-/// Deals documents, the longest first, to ranks that have so much room in their chunks, all of which is needed. Returns false if
-/// one would have more than `most` pairs.
-bool Deal::deal_whole(std::span<const Piece> documents, std::vector<std::size_t> room, double most) {
+/// Deals documents, the longest first, to ranks that have so much room in their chunks, all of which is needed. Returns the work
+/// of the rank that has most.
+std::size_t Deal::deal_whole(std::span<const Piece> documents, std::vector<std::size_t> room) {
   const std::size_t ranks = chunks() / 2;
   std::vector<std::size_t> free;
-  std::set<std::pair<std::size_t, std::size_t>> by_work;  // {pairs, rank} of those with room
+  std::set<std::pair<std::size_t, std::size_t>> by_pairs;  // {pairs, rank} of those with room
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     free.push_back(room[rank] + room[other(rank)]);
-    by_work.emplace(0, rank);
+    by_pairs.emplace(0, rank);
   }
   std::vector<std::vector<Piece>> given(ranks);
   std::vector<Piece> left;
   for (const Piece& document : documents) {
-    const auto least = std::ranges::find_if(by_work, [&](const auto& each) { return free[each.second] >= document.count; });
-    if (least == by_work.end()) {
+    const auto least = std::ranges::find_if(by_pairs, [&](const auto& each) { return free[each.second] >= document.count; });
+    if (least == by_pairs.end()) {
       left.push_back(document);
       continue;
     }
-    const std::size_t rank = least->second;
-    const std::size_t work = least->first + pairs_of(document, 0);
-    if (static_cast<double>(work) > most) return false;
-    by_work.erase(least);
+    const auto [pairs, rank] = *least;
+    by_pairs.erase(least);
     free[rank] -= document.count;
     given[rank].push_back(document);
-    if (free[rank] > 0) by_work.emplace(work, rank);
+    if (free[rank] > 0) by_pairs.emplace(pairs + pairs_of(document, 0), rank);
   }
   for (std::vector<Piece>& chunk : whole_) chunk.clear();
   std::vector<std::size_t> rest(chunks());  // of the room, for what is left: half of a rank's in each of its chunks
@@ -110,14 +119,15 @@ bool Deal::deal_whole(std::span<const Piece> documents, std::vector<std::size_t>
   std::ranges::sort(left, {}, &Piece::start);
   lay(left, all, rest);
   for (std::vector<Piece>& chunk : whole_) std::ranges::sort(chunk, {}, &Piece::start);
+  std::size_t most = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    std::size_t pairs = 0;
+    std::size_t work = 0;
     for (const std::size_t chunk : {rank, other(rank)}) {
-      for (const Piece& piece : whole_[chunk]) pairs += pairs_of(piece, 0);
+      for (const Piece& piece : whole_[chunk]) work += work_on(pairs_of(piece, 0), piece.count);
     }
-    if (static_cast<double>(pairs) > most) return false;
+    most = std::max(most, work);
   }
-  return true;
+  return most;
 }
 
 /// Lays documents one behind the other into chunks, as much into each as it has room for.

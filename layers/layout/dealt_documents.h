@@ -1,21 +1,25 @@
-// Documents that are packed into a sequence, dealt to the ranks that share it so that every rank has as much of attention's work,
-// however long documents are. Long ones are cut into 2D chunks of their own, of which rank p gets chunks p and 2D − 1 − p. A
-// document's chunks differ by at most one token; the odd tokens of all documents are dealt round, those of the longest first,
+// Documents that are packed into a sequence, dealt to the ranks that share it so that the busiest rank has little of attention's
+// work, however long documents are. Long ones are cut into 2D chunks of their own, of which rank p gets chunks p and 2D − 1 − p.
+// A document's chunks differ by at most one token; the odd tokens of all documents are dealt round, those of the longest first,
 // each document's from the chunk on where those of the one before ended. Short ones, whose chunks would be smaller than kernels'
-// tiles, go whole to one rank, the longest first, each to the rank with the least work so far that has room for it. Those for
+// tiles, go whole to one rank, the longest first, each to the rank with the fewest pairs so far that has room for it. Those for
 // which no rank has room any more are laid one behind the other into what is left of the chunks, from chunk 0 to chunk 2D − 1.
 //
 // Place c of the sequence's own cut into 2D chunks (zigzag.h) gets as many tokens as that cut has: what ranks hold, send and
 // receive stays what it is without documents.
 //
-//   sequence    a a a a a a a a a b b b b b b c      D = 2, all cut; a's odd token goes to chunk 0, b's two to 1 and 2, c's to 3
+//   sequence    a a a a a a a a a b b b b b b c      D = 2, if all are cut: odd ones of a are in chunk 0, of b in 1 and 2
 //   places      a a a b | a a b b | a a b b | a a b c
 //
-//   sequence    a a a a a b b b b b c c c d d d      D = 2, all whole: a and c on rank 0, b and d on rank 1
+//   sequence    a a a a a b b b b b c c c d d d      D = 2, if all are whole: a and c on rank 0, b and d on rank 1
 //   places      a a a a | b b b b | b d d d | a c c c
 //
-// Long are those of more than 2D·kWholePiece tokens, or half as many, and so on, until the rank with most pairs has at most
-// kMostUneven more than the mean.
+// Long are those of more tokens than a limit: that of the longest document, but 2D·kWholePiece at most, or half as many, and so
+// on to 0, whichever leaves the busiest rank the least work by this estimate, the largest of several that do. A piece of c tokens
+// counts as its pairs times (c + kPanel) / c, since a panel of queries that holds several short pieces computes the keys of all
+// their documents for each of its queries. Of documents that are cut, c is a chunk's share, 1 at least, and each rank is taken to
+// have as much of them. So documents that are too short for even shares, or even too short to be cut into 2D chunks, may leave
+// ranks uneven where evening them out would cost more than it saves.
 //
 // Places number the tokens in the order in which they are dealt. Within a chunk documents are in their own order, and so are the
 // tokens of each document over all chunks. So a model may compute with places for positions, if masks tell documents apart and
@@ -38,10 +42,11 @@ namespace tsprun::detail {
 /// dealt.
 bool deals_documents(const ModelConfig& config, const Zigzag& cut);
 
-/// Tokens of a chunk of a document that is never cut further: as many as flash attention's largest tiles have, about.
+/// Tokens of a chunk's share of a document from which on the document is always cut: as many as flash attention's largest tiles
+/// have, about.
 inline constexpr std::size_t kWholePiece = 512;
-/// Part of the mean by which the largest rank's pairs may exceed it where short documents stay whole.
-inline constexpr double kMostUneven = 1.0 / 32;
+/// Queries of a panel of flash attention, about, to which kernels apply all keys that any of them sees.
+inline constexpr std::size_t kPanel = 64;
 
 /// The documents of one sequence, dealt.
 class Deal {
@@ -70,8 +75,8 @@ class Deal {
     std::size_t length;
     std::size_t first_odd;  // the chunk that gets its first odd token
   };
-  bool deal(std::span<const Piece> documents, std::size_t limit);
-  bool deal_whole(std::span<const Piece> documents, std::vector<std::size_t> room, double most);
+  std::size_t deal(std::span<const Piece> documents, std::size_t cut_ones);
+  std::size_t deal_whole(std::span<const Piece> documents, std::vector<std::size_t> room);
   void lay(std::span<const Piece> documents, std::span<const std::size_t> into, std::vector<std::size_t>& room);
   std::size_t chunks() const { return whole_.size(); }
   std::size_t other(std::size_t rank) const { return chunks() - 1 - rank; }

@@ -89,12 +89,14 @@ TEST(DocumentOption, PlansShowHowUnlikeSharesAre) {
     EXPECT_THAT(answer.out, HasSubstr("imbalance"));
     return answer.report.at("plan").at(0).at("attention_imbalance").get<double>();
   };
-  EXPECT_DOUBLE_EQ(imbalance("16,48"), 1);  // four chunks each, of 4 and of 12 tokens
-  // Of 61 tokens the first chunk has 16 and the others 15; those of the other document go to the second, the third and the last.
   const auto sum = [](int from, int to) { return (from + to) * (to - from + 1) / 2.0; };
-  const double first = sum(1, 16) + sum(47, 61) + 3;
-  const double second = sum(17, 46) + 1 + 2;
-  EXPECT_DOUBLE_EQ(imbalance("61,3"), 2 * first / (first + second));
+  // The shorter document is the first rank's, and the longer one is laid over what is left of four chunks of 16 tokens. Of 48
+  // tokens the first rank gets the first and the last 8.
+  const double of_48 = sum(1, 16) + sum(1, 8) + sum(41, 48);
+  EXPECT_DOUBLE_EQ(imbalance("16,48"), 2 * sum(9, 40) / (of_48 + sum(9, 40)));
+  // Of 61 it gets the first 15 and the last 14.
+  const double of_61 = sum(1, 3) + sum(1, 15) + sum(48, 61);
+  EXPECT_DOUBLE_EQ(imbalance("61,3"), 2 * sum(16, 47) / (of_61 + sum(16, 47)));
 }
 
 TEST(DocumentOption, SearchesAndSimulationsTakeThem) {

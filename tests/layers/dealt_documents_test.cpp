@@ -36,7 +36,7 @@ std::vector<std::uint32_t> starts_of(const Lengths& lengths) {
 TEST(DealtDocuments, AreWholeAndInOrder) {
   std::mt19937 random(3);
   for (const int ranks : {1, 2, 3, 5}) {
-    for (const std::size_t sequence : {0U, 1U, 7U, 40U, 61U, 200U, 5000U}) {
+    for (const std::size_t sequence : {0U, 1U, 7U, 40U, 61U, 200U, 5000U, 20000U}) {
       for (const std::size_t most : {1U, 4U, 17U, 100U, 10000U}) {
         const Lengths lengths = random_lengths(random, sequence, most);
         const std::vector<std::uint32_t> starts = starts_of(lengths);
@@ -109,8 +109,8 @@ TEST(DealtDocuments, OfOneDocumentAreZigzag) {
 TEST(DealtDocuments, HaveThePairsThatTheirTokensSee) {
   std::mt19937 random(4);
   for (const int ranks : {1, 2, 3, 5}) {
-    for (const std::size_t sequence : {1U, 40U, 61U, 200U, 3000U}) {
-      const Lengths lengths = random_lengths(random, sequence, 70);
+    for (const std::size_t sequence : {1U, 40U, 61U, 200U, 3000U, 20000U}) {
+      const Lengths lengths = random_lengths(random, sequence, sequence < 20000 ? 70 : sequence);  // the longest are cut
       const std::vector<std::uint32_t> starts = starts_of(lengths);
       const Zigzag cut(sequence, ranks);
       const Deal deal(cut, lengths);
@@ -146,18 +146,50 @@ double imbalance(int ranks, const Pairs& pairs_of) {
 
 TEST(DealtDocuments, GiveRanksNearlyEqualShares) {
   std::mt19937 random(5);
-  constexpr std::size_t kSequence = 32768;
   double worst_cut = 1;
-  for (const int ranks : {2, 4, 8, 16}) {
-    const Zigzag cut(kSequence, ranks);
+  for (const std::size_t ranks : {2U, 4U, 8U, 16U}) {
+    const std::size_t sequence = 16384 * ranks;
+    const Zigzag cut(sequence, static_cast<int>(ranks));
     for (int i = 0; i < 20; ++i) {
-      const Lengths lengths = random_lengths(random, kSequence, i % 2 == 0 ? 2000 : kSequence);
-      worst_cut = std::max(worst_cut, imbalance(ranks, [&](int rank) { return cut.attention_pairs(rank, 0, lengths); }));
+      const Lengths lengths = random_lengths(random, sequence, i % 2 == 0 ? 2000 : sequence);
+      worst_cut = std::max(worst_cut, imbalance(cut.ranks(), [&](int rank) { return cut.attention_pairs(rank, 0, lengths); }));
       const Deal deal(cut, lengths);
-      EXPECT_LT(imbalance(ranks, [&](int rank) { return deal.pairs(rank); }), 1.04) << ranks;
+      EXPECT_LT(imbalance(cut.ranks(), [&](int rank) { return deal.pairs(rank); }), 1.01) << ranks;
     }
   }
   EXPECT_GT(worst_cut, 1.5);
+}
+
+std::size_t pieces_of(const Deal& deal, int ranks) {
+  std::size_t pieces = 0;
+  for (int chunk = 0; chunk < 2 * ranks; ++chunk) pieces += deal.pieces(chunk).size();
+  return pieces;
+}
+
+/// Documents of similar lengths that ranks have no whole number of: cut into 2D chunks they would be a thousand pieces of about 8
+/// tokens, and several thousand of one.
+TEST(DealtDocuments, AreNotCutIntoFewTokensToBeEven) {
+  constexpr int kRanks = 64;
+  const Zigzag cut(8192, kRanks);
+  Lengths long_ones(8, 1000);
+  long_ones.push_back(192);
+  const Deal few(cut, long_ones);
+  EXPECT_LT(pieces_of(few, kRanks), 3U * kRanks);
+  EXPECT_LT(imbalance(kRanks, [&](int rank) { return few.pairs(rank); }), 1.25);
+  Lengths short_ones(81, 100);
+  short_ones.push_back(92);
+  const Deal many(cut, short_ones);
+  EXPECT_LT(pieces_of(many, kRanks), 5U * kRanks);
+  EXPECT_LT(imbalance(kRanks, [&](int rank) { return many.pairs(rank); }), 1.15);
+}
+
+/// Documents of like proportions, which are cut where their pieces are so long that evening out the ranks is worth it.
+TEST(DealtDocuments, AreCutWhereTheirPiecesAreLong) {
+  const auto pieces = [](std::uint32_t unit) {
+    return pieces_of(Deal(Zigzag(std::size_t{13} * unit, 8), Lengths{5 * unit, 5 * unit, 3 * unit}), 8);
+  };
+  EXPECT_LT(pieces(50), 20U);
+  EXPECT_EQ(pieces(1000), 3U * 16);
 }
 
 TEST(DealtDocuments, AreDealtWhereKeysAreWholeAndNothingIsDropped) {

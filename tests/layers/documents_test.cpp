@@ -246,11 +246,12 @@ TEST(PackedDocuments, AreDealtDocumentByDocument) {
     Rank rank(context);
     const ModelConfig config = small_config(8, 1, 2, 1, 4, 8, 9);
     const std::vector<Token> ids = {5, 6, 7, 8, 9, 1, 2, 3, 1, 4,   // documents of 6, 3 and 1 tokens
-                                    1, 2, 3, 4, 5, 6, 7, 8, 9, 1};  // of 1 and 9
-    // Chunks of 3, 3, 2 and 2 tokens. Of the first sequence all are cut: the first document gives 2, 2, 1 and 1, the second 1, 0,
-    // 1 and 1, the third 0, 1, 0 and 0. Of the other the long one is cut into 3, 2, 2 and 2, and the first has room in chunk 1.
-    const std::vector<std::uint32_t> starts = {0, 0, 6, 0, 0, 9, 0, 6, 0, 6, /**/ 1, 1, 1, 0, 1, 1, 1, 1, 1, 1};
-    const std::vector<std::uint32_t> positions = {0, 1, 0, 2, 3, 0, 4, 1, 5, 2, /**/ 0, 1, 2, 0, 3, 4, 5, 6, 7, 8};
+                                    2, 3, 4, 1, 5, 6, 7, 8, 9, 1};  // of 4 and 6
+    // Chunks of 3, 3, 2 and 2 tokens. Of the first sequence the second document goes to rank 0 and the third to rank 1, and the
+    // first, for which neither has room, gives 1, 2, 2 and 1 tokens to what is left. Of the other the first document goes to rank
+    // 0, and the second gives 1, 3, 2 and 0.
+    const std::vector<std::uint32_t> starts = {0, 6, 6, 0, 0, 9, 0, 0, 0, 6, /**/ 0, 0, 4, 4, 4, 4, 4, 4, 0, 0};
+    const std::vector<std::uint32_t> positions = {0, 0, 1, 1, 2, 0, 3, 4, 5, 2, /**/ 0, 1, 0, 1, 2, 3, 4, 5, 2, 3};
     const TokenLayout tokens(rank, config, DType::f32, 2, 10, context.rank(), 2, 0, 1, 0, true);
     const std::uint64_t before = context.memory_use()[Category::workspace];
     const PackedDocuments documents(rank, tokens, ids, kEnd, true);
@@ -263,9 +264,9 @@ TEST(PackedDocuments, AreDealtDocumentByDocument) {
       EXPECT_TRUE(std::ranges::equal(views.positions_of(b), std::span(positions).subspan(10 * b, 10))) << b;
     }
     const std::vector<Token> dealt = documents.dealt(std::span<const Token>(ids));
-    EXPECT_EQ(dealt, (std::vector<Token>{5, 6, 2, 7, 8, 4, 9, 3, 1, 1, /**/ 2, 3, 4, 1, 5, 6, 7, 8, 9, 1}));
-    const std::vector<std::uint32_t> mine = context.rank() == 0 ? std::vector<std::uint32_t>{0, 1, 0, 5, 2, 0, 1, 2, 7, 8}
-                                                                : std::vector<std::uint32_t>{2, 3, 0, 4, 1, 0, 3, 4, 5, 6};
+    EXPECT_EQ(dealt, (std::vector<Token>{5, 2, 3, 6, 7, 4, 8, 9, 1, 1, /**/ 2, 3, 5, 6, 7, 8, 9, 1, 4, 1}));
+    const std::vector<std::uint32_t> mine = context.rank() == 0 ? std::vector<std::uint32_t>{0, 0, 1, 5, 2, 0, 1, 0, 2, 3}
+                                                                : std::vector<std::uint32_t>{1, 2, 0, 3, 4, 1, 2, 3, 4, 5};
     EXPECT_TRUE(std::ranges::equal(documents.views().positions, mine));
   });
 }
