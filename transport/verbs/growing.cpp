@@ -10,13 +10,12 @@
 // answers later; its adapter answers at once. One that is gone makes the small one fail, as it does whole ones: requests in
 // flight do, and after a silence a question (ask_silent_peers()).
 #include "transport/cause.h"
-#include "transport/log.h"
 #include "transport/verbs/judgement.h"
 #include "transport/verbs/parts.h"
 
-#include <spdlog/spdlog.h>
-
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace tsprun::detail::verbs {
 
@@ -43,25 +42,42 @@ void VerbsTransport::advance(Peer& at) {
   if (growth.told && growth.there.number != 0 && !growth.linked) link_whole(at);
   if (growth.linked) tell(growth.told_ready, News::ready, 0);
   at.ready = growth.linked && growth.told_ready && growth.there.ready && at.broken.empty();
-  if (at.ready) at.question = 0;  // its number was of the small one
 }
 
-/// Links the whole queue pair with the peer's. If the kernel can't find the peer's Ethernet address now, another call tries
-/// again, until half of the deadline is over.
+/// Links the whole queue pair with the peer's. If the kernel can't find the peer's Ethernet address now, link_again() tries again
+/// until half of the deadline is over.
 void VerbsTransport::link_whole(Peer& at) {
-  const std::uint64_t now = posix::now_ns();
-  if (at.growth.give_up_ns == 0) at.growth.give_up_ns = now + parts_->options.timeout_ns / 2;
+  constexpr std::uint64_t kTryAgainNs = 250'000'000;  // a try may take a second of the kernel's
+  Growth& growth = at.growth;
+  std::uint64_t now = posix::now_ns();
+  if (now < growth.next_try_ns) return;
+  if (growth.give_up_ns == 0) growth.give_up_ns = now + parts_->options.timeout_ns / 2;
   try {
-    at.growth.linked =
-        at.whole->connect(at.address, at.growth.there.number, parts_->port, parts_->limits, now >= at.growth.give_up_ns);
+    growth.linked = at.whole->connect(at.address, growth.there.number, parts_->port, parts_->limits, now >= growth.give_up_ns);
   } catch (const Error& error) {
-    break_lanes(at, error.what());
+    return give_up(at, error.what());
   }
+  if (growth.linked) return;
+  if (growth.next_try_ns == 0) parts_->linking.push_back(&at);
+  now = posix::now_ns();
+  growth.next_try_ns = now + kTryAgainNs;
+}
+
+/// Tries again to link what couldn't be linked at once, when it is time.
+void VerbsTransport::link_again() {
+  std::vector<Peer*>& linking = parts_->linking;
+  if (linking.empty()) return;
+  const std::uint64_t now = posix::now_ns();
+  for (Peer* each : linking) {
+    if (now >= each->growth.next_try_ns) pump(*each);
+  }
+  std::erase_if(linking, [](const Peer* each) { return each->growth.linked || !each->broken.empty(); });
 }
 
 /// Notes what a peer tells of its whole queue pair, and makes this end's if it has begun. If this end can't, the lanes break at
 /// both ends.
 void VerbsTransport::take_growth(Peer& from, std::uint32_t word) {
+  if (!from.broken.empty()) return;
   const Immediate news = Immediate::decode(word);
   WholeThere& there = from.growth.there;
   if (const std::string_view trouble = trouble_of(news, there, from.growth.told); !trouble.empty())
@@ -72,8 +88,7 @@ void VerbsTransport::take_growth(Peer& from, std::uint32_t word) {
   try {
     grow(from);
   } catch (const Error& error) {
-    logger().warn("the way by RDMA to {} is given up: {}", from.address.port, error.what());
-    break_lanes(from, error.what());
+    give_up(from, error.what());
   }
 }
 

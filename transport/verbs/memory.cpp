@@ -37,9 +37,11 @@ bool bound_by_limit() {
 
 std::string locked_memory_shortage(int peers, std::size_t heap_bytes) {
   const std::uint64_t limit = machine::limit_locked_memory();
+  // Queues of completions may be twice as long as what is taken of them.
+  const std::uint64_t of_queues = kSmall.pinned_bytes() + kWhole.pinned_bytes() + kWhole.completion_bytes();
   const std::uint64_t needed =
       2 * (doors_bytes(static_cast<std::size_t>(peers)) + static_cast<std::uint64_t>(peers) * kQueues * kRingBytes) +
-      static_cast<std::uint64_t>(peers) * (kSmall.pinned_bytes() + kWhole.pinned_bytes()) + std::min(heap_bytes, kSlabBytes);
+      static_cast<std::uint64_t>(peers) * of_queues + std::min(heap_bytes, kSlabBytes);
   if (limit >= needed || !bound_by_limit()) return {};
   return fmt::format("a rank may need to lock up to {} MiB for the NIC, and locked memory is limited to {} KiB: {}",
                      (needed >> 20) + 1, limit >> 10, kHowToRaise);

@@ -58,10 +58,16 @@ void VerbsTransport::take_opened(Peer& from, int stream) {
   try {
     open(from, stream);
   } catch (const Error& error) {
-    logger().warn("the way by RDMA to {} is given up: {}", from.address.port, error.what());
-    return break_lanes(from, error.what());
+    return give_up(from, error.what());
   }
   from.ring(stream)->there = there;
+}
+
+/// Breaks the lanes of a peer that this end can't reach any more, and says why: the peer learns only that they are broken, and
+/// this rank's waits may be for others.
+void VerbsTransport::give_up(Peer& at, const std::string& why) {
+  logger().warn("the way by RDMA to {} is given up: {}", at.address.port, why);
+  break_lanes(at, why);
 }
 
 }  // namespace tsprun::detail::verbs

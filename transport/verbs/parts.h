@@ -115,12 +115,13 @@ class VerbsTransport::Chunks {
 
 /// Stages of a pair of ranks on its way from a small queue pair to a whole one.
 struct VerbsTransport::Growth {
-  bool needed = false;           // the first queue pair is small, at this end or at the other
-  bool told = false;             // the peer was told the number of this end's
-  std::uint64_t give_up_ns = 0;  // deadline for linking it; 0: it wasn't tried
-  bool linked = false;           // this end's is ready to send and to receive
-  bool told_ready = false;       // the peer was told that
-  WholeThere there{};            // what the peer has told
+  bool needed = false;            // the first queue pair is small, at this end or at the other
+  bool told = false;              // the peer was told the number of this end's
+  std::uint64_t give_up_ns = 0;   // deadline for linking it; 0: it wasn't tried
+  std::uint64_t next_try_ns = 0;  // time of the next try to link it, if the last one came too early
+  bool linked = false;            // this end's is ready to send and to receive
+  bool told_ready = false;        // the peer was told that
+  WholeThere there{};             // what the peer has told
 };
 
 /// Connection to one peer, the memory that both ends write, and all lanes.
@@ -175,7 +176,7 @@ struct VerbsTransport::Peer {
   std::uint64_t arrivals = 0;        // immediates that have arrived
   std::uint64_t seen = 0;            // arrivals plus completed requests, when last looked at
   std::uint64_t quiet_since_ns = 0;  // time since which `seen` hasn't changed
-  std::uint64_t question = 0;        // last empty write that tests whether the peer is alive
+  std::uint64_t question = 0;        // wr_id of the last empty write that tests whether the peer is alive
   std::string broken;                // first cause of failure; empty while the connection works
   bool flushed = false;              // broken by an event or a flushed request: the failed request that caused it may follow
   bool touched = false;              // completions have come since it was last pumped
@@ -203,6 +204,7 @@ struct VerbsTransport::Parts {
   std::string port_trouble;           // set while the port is down
   std::string address_trouble;        // set once the port's addresses aren't those that peers were told
   std::vector<Peer*> touched;         // those with Peer::touched
+  std::vector<Peer*> linking;         // those whose whole queue pair couldn't be linked at once
   RetryLimits limits{};
   QueueLengths lengths = kWhole;   // of each peer's first queue pair
   std::uint32_t first_packet = 0;  // of all queue pairs

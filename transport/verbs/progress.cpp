@@ -57,6 +57,7 @@ bool VerbsTransport::progress() {
     pump(*each);
   }
   parts.touched.clear();
+  link_again();
   return moved;
 }
 
@@ -120,7 +121,7 @@ bool VerbsTransport::completion(const void* found) {
   const std::uint64_t request = QueuePair::number_of(done.wr_id);
   if (request != 0) {
     by.completed(request);
-    return request != at.question;
+    return done.wr_id != at.question;
   }
   ++at.arrivals;
   if ((done.wc_flags & IBV_WC_WITH_IMM) == 0) {
@@ -283,7 +284,7 @@ void VerbsTransport::Parts::ask_address() {
 }
 
 /// Tests peers that owe a message, a grant or credit and have been silent. A rank that only waits has nothing in flight, so the
-/// NIC can't notice a dead peer; an empty write makes it notice. Also tries again to link what couldn't be linked at once.
+/// NIC can't notice a dead peer; an empty write makes it notice.
 void VerbsTransport::ask_silent_peers() {
   Parts& parts = *parts_;
   const std::uint64_t now = posix::now_ns();
@@ -292,8 +293,6 @@ void VerbsTransport::ask_silent_peers() {
   parts.next_question_ns = now + patience / 4;
   for (const std::unique_ptr<Peer>& each : parts.peers) {
     if (!each || !each->linked || !each->broken.empty()) continue;
-    if (each->whole && !each->growth.linked) pump(*each);
-    if (!each->broken.empty()) continue;
     const std::uint64_t signs = each->arrivals + each->done();
     QueuePair& by = each->ready ? *each->pair : each->first;
     const bool awaited =
@@ -305,8 +304,9 @@ void VerbsTransport::ask_silent_peers() {
     } else if (now - each->quiet_since_ns >= patience && by.room() > 0 &&
                by.is_completed(by.last_signalled())) {  // requests that aren't signalled may be done long since
       each->quiet_since_ns = now;
-      each->question = each->nudge(by, std::nullopt, true);
-      if (each->question == 0) break_lanes(*each, by.post_error());
+      const std::uint64_t request = each->nudge(by, std::nullopt, true);
+      if (request == 0) break_lanes(*each, by.post_error());
+      each->question = QueuePair::wr_id_of(Peer::tag(each->number, &by != &each->first), request);
     }
   }
 }
@@ -317,7 +317,9 @@ std::uint64_t VerbsTransport::arm() {
     parts_->events->arm();
     look_at_events();
   }
-  return kNoDeadline;
+  std::uint64_t wake_ns = kNoDeadline;
+  for (const Peer* each : parts_->linking) wake_ns = std::min(wake_ns, each->growth.next_try_ns);
+  return wake_ns;
 }
 void VerbsTransport::disarm() {
   if (parts_->events) parts_->events->disarm();

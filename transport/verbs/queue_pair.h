@@ -12,6 +12,7 @@
 #include "transport/verbs/library.h"
 #include "transport/verbs/wire.h"
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -38,16 +39,20 @@ struct QueueLengths {
 
   /// Returns how many completions may wait to be polled.
   constexpr int completions() const { return static_cast<int>(sends + receives); }
-  /// Returns the bytes that a driver pins for the queue pair and its completions, by the sizes of mlx5: whole pages of requests,
-  /// each of 64 bytes or, with inline data, the next multiple that holds it and 36 bytes of header; 64 bytes for a completion.
+  /// Returns the bytes that mlx5 pins for the queue pair (rdma-core, mlx5_calc_wq_size()) and for its completions, of 64 bytes:
+  /// in whole pages a send queue whose requests have 192 bytes of headers and then one segment of 16 bytes or the inline data and
+  /// 4 bytes, in units of 64, and a receive queue of segments alone, both in powers of two.
   constexpr std::size_t pinned_bytes() const {
     constexpr std::size_t kUnit = 64;
-    constexpr std::size_t kHeader = 36;
+    constexpr std::size_t kHeaders = 192;
+    constexpr std::size_t kSegment = 16;
     constexpr std::size_t kPage = 4096;
-    const std::size_t request = (kHeader + inline_bytes + kUnit - 1) / kUnit * kUnit;
-    const std::size_t requests = sends * request + receives * kUnit;
-    return (requests + kPage - 1) / kPage * kPage + (sends + receives) * kUnit;
+    const auto rounded = [](std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; };
+    const std::size_t request = rounded(kHeaders + rounded(4 + inline_bytes, kSegment), kUnit);
+    const std::size_t requests = std::bit_ceil(sends * request) + std::bit_ceil(std::size_t{receives}) * kSegment;
+    return rounded(requests, kPage) + completion_bytes();
   }
+  constexpr std::size_t completion_bytes() const { return std::size_t{64} * (sends + receives); }
 };
 /// Lengths of one that carries messages. Inline are a header and some payload, which the NIC needn't fetch.
 inline constexpr QueueLengths kWhole{.sends = kSends, .receives = kReceives, .posted = kFirstReceives, .inline_bytes = 220};
@@ -118,7 +123,9 @@ class QueuePair {
   /// Moves the queue pair to ERROR, in which it neither sends nor answers: the peer's next request fails after its retries.
   void stop();
 
-  /// Take a wr_id apart: its upper 24 bits are the tag, the others the request's number, which is 0 for receives.
+  /// Returns the wr_id of a request; the next two take it apart: its upper 24 bits are the tag, the others the request's number,
+  /// which is 0 for receives.
+  static constexpr std::uint64_t wr_id_of(std::uint32_t tag, std::uint64_t number) { return std::uint64_t{tag} << 40 | number; }
   static constexpr std::uint64_t number_of(std::uint64_t wr_id) { return wr_id & ((std::uint64_t{1} << 40) - 1); }
   static constexpr std::uint32_t tag_of(std::uint64_t wr_id) { return static_cast<std::uint32_t>(wr_id >> 40); }
 

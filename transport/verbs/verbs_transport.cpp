@@ -187,6 +187,7 @@ std::string VerbsTransport::broken(int number) const {
 void VerbsTransport::forget(int number) {
   std::unique_ptr<Peer>& slot = parts_->peers.at(static_cast<std::size_t>(number));
   std::erase(parts_->touched, slot.get());
+  std::erase(parts_->linking, slot.get());
   slot.reset();
 }
 

@@ -1,7 +1,6 @@
 // Transport over RDMA (ibverbs): reliable connections and one-sided writes; nothing is ever read from a peer.
 //
-//   start        each pair of ranks has a queue pair, by which a probe goes. In jobs of many nodes it is a small one, which
-//   carries no
+//   start        each pair of ranks has a queue pair, by which a probe goes. In jobs of many nodes it is a small one, without
 //                messages: when one end first uses the other, both make a whole one (growing.cpp)
 //   first        each end that uses a queue opens it: it makes a ring, and writes where it lies into the other's door. Entries
 //                are held until the other end has opened it, too
@@ -119,6 +118,8 @@ class VerbsTransport final : public Endpoint {
   void grow(Peer& with);
   void advance(Peer& at);
   void link_whole(Peer& at);
+  void link_again();
+  void give_up(Peer& at, const std::string& why);
   void take_growth(Peer& from, std::uint32_t immediate);
 
   // opening.cpp
