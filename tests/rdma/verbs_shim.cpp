@@ -3,7 +3,7 @@
 // library itself, which it is linked with. What it alters stands in the variable RDMA_SHIM, words separated by blanks; a program
 // may set another one between its scenarios, and calls are counted anew then.
 //
-//   create_qp@N=E create_cq@N=E reg_mr@N=E post_send@N=E   the N-th call and all later ones fail with errno E
+//   create_qp@N=E create_cq@N=E modify_qp@N=E reg_mr@N=E post_send@N=E   the N-th call and all later ones fail with errno E
 //   inline=B         queue pairs with more than B bytes of inline data can't be made
 //   ports=K          the device has K ports; those after the first are down
 //   transport=T      the device's transport is of this type (ibv_transport_type): EFA's is -1
@@ -39,7 +39,7 @@ namespace {
 /// What RDMA_SHIM says, and what was counted since it says so.
 struct Settings {
   std::string text;
-  long calls[5] = {};  // of create_qp, reg_mr, post_send, completions, and create_cq
+  long calls[6] = {};  // of create_qp, reg_mr, post_send, completions, create_cq, and modify_qp
   std::string seen;    // what queue pairs were told: shim_seen()
 
   /// Returns the number after `word`=; `absent` if it isn't there. A word without a value counts as 1.
@@ -246,6 +246,7 @@ int ibv_modify_qp(ibv_qp* pair, ibv_qp_attr* attributes, int mask) {
     std::snprintf(text.data(), text.size(), "RTS timeout=%d retries=%d; ", attributes->timeout, attributes->retry_cnt);
   }
   settings().seen += text.data();
+  if (const long error = settings().failure("modify_qp", 5); error != 0) return static_cast<int>(error);
   return OWN(ibv_modify_qp)(pair, attributes, mask);
 }
 

@@ -191,6 +191,24 @@ void odd_growth() {
     }
     pair.meet();
   }
+  // A link for which the peer's Ethernet address isn't found yet is tried again, also by a rank that never sleeps.
+  VerbsPair pair("late_link", {.device = "whole=0"});
+  pair.poll_for(~std::uint64_t{0});
+  std::vector<std::byte> bytes(100);
+  std::vector<std::byte> into(100);
+  pair.meet();
+  Ticket posted = 0;
+  {
+    const Altered late(node() == 0 ? "modify_qp@2=110" : "");  // ETIMEDOUT at RTR
+    posted = pair.receive(kStream, envelope_of(1), into);
+    const auto begun = std::chrono::steady_clock::now();
+    pair.until([&] { return std::chrono::steady_clock::now() - begun > std::chrono::seconds(1); }, "a second");
+    pair.meet();
+  }
+  const Ticket sent = pair.send(kStream, envelope_of(1), bytes);
+  pair.until([&] { return pair.transport().test_receive({0, kStream}, posted) != Outcome::pending; }, "a late link", 60);
+  pair.finish_send(kStream, sent);
+  pair.close();
 }
 
 void odd_inline() {

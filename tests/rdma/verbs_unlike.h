@@ -12,7 +12,8 @@ void odd_failures();
 /// A ring that can't be registered at a queue's first message: an error where the call was made, broken lanes if a peer asked for
 /// it.
 void odd_rings();
-/// A whole queue pair, or a completion queue for it, that can't be made at a peer's first message: as rings.
+/// A whole queue pair, or a completion queue for it, that can't be made at a peer's first message: as rings. One that can't be
+/// linked at once is linked later.
 void odd_growth();
 /// Inline data from none to 512 bytes.
 void odd_inline();
