@@ -10,6 +10,7 @@
 //   infiniband       the port's link layer is InfiniBand
 //   grh              the port needs global routing headers (IBV_QPF_GRH_REQUIRED)
 //   max_msg=B        the port's largest message
+//   max_cqe=K        a completion queue has room for K entries
 //   pkeys=P,P        the port's partition keys
 //   no_gid_table     the GID table can't be had at once, as if it were too long
 //   foreign          the GID table begins with an address of another network namespace, 10.99.0.1
@@ -166,6 +167,7 @@ ibv_context* ibv_open_device(ibv_device* device) {
 int ibv_query_device(ibv_context* context, ibv_device_attr* into) {
   const int error = OWN(ibv_query_device)(context, into);
   into->phys_port_cnt = static_cast<std::uint8_t>(settings().number("ports", into->phys_port_cnt));
+  into->max_cqe = static_cast<int>(settings().number("max_cqe", into->max_cqe));
   return error;
 }
 

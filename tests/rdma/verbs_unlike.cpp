@@ -109,6 +109,11 @@ void odd_failures() {
     expect(why_not(), "Operation not supported");
     expect(refusal_of("rxe0"), "Operation not supported");
   }
+  {
+    // Small queue pairs would fit, and the whole ones wouldn't when peers are first used.
+    const Altered few("max_cqe=100");
+    expect(VerbsTransport({.peers = 65}).why_not(), "completions are needed at once, rxe0 has room for 100");
+  }
   std::vector<std::byte> address;
   {
     const Altered few("create_qp@2=12");  // the constructor's is the first

@@ -90,11 +90,14 @@ void Events::make(int entries) {
   left_ = entries;
 }
 
+void Events::require(int entries) const {
+  if (entries <= most_) return;
+  throw Error(Cause::refused, fmt::format("verbs: {} completions are needed at once, {} has room for {}", entries,
+                                          library().get_device_name(device_->device), most_));
+}
+
 ibv_cq* Events::queue_for(int entries) {
-  if (entries > most_) {
-    throw Error(Cause::refused, fmt::format("verbs: {} completions are needed at once, {} has room for {}", entries,
-                                            library().get_device_name(device_->device), most_));
-  }
+  require(entries);
   if (left_ < entries) make(std::clamp(made_, entries, most_));
   return queues_.back().get();
 }

@@ -43,8 +43,10 @@ class Events {
   Events(const Events&) = delete;
   Events& operator=(const Events&) = delete;
 
-  /// Returns a queue that has room for so many completions more, which is theirs once take() says so. Throws Error(refused) if
-  /// the device can't queue so many, or another queue can't be made.
+  /// Throws Error(refused) if the device can't queue so many completions at once.
+  void require(int entries) const;
+  /// Returns a queue that has room for so many completions more, which is theirs once take() says so. Throws Error(refused) as
+  /// require() does, or if another queue can't be made.
   ibv_cq* queue_for(int entries);
   void take(int entries) { left_ -= entries; }
   std::size_t queues() const { return queues_.size(); }

@@ -41,7 +41,9 @@ VerbsTransport::VerbsTransport(const VerbsOptions& options) : parts_(std::make_u
       parts.events.emplace(parts.device.get(), parts.lengths.completions() * std::max(1, options.peers), options.local_rank);
       parts.doors.emplace(parts.pd.get(), 2 * doors_bytes(static_cast<std::size_t>(std::max(1, options.peers))));
       parts.slabs.emplace(parts.pd.get(), options.heap, options.heap_expected);
-      // A device that lists itself may yet have no queue pairs as they are needed here. Better known now than with the peers.
+      // A device that lists itself may yet have no queue pairs as they are needed here. Better known now than with the peers, or
+      // at their first use.
+      parts.events->require(kWhole.completions());
       const QueuePair trial(parts.pd.get(), parts.events->queue_for(0), parts.port, kWhole, 0, 0);
       parts.first_packet = std::random_device()() & 0xffffff;
     }
