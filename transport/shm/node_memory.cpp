@@ -31,6 +31,12 @@ namespace interprocess = boost::interprocess;
 
 namespace {
 
+/// Returns whether this system makes large pages of a memory object's small ones, as far as is known.
+std::atomic<bool>& large_pages_offered() {
+  static std::atomic<bool> offered{true};
+  return offered;
+}
+
 constexpr std::uint64_t kNodeMagic = 0x747370'6e6f6465;  // "tspnode"
 constexpr std::uint32_t kVersion = 11;
 constexpr std::uint32_t kMostRanks = 65536;
@@ -276,7 +282,7 @@ std::vector<int> NodeMemory::inherited() const {
 /// Lays large pages under bytes [begin, end) of the object, both multiples of their size; where it can't, small ones will do.
 void NodeMemory::take_large_pages(std::size_t begin, std::size_t end, const std::function<void()>& after_piece,
                                   std::size_t threads) const {
-  if (begin >= end) return;
+  if (begin >= end || !large_pages_offered().load(std::memory_order_relaxed)) return;
   // Where memory is short, pages come as they are touched, and a POSIX object is refused before it has taken what is left. The
   // node's other ranks take theirs at about the same time.
   std::uint64_t free = machine::available_memory();
@@ -305,14 +311,12 @@ void NodeMemory::take_large_pages(std::size_t begin, std::size_t end, const std:
 /// Does so for one piece. Returns whether others are worth a try. MADV_COLLAPSE makes one page of many, so the first of them is
 /// allocated before: holes alone are refused (madvise(2)).
 bool NodeMemory::take_large_pages(std::size_t begin, std::size_t end) const {
-  static std::atomic<bool> offered{true};  // by this system
-  if (!offered.load(std::memory_order_relaxed)) return false;
   for (std::size_t at = begin; at < end; at += kLargePage) {
     if (allocate(descriptor_.get(), at, kPage) != 0) return false;
   }
   // Other errors may pass: no large page is free (ENOMEM), a limit is reached (EBUSY), a page is in use (EAGAIN).
   if (::madvise(base_ + begin, end - begin, MADV_COLLAPSE) == 0 || errno != EINVAL) return true;
-  offered.store(false, std::memory_order_relaxed);
+  large_pages_offered().store(false, std::memory_order_relaxed);
   return false;
 }
 
