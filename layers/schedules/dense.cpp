@@ -180,7 +180,8 @@ HeadProjections Dense::Pass::projections(std::size_t layer) const {
 }
 
 /// Computes q, k and v in the shapes of the exchange; k and v only if the layer has its own. They begin to move before q is
-/// projected. `keys_at_hand`: those of the exchange are there already, and only what went into norms is made again.
+/// projected. `keys_at_hand`: those of the exchange are there already, so k and v are made again, for what goes into
+/// norms, but don't move.
 void Dense::Pass::project(const AttentionHeads& heads, const ConstTensor& X, const Tensor& rows, std::size_t layer,
                           bool keys_at_hand) {
   const AttentionMatrices W = matrices(layer, rows);

@@ -87,8 +87,8 @@ class Counter : BlockFlows {
 
   /// Returns the elements of a token in the embedding and in the table of layers' own inputs.
   std::uint64_t embedded_width() const { return model.hidden + L * model.layer_input; }
-  /// Returns the number of tables, and packs, of layers' own inputs: none or one.
-  std::uint64_t has_inputs() const { return model.layer_input == 0 ? 0 : 1; }
+  /// Returns the number of tables, each a pack, of layers' own inputs: none or one.
+  std::uint64_t input_tables() const { return model.layer_input == 0 ? 0 : 1; }
   void add_embedding(Among among, std::uint64_t rows) {
     add(among, Purpose::embedding, Pattern::all_to_all, Phase::pass, kForward, kExposed, rows * embedded_width() * e, 1);
     add(among, Purpose::embedding, Pattern::all_to_all, Phase::pass, kBackward, kExposed, rows * embedded_width() * a, 1);
@@ -181,8 +181,8 @@ class Counter : BlockFlows {
     // The embedding's rows come before anything is computed, and its gradient is complete only when the backward pass ends.
     gather_over_data(Phase::pass, kForward, kExposed, table, 1, false);
     gather_over_data(Phase::pass, kForward, kHidden, table, 1, false);
-    if (has_inputs() > 0) gather_over_data(Phase::pass, kForward, kExposed, all.inputs, 1, false);
-    sum_over_data(Purpose::embedding, Phase::pass, kExposed, table + all.inputs, 1 + has_inputs(), false);
+    if (input_tables() > 0) gather_over_data(Phase::pass, kForward, kExposed, all.inputs, 1, false);
+    sum_over_data(Purpose::embedding, Phase::pass, kExposed, table + all.inputs, 1 + input_tables(), false);
     if (!model.tied_embeddings) sum_over_data(Purpose::head, Phase::pass, kHidden, table, 1, false);
     sum_over_data(Purpose::other, Phase::pass, kExposed, all.norms, 2, true);
     gather_over_data(Phase::pass, kBackward, kExposed, all.norms, 1, true);
@@ -190,7 +190,7 @@ class Counter : BlockFlows {
     const std::uint64_t copies_of_blocks = tokens_way(layout).shares_weights ? 1 : D;
     const std::uint64_t copies_of_tables = layout.cuts_vocabulary_over_tensor() ? D : 1;
     sum_parts(Purpose::gradients, kHidden, all.attention + all.mlp, copies_of_blocks, 2 * L);
-    sum_parts(Purpose::embedding, kExposed, table + all.inputs, copies_of_tables, 2 + 2 * has_inputs());
+    sum_parts(Purpose::embedding, kExposed, table + all.inputs, copies_of_tables, 2 + 2 * input_tables());
     if (!model.tied_embeddings) sum_parts(Purpose::head, kHidden, table, copies_of_tables, 2);
     sum_parts(Purpose::other, kExposed, all.norms, 1, 2);
   }
@@ -208,11 +208,11 @@ class Counter : BlockFlows {
     summed(Purpose::gradients, kHidden, all.attention + all.mlp, 2 * L);
     const std::uint64_t tables = model.tied_embeddings ? 1 : 2;
     // The embedding's gradient is complete only when the backward pass ends.
-    summed(Purpose::embedding, kExposed, all.vocabulary / tables + all.inputs, 2 + 2 * has_inputs());
+    summed(Purpose::embedding, kExposed, all.vocabulary / tables + all.inputs, 2 + 2 * input_tables());
     if (!model.tied_embeddings) summed(Purpose::head, kHidden, all.vocabulary / tables, 2);
     summed(Purpose::other, kExposed, all.norms, 2);
     if (layout.shares_states())
-      gather_over_data(Phase::pass, kBackward, kExposed, all.total(), 2 * L + tables + 1 + has_inputs(), true);
+      gather_over_data(Phase::pass, kBackward, kExposed, all.total(), 2 * L + tables + 1 + input_tables(), true);
   }
 
   const MeshSetting& of_;
