@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <future>
 #include <limits>
 #include <queue>
 #include <utility>
@@ -68,27 +69,29 @@ Bpe::Bpe(const Vocabulary& vocabulary, BpeOptions options)
 
 void Bpe::read_merges(JsonCursor& cursor) {
   merges_.reserve(vocabulary_.size());
-  // A merge is looked up half a ring after it was read, and added a whole one after; what that reads of the vocabulary and of the
-  // merges is fetched meanwhile: most of the time would go into waiting for it.
+  // A merge is looked up half a ring after it was read; what that reads of the vocabulary is fetched meanwhile: most of the time
+  // would go into waiting for it. Of what was looked up, a thread of its own adds one batch while the next is read.
   constexpr std::uint32_t kHalf = kMergesAhead / 2;
+  constexpr std::size_t kBatch = 8192;
   std::array<ReadMerge, kMergesAhead> ring;
   std::uint32_t read = 0;
+  std::uint32_t added = 0;
+  std::vector<KnownMerge> batch;
+  std::future<void> adding;
   const auto at = [&](std::uint32_t rank) -> ReadMerge& { return ring[rank % kMergesAhead]; };
   const auto fetch_texts = [&](std::uint32_t rank) {
     vocabulary_.fetch_text(at(rank).left_hash);
     vocabulary_.fetch_text(at(rank).right_hash);
   };
+  const auto add_batch = [&] {
+    if (adding.valid()) adding.get();
+    const std::uint32_t first = std::exchange(added, added + static_cast<std::uint32_t>(batch.size()));
+    adding = std::async([this, first, merges = std::exchange(batch, {})] { add(merges, first); });
+  };
   const auto look_up = [&](std::uint32_t rank) {
-    this->look_up(at(rank), cursor);
-    merges_.fetch(at(rank).left_id, at(rank).right_id);
-  };
-  const auto add = [&](std::uint32_t rank) {
-    merges_.add(at(rank).left_id, at(rank).right_id, rank, at(rank).result);
-    note_seam(at(rank));
-  };
-  const auto begin = [&](std::string_view left) {
-    if (read >= kMergesAhead) add(read - kMergesAhead);
-    at(read).left = left;
+    if (batch.empty()) batch.reserve(kBatch);
+    batch.push_back(this->look_up(at(rank), cursor));
+    if (batch.size() == kBatch) add_batch();
   };
   const auto finish = [&](std::string_view right) {
     ReadMerge& merge = at(read);
@@ -105,7 +108,7 @@ void Bpe::read_merges(JsonCursor& cursor) {
   cursor.each_entry("the list of merges", [&] {
     if (cursor.peek() == '[') {
       cursor.take('[', "a pair of tokens");
-      begin(cursor.string("a token"));
+      at(read).left = cursor.string("a token");
       cursor.take(',', "a comma");
       finish(cursor.string("a token"));
       cursor.take(']', "the end of a pair of tokens");
@@ -116,14 +119,15 @@ void Bpe::read_merges(JsonCursor& cursor) {
     const std::size_t blank = both.find(' ');
     if (blank == std::string_view::npos || both.find(' ', blank + 1) != std::string_view::npos)
       cursor.refuse("a merge of two tokens with a blank between them before this");
-    begin(both.substr(0, blank));
+    at(read).left = both.substr(0, blank);
     finish(both.substr(blank + 1));
   });
   for (std::uint32_t rank = read - std::min(read, kHalf); rank < read; ++rank) look_up(rank);
-  for (std::uint32_t rank = read - std::min(read, kMergesAhead); rank < read; ++rank) add(rank);
+  add_batch();
+  adding.get();
 }
 
-void Bpe::look_up(ReadMerge& merge, const JsonCursor& cursor) {
+Bpe::KnownMerge Bpe::look_up(const ReadMerge& merge, const JsonCursor& cursor) {
   const std::size_t prefix = options_.continuing_prefix.size();
   const std::string& left = merge.left;
   const std::string& right = merge.right;
@@ -136,8 +140,8 @@ void Bpe::look_up(ReadMerge& merge, const JsonCursor& cursor) {
     }
     return found;
   };
-  merge.left_id = id(left, merge.left_hash);
-  merge.right_id = id(right, merge.right_hash);
+  const Token left_id = id(left, merge.left_hash);
+  const Token right_id = id(right, merge.right_hash);
   if (right.size() < prefix) cursor.refuse("a second token that begins with continuing_subword_prefix before this", merge.end);
   // Most vocabularies have the results in the order of the merges, of which several may have one result.
   const std::string_view end = std::string_view(right).substr(prefix);
@@ -149,21 +153,30 @@ void Bpe::look_up(ReadMerge& merge, const JsonCursor& cursor) {
     const std::string result = left + std::string(end);
     last_result_ = id(result, hash_of(result));
   }
-  merge.result = last_result_;
+  return {left_id, right_id, last_result_};
+}
+
+void Bpe::add(std::span<const KnownMerge> merges, std::uint32_t rank) {
+  for (std::size_t i = 0; i < merges.size(); ++i) {
+    if (i + kMergesAhead < merges.size()) merges_.fetch(merges[i + kMergesAhead].left, merges[i + kMergesAhead].right);
+    merges_.add(merges[i].left, merges[i].right, rank++, merges[i].result);
+    note_seam(merges[i]);
+  }
 }
 
 /// Notes between which characters a merge's seam lies.
-void Bpe::note_seam(const ReadMerge& merge) {
+void Bpe::note_seam(const KnownMerge& merge) {
   if (seams_.empty()) return;
+  const std::string_view left = *vocabulary_.text(merge.left);
+  const std::string_view right = *vocabulary_.text(merge.right);
   // Merges of tokens that aren't characters of the text, or made of some, would make seams unknown.
   const auto is_made = [&](Token token) { return token == unknown_ || std::ranges::find(bytes_, token) != bytes_.end(); };
   const auto may_be_made = [&](std::string_view token) { return token.starts_with('<') || token == options_.unknown; };
-  if ((may_be_made(merge.left) && is_made(merge.left_id)) || (may_be_made(merge.right) && is_made(merge.right_id)))
-    return seams_.clear();
+  if ((may_be_made(left) && is_made(merge.left)) || (may_be_made(right) && is_made(merge.right))) return seams_.clear();
   std::string character;
-  append(character, character_before(merge.left, merge.left.size()).code);
+  append(character, character_before(left, left.size()).code);
   const Token before = vocabulary_.find(character);
-  const Token after = vocabulary_.find(std::string_view(merge.right).substr(0, character_at(merge.right, 0).bytes));
+  const Token after = vocabulary_.find(right.substr(0, character_at(right, 0).bytes));
   if (before == kNone || after == kNone) return;
   const std::size_t seam = seam_of(before, after);
   seams_[seam / 64] |= std::uint64_t{1} << seam % 64;

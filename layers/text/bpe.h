@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -72,20 +73,25 @@ class Bpe : public Model {
   void encode(std::string_view word, WordCache& cache, std::vector<Token>& ids) const override;
 
  private:
-  /// A merge that was read and not added yet.
+  /// A merge whose ids are known.
+  struct KnownMerge {
+    Token left;
+    Token right;
+    Token result;
+  };
+  /// A merge that was read and not looked up yet.
   struct ReadMerge {
     std::string left;
     std::string right;
     std::uint64_t left_hash = 0;
     std::uint64_t right_hash = 0;
     std::size_t end = 0;  // byte of the file behind it
-    Token left_id = kNone;
-    Token right_id = kNone;
-    Token result = kNone;
   };
-  /// Finds the ids of a merge.
-  void look_up(ReadMerge& merge, const JsonCursor& cursor);
-  void note_seam(const ReadMerge& merge);
+  /// Returns the ids of a merge.
+  KnownMerge look_up(const ReadMerge& merge, const JsonCursor& cursor);
+  /// Adds merges that follow each other, from this rank on.
+  void add(std::span<const KnownMerge> merges, std::uint32_t rank);
+  void note_seam(const KnownMerge& merge);
   /// Calls put(id, byte) for each token with which the merging of a text begins.
   template <class Put>
   void each_symbol(std::string_view text, const Put& put) const;

@@ -121,10 +121,7 @@ void JsonCursor::skip() {
   do {
     const char next = peek();
     if (next == '"') {
-      ++at_;
-      while (at_ < text_.size() && text_[at_] != '"') at_ += text_[at_] == '\\' ? 2U : 1U;
-      if (at_ >= text_.size()) refuse("the end of a string");
-      ++at_;
+      skip_string();
     } else if (next == '\0') {
       refuse("the rest of a value");
     } else {
@@ -137,6 +134,22 @@ void JsonCursor::skip() {
         while (at_ < text_.size() && std::string_view(",]} \n\t\r").find(text_[at_]) == std::string_view::npos) ++at_;
     }
   } while (level > 0);
+}
+
+void JsonCursor::skip_string() {
+  const std::size_t begin = at_ + 1;
+  bool escaped = true;
+  while (escaped) {
+    at_ = text_.find('"', at_ + 1);
+    if (at_ == std::string_view::npos) {
+      at_ = text_.size();
+      refuse("the end of a string");
+    }
+    std::size_t backslashes = 0;
+    while (at_ - backslashes > begin && text_[at_ - backslashes - 1] == '\\') ++backslashes;
+    escaped = backslashes % 2 != 0;
+  }
+  ++at_;
 }
 
 }  // namespace tsprun::detail::text

@@ -59,6 +59,7 @@ class JsonCursor {
 
  private:
   void take_colon();
+  void skip_string();
   std::string_view unescaped(std::size_t begin, std::string_view what);
   char32_t hexadecimal(std::string_view what);
 
