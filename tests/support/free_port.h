@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -20,9 +21,10 @@
 namespace tsprun::detail::test {
 
 /// Returns a port of this machine that nobody uses now, that no outgoing connection is given, and that no other test gets as long
-/// as this process lives: an abstract socket of its name reserves it.
+/// as this process lives: an abstract socket of its name reserves it. Threads may call it at once.
 inline int free_port() {
   static std::vector<posix::UniqueFd> reserved;
+  static std::mutex of_reserved;
   constexpr int kFirst = 10'000;  // below those of outgoing connections
   constexpr int kPorts = 10'000;
   for (int i = 0; i < kPorts; ++i) {
@@ -37,6 +39,7 @@ inline int free_port() {
     tcp::SocketAddress any = tcp::resolve("127.0.0.1", static_cast<std::uint16_t>(port));
     const posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (::bind(socket.get(), any.get(), any.length) != 0) continue;
+    const std::lock_guard<std::mutex> lock(of_reserved);
     reserved.push_back(std::move(mine));
     return port;
   }
