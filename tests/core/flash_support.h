@@ -74,6 +74,7 @@ struct Expected {
   std::vector<double> o, lse, dq, dk, dv;  // lse in units of q·k
 };
 
+/// Returns the textbook's formula in f64. Its loops are most of what these tests compute, so they go over plain rows.
 inline Expected naive(const Problem& problem) {
   const Case& s = problem.shape;
   const std::vector<double> q = problem.q.values();
@@ -86,17 +87,23 @@ inline Expected naive(const Problem& problem) {
   for (std::size_t b = 0; b < s.batch; ++b) {
     for (std::size_t head = 0; head < s.heads; ++head) {
       const std::size_t kv = (s.map.first_query + head) / s.map.group - s.map.first_kv;
-      const auto q_at = [&](std::size_t i, std::size_t c) { return ((b * s.queries + i) * s.heads + head) * s.d + c; };
-      const auto k_at = [&](std::size_t j, std::size_t c) { return ((b * s.keys + j) * s.kv_heads + kv) * s.d + c; };
+      const auto q_at = [&](std::size_t i) { return ((b * s.queries + i) * s.heads + head) * s.d; };
+      const auto k_at = [&](std::size_t j) { return ((b * s.keys + j) * s.kv_heads + kv) * s.d; };
       for (std::size_t i = 0; i < s.queries; ++i) {
         const auto sees = [&](std::size_t j) { return s.sees(i, j, b); };
+        const double* const qi = q.data() + q_at(i);
+        const double* const d_oi = d_o.data() + q_at(i);
+        double* const oi = result.o.data() + q_at(i);
+        double* const dqi = result.dq.data() + q_at(i);
         std::vector<double> p(s.keys);
         std::vector<double> slope(s.keys, 1);  // of the soft cap
         double maximum = -kInfinity;
         for (std::size_t j = 0; j < s.keys; ++j) {
           if (!sees(j)) continue;
-          for (std::size_t c = 0; c < s.d; ++c) p[j] += q[q_at(i, c)] * k[k_at(j, c)];
-          p[j] *= problem.attention.scale;
+          const double* const kj = k.data() + k_at(j);
+          double product = 0;
+          for (std::size_t c = 0; c < s.d; ++c) product += qi[c] * kj[c];
+          p[j] = product * problem.attention.scale;
           if (s.cap > 0) {
             const double tanh = std::tanh(p[j] / s.cap);
             p[j] = s.cap * tanh;
@@ -117,19 +124,23 @@ inline Expected naive(const Problem& problem) {
           if (sum != 0) p[j] /= sum;
           if (p[j] == 0) continue;
           const double kept = factor(s.dropout, b, head, i, j);
+          const double* const vj = v.data() + k_at(j);
+          double* const dvj = result.dv.data() + k_at(j);
           for (std::size_t c = 0; c < s.d; ++c) {
-            result.o[q_at(i, c)] += kept * p[j] * v[k_at(j, c)];
-            result.dv[k_at(j, c)] += kept * p[j] * d_o[q_at(i, c)];
-            dp[j] += kept * d_o[q_at(i, c)] * v[k_at(j, c)];
+            oi[c] += kept * p[j] * vj[c];
+            dvj[c] += kept * p[j] * d_oi[c];
+            dp[j] += kept * d_oi[c] * vj[c];
           }
           delta += p[j] * dp[j];
         }
         for (std::size_t j = 0; j < s.keys; ++j) {
           if (p[j] == 0) continue;
           const double ds = problem.attention.scale * p[j] * (dp[j] - delta) * slope[j];
+          const double* const kj = k.data() + k_at(j);
+          double* const dkj = result.dk.data() + k_at(j);
           for (std::size_t c = 0; c < s.d; ++c) {
-            result.dq[q_at(i, c)] += ds * k[k_at(j, c)];
-            result.dk[k_at(j, c)] += ds * q[q_at(i, c)];
+            dqi[c] += ds * kj[c];
+            dkj[c] += ds * qi[c];
           }
         }
       }
