@@ -9,9 +9,10 @@
 #
 # For time, --full leaves out the longest runs in the laboratory (label soak), under the sanitizers what tests/long.cmake names and
 # comparisons with PyTorch, and under ThreadSanitizer the tests of layers, whose ranks meet in core's collectives alone, and those of
-# kernels that compare the numbers of one thread (others, FlashAttention's and FlashWindow's, have threads). Its tidy doesn't read the
-# tests, which the sanitizers' builds compile with clang++'s warnings, and of the other sources only what changed since the commit in
-# .ci/tidy-base, and what includes it. Parts that are named are whole; tidy then moves that commit. Nor is clang in --full, since tidy
+# kernels that compare the numbers of one thread (others, FlashAttention's and FlashWindow's, have threads). It fuzzes each target for 10
+# seconds instead of 30. Its tidy doesn't read the tests, which the sanitizers' builds compile with clang++'s warnings, and of the other
+# sources only what changed since the commit in .ci/tidy-base, and what includes it. Parts that are named are whole. Either tidy, once it
+# finds nothing in a tree without changes, moves that commit: a chain of such readings has read all. Nor is clang in --full, since tidy
 # reads the sources with that build's flags, nor, again for time, openblas and arm.
 # A part that fails doesn't keep the others from running; what its failed tests printed stands once more at the end. The last line says
 # passed or failed, with the counts and which tests were skipped (each says why when it runs alone: ctest -V -R NAME); the exit code is 0
@@ -28,6 +29,7 @@ unraced='^$'
 raced_programs=(threaded_tests)
 untidied='^$'
 tidied=
+fuzz_seconds=30
 # Tests that multiply matrices, in their process or by jobs that they start.
 products='^core\.(Gemm|OpenBlas)|^layers\.|^multiprocess\.(AlikeNodes|Block|BuiltInRanks|CalibrateCommand|CompareCommand|Eval|GemmOption|Generate'
 products+='|Gpt2|KillAndResume|Layouts|Memory|ModelSourceOfRuns|NotFiniteCommands|SaveFolder|TheSignalToSave|Trac|Train)'
@@ -39,6 +41,7 @@ if [ "$*" = --full ]; then
   unraced='^core\.(At/)?(FlashDocuments|FlashLevels|FlashExtremes|FlashCap|OpenBlas)[A-Za-z]*\.'
   raced_programs=(transport_tests core_tests)
   untidied=/database/tests/
+  fuzz_seconds=10
   tidied=$(cat "$root/.ci/tidy-base")
 fi
 for argument in "${chosen[@]}"; do
@@ -120,7 +123,7 @@ test_arm() {
 }
 
 fuzz() {
-  build_preset asan fuzz_targets && (cd "$root" && ctest --preset asan -j "$(nproc)" -L fuzz)
+  (cd "$root" && cmake --preset asan -DTSP_FUZZ_SECONDS="$fuzz_seconds") && build_preset asan fuzz_targets && (cd "$root" && ctest --preset asan -j "$(nproc)" -L fuzz)
 }
 
 check_format() {
@@ -158,7 +161,7 @@ check_tidy() {
   grep -o '"file": "[^"]*"' build/tidy/database/compile_commands.json | cut -d'"' -f4 | sed "s|^$root/||" | grep -v "$untidied" | sort -u |
     while read -r batch; do if [ "$(cat build/tidy/reached)" = all ]; then echo "$batch"; else keep_reached "$batch"; fi; done |
     xargs -r -P "$(nproc)" -I{} timeout 900 bash -c 'tidy_one {}' || return 1
-  if [ -z "$tidied" ] && [ -z "$(git status --porcelain)" ]; then git rev-parse HEAD >.ci/tidy-base; fi
+  if [ -z "$(git status --porcelain)" ]; then git rev-parse HEAD >.ci/tidy-base; fi
 }
 
 run_part() {
@@ -169,7 +172,7 @@ run_part() {
     tsan) part "tsan: ThreadSanitizer, ranks as threads" build_and_test tsan -LE "$left_out" -R "$raced" -E "$unraced" ;;
     clang) part "clang: release by clang++" build_and_test clang -LE "slow|rdma" ;;
     arm) part "arm: cross-built for aarch64, under qemu-user" test_arm ;;
-    fuzz) part "fuzz: each target for 30 s" fuzz ;;
+    fuzz) part "fuzz: each target for $fuzz_seconds s" fuzz ;;
     format) part "clang-format" check_format ;;
     tidy) part "clang-tidy" check_tidy ;;
   esac
