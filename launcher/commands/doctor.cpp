@@ -143,6 +143,16 @@ struct WayRow {
   std::string why;
 };
 
+/// Returns the ports that a rank would use if it were alone on this machine.
+std::vector<std::string> ports_of_rank_alone(const verbs::Ports& here, const verbs::DeviceChoice& choice) {
+  std::vector<std::string> names;
+  try {
+    for (const verbs::ChosenPort& each : verbs::choose_ports(here, choice, {0, 1})) names.push_back(each.port.text());
+  } catch (const Error&) {  // there is none: each port has its reason
+  }
+  return names;
+}
+
 /// Looks at all RDMA devices. `self_test`: the trial of verbs.
 RdmaFindings find_rdma(const GlobalOptions& options, const Trial& self_test) {
   RdmaFindings found;
@@ -161,10 +171,16 @@ RdmaFindings find_rdma(const GlobalOptions& options, const Trial& self_test) {
     left_out.push_back({{"device", bad.device}, {"why", bad.why}});
   }
   if (ports.empty() && here.bad.empty()) found.lines.push_back("  " + self_test.why);
+  const std::vector<std::string> alone = ports_of_rank_alone(here, choice);
+  if (alone.size() > 1) {
+    found.lines.push_back(fmt::format("  a rank alone here uses {}; of R ranks the i-th uses every R-th of them from the i-th on",
+                                      fmt::join(alone, ", ")));
+  }
   const std::string shortage = ports.empty() ? std::string() : verbs::locked_memory_shortage(1);
   if (!shortage.empty()) found.lines.push_back("  " + shortage);
   found.json = {{"ports", std::move(list)},
                 {"left_out", std::move(left_out)},
+                {"rank_alone", alone},
                 {"self_test", {{"possible", self_test.possible}, {"why", self_test.why}}},
                 {"locked_memory", shortage.empty() ? ordered_json(nullptr) : ordered_json(shortage)}};
   return found;

@@ -2,6 +2,7 @@
 // that the peer may write, within the message that was posted, and within the keys of the grant.
 #include "transport/verbs/judgement.h"
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -30,7 +31,10 @@ void require(bool holds) {
 void try_immediate(std::uint32_t word, Ticket finished) {
   const verbs::Immediate immediate = verbs::Immediate::decode(word);
   require(immediate.encode() == word);
+  if (verbs::trouble_by_other(immediate).empty())
+    require(immediate.news == verbs::News::data || (immediate.news == verbs::News::credit && immediate.low == 0));
   if (!verbs::trouble_of(immediate, true).empty()) return;
+  if (immediate.news == verbs::News::join) return require(immediate.stream >= 1 && immediate.stream < verbs::kMostWays);
   require(immediate.stream < kQueues && immediate.news <= verbs::News::opened);
   const std::optional<Ticket> ticket = verbs::awaited(immediate.low, finished);
   const Ticket named = ticket.value_or(verbs::widen(immediate.low, finished));
@@ -39,6 +43,39 @@ void try_immediate(std::uint32_t word, Ticket finished) {
   if (ticket)
     require(*ticket > finished && *ticket <= finished + verbs::kSlots &&
             *ticket % (Ticket{1} << verbs::Immediate::kLowBits) == immediate.low);
+}
+
+/// Takes parts of a payload as progress.cpp does, until all have arrived or one is refused.
+void try_part(std::uint32_t word, Ticket finished, std::uint8_t how, std::uint64_t others) {
+  verbs::PartNews news = verbs::PartNews::decode(word & verbs::Immediate::kLowMask);
+  require(news.encode() == (word & verbs::Immediate::kLowMask));
+  const std::optional<Ticket> ticket = verbs::awaited(news.ticket, finished, verbs::PartNews::kTicketMask);
+  if (ticket)
+    require(*ticket > finished && *ticket <= finished + verbs::kSlots && (*ticket & verbs::PartNews::kTicketMask) == news.ticket);
+  verbs::Arrived parts;
+  int taken = 0;
+  for (; !parts.is_whole() && verbs::trouble_of(news, parts).empty(); ++taken) {
+    require(taken < verbs::kMostWays);
+    parts.all = static_cast<std::uint8_t>(news.parts);
+    parts.seen = static_cast<std::uint8_t>(parts.seen | 1U << news.part);
+    news.part = static_cast<int>(others >> (3 * taken) & 7);
+    if ((how & 16) != 0) news.parts = 1 + static_cast<int>(others >> (3 * taken + 20) & 7);
+  }
+  require(parts.is_whole() == (parts.all != 0 && taken == parts.all));
+}
+
+/// Takes news of another queue pair as joining.cpp does, whatever came before.
+void try_join(std::uint32_t word, std::uint8_t how, std::uint32_t number) {
+  const verbs::JoinThere before{
+      .number = number & 0xffffff, .linked = (how & 1) != 0, .proved = (how & 2) != 0, .left = (how & 4) != 0};
+  const verbs::JoinNews news = verbs::JoinNews::decode(word & verbs::Immediate::kLowMask);
+  require(news.encode() == (word & verbs::Immediate::kLowMask));
+  if (!verbs::trouble_of(news, before, (how & 8) != 0).empty()) return;
+  require(!before.left && (news.number != 0) == (news.step == verbs::JoinNews::Step::number));
+  if (news.step == verbs::JoinNews::Step::number) require(before.number == 0 && news.number >> 24 == 0);
+  if (news.step == verbs::JoinNews::Step::linked) require(before.number != 0 && (how & 8) != 0 && !before.linked);
+  if (news.step == verbs::JoinNews::Step::proved) require(before.linked && !before.proved);
+  if (news.step == verbs::JoinNews::Step::left) require(!before.proved);
 }
 
 /// Takes news of a whole queue pair as growing.cpp does, whatever came before.
@@ -72,14 +109,21 @@ void try_grant(verbs::GrantHeader grant, std::uint8_t how, std::uint64_t changed
   if ((how & 1) != 0) grant.keys %= verbs::kMaxKeys + 1;
   if ((how & 2) != 0) grant.bytes %= std::uint64_t{1} << 33;
   if ((how & 4) != 0) grant.first_bytes %= std::uint64_t{1} << 27;
+  if ((how & 16) != 0) grant.adapters = (grant.adapters & 0xff) | 1;
   if (!verbs::trouble_of(grant).empty()) return;
   const std::uint64_t bytes = grant.bytes;
   const std::uint32_t keys = grant.keys;
+  const int adapter = static_cast<int>(std::bit_width(grant.adapters)) - 1;  // the last one: its keys end the grant
+  const auto before = static_cast<std::size_t>(std::popcount(grant.adapters) - 1) * keys;
   std::size_t steps = 0;
   for (std::uint64_t written = 0; written < bytes; ++steps) {
-    if (steps == 2 && (how & 8) != 0) grant.first_bytes = changed;  // by the peer, while it is used
-    const std::optional<verbs::Granted> granted = verbs::granted_at(grant, written);
-    if ((how & 8) == 0) require(granted && granted->key < keys && granted->key == steps);
+    if (steps == 2 && (how & 8) != 0) {  // by the peer, while it is used
+      grant.first_bytes = changed;
+      grant.keys = static_cast<std::uint32_t>(changed >> 7);
+      grant.adapters = static_cast<std::uint32_t>(changed >> 13);
+    }
+    const std::optional<verbs::Granted> granted = verbs::granted_at(grant, written, adapter);
+    if ((how & 8) == 0) require(granted && granted->key < before + keys && granted->key == before + steps);
     if (!granted) return;
     require(granted->key < verbs::kMaxKeys && granted->bytes > 0);
     if (granted->bytes >= bytes - written) return;
@@ -103,6 +147,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         if (take(data, size, word) && take(data, size, finished)) {
           try_immediate(word, finished >> 2 >> (how & 31));  // our own count: it never ends
           try_growth(word, how, static_cast<std::uint32_t>(finished));
+          try_join(word, how, static_cast<std::uint32_t>(finished));
+          try_part(word, finished >> 2 >> (how & 31), how, finished);
         }
         break;
       case 1:

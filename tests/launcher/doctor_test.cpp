@@ -100,6 +100,7 @@ TEST(Doctor, ReportsEveryTransportAndWhyItIsOrIsNotChosen) {
   }
   for (const json& device : rdma.at("left_out"))
     EXPECT_TRUE(has_text(device.at("device")) && has_text(device.at("why"))) << device;
+  for (const json& port : rdma.at("rank_alone")) EXPECT_TRUE(has_text(port)) << rdma;
   const bool verbs = rdma.at("self_test").at("possible");
   EXPECT_TRUE(has_text(rdma.at("self_test").at("why")));
   EXPECT_TRUE(rdma.at("locked_memory").is_null() || has_text(rdma.at("locked_memory")));

@@ -440,6 +440,45 @@ packets gather
         require(min(sent) >= least // 4 and max(sent) < 2 * min(sent), f"gather: packets {sent}")
 
 
+def nics(lab, _steps, size, timeout):
+    """A rank alone on its machine moves payloads over both NICs, and the job has the bits of one machine; doctor says which ports it has."""
+    train = lab.train(2, size)
+    script = f"""
+"$TSPRUN" --json "$SHARE/doctor.$NODE.json" doctor >"$SHARE/doctor.$NODE.out" 2>"$SHARE/doctor.$NODE.err"
+packets() {{
+  for rail in 0 1; do cat /sys/class/infiniband/rxe$rail/ports/1/hw_counters/sent_pkts >"$SHARE/packets.$1.rail$rail.$NODE.count"; done
+}}
+export layout=tsp=2
+packets start
+job digest --inter verbs run -- {lab.options.actor} digest
+packets digest
+job train --inter verbs {train}
+packets train
+job bench --inter verbs bench all_reduce --sizes 2M --iters 2
+packets bench
+"""
+    require(lab.run(script, "--nics", "2", timeout=timeout) == 0, "the laboratory failed")
+    on_host = [lab.options.tsprun, "--layout", "tsp=2"]
+    one = subprocess.run([*on_host, "--no-prefix", "--log-level", "warn", "run", "--", lab.options.actor, "digest"], stdout=subprocess.PIPE,
+                         text=True, check=True)
+    digests = sorted(re.findall("digest [0-9a-f]{16}", lab.text("digest", 0, "out") + lab.text("digest", 1, "out")))
+    require(len(digests) == 2 and digests == sorted(re.findall("digest [0-9a-f]{16}", one.stdout)), f"{digests}\none machine: {one.stdout}")
+    path = lab.share / "host.json"
+    subprocess.run([*on_host, "--json", path, *train.split()], env=dict(os.environ, TSP_KERNELS="avx2"), stdout=subprocess.DEVNULL, check=True)
+    same("two NICs", lab.curve("train"), "one machine", curve_of(json.loads(path.read_text(encoding="utf-8"))))
+    for node in (0, 1):
+        rdma = json.loads((lab.share / f"doctor.{node}.json").read_text(encoding="utf-8"))["doctor"]["rdma"]
+        require(rdma["rank_alone"] == ["rxe0:1", "rxe1:1"], f"doctor: {rdma}")
+        require("a rank alone here uses rxe0:1, rxe1:1" in lab.text("doctor", node, "out"), lab.text("doctor", node, "out"))
+        for name, before, share in (("digest", "start", 0.05), ("bench", "train", 0.4)):
+            sent = [packets_sent(lab, name, node, r) - packets_sent(lab, before, node, r) for r in (0, 1)]
+            print(f"{name}: node {node} sent {sent} packets")
+            require(sent[1] >= share * sum(sent), f"{name}: packets {sent}")
+    check_bench(lab, "bench", "verbs")
+    for _, _, way in ways_of(lab.report("digest")):
+        require(way["kind"] == "verbs" and ", with rxe1:1 to rxe1:1" in way["why"], f"{way}")
+
+
 def many_peers(lab, _steps, _size, timeout):
     """Eight ranks on four machines, each with six peers behind its adapter: collectives give the bits that they give on one machine."""
     script = f"""
@@ -546,7 +585,7 @@ meet inter
 
 
 SCENARIOS = {"unlike": unlike, "training": training, "verified": verified, "lost_messages": lost_messages, "lost_frames": lost_frames, "faults": faults,
-             "paused": paused, "circle": circle, "many_peers": many_peers, "rails": rails, "joined": joined}
+             "paused": paused, "circle": circle, "many_peers": many_peers, "rails": rails, "nics": nics, "joined": joined}
 
 
 def main():

@@ -79,6 +79,7 @@ VerbsPair::VerbsPair(const std::string& name, const PairOptions& options)
       heap_(reserve(options.heap_bytes)),
       transport_({.device = with_settings(options.device),
                   .local_rank = options.local_rank,
+                  .local_ranks = options.local_ranks,
                   .timeout_ns = static_cast<std::uint64_t>(options.timeout_s * 1e9),
                   .peers = 1,
                   .heap = heap_}) {

@@ -25,6 +25,7 @@ void run_shell(const std::string& command);
 struct PairOptions {
   std::string device = {};  ///< value of --rdma; settings in the variable RDMA_SETTINGS are added
   int local_rank = 0;
+  int local_ranks = 1;
   std::size_t heap_bytes = std::size_t{8} << 20;
   double timeout_s = 60;
 };

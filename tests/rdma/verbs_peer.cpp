@@ -5,6 +5,7 @@
 
 #include "tests/rdma/verbs_growth.h"
 #include "tests/rdma/verbs_pair.h"
+#include "tests/rdma/verbs_several.h"
 #include "tests/rdma/verbs_trouble.h"
 #include "tests/rdma/verbs_unlike.h"
 #include "transport/cause.h"
@@ -350,10 +351,11 @@ void limit() {
 /// With two NICs local rank i takes the i-th.
 void rails() {
   for (const int rank : {0, 1, 2}) {
-    const verbs::VerbsTransport transport({.local_rank = rank});
+    const verbs::VerbsTransport transport({.local_rank = rank, .local_ranks = 3});
     require(contains(transport.chosen(), rank % 2 == 0 ? "rxe0 port 1" : "rxe1 port 1"), transport.chosen());
+    require(!contains(transport.chosen(), rank % 2 == 0 ? "rxe1" : "rxe0"), transport.chosen());
   }
-  VerbsPair pair("rails", {.local_rank = 1});
+  VerbsPair pair("rails", {.local_rank = 1, .local_ranks = 2});
   std::vector<std::byte> bytes(3000);
   fill(bytes, seed_of(node(), 1));
   pair.send(kStream, envelope_of(1), bytes);
@@ -377,6 +379,10 @@ int run(const std::vector<std::string>& names) {
       {"queues", queues},
       {"mixed", mixed},
       {"rails", rails},
+      {"several", several},
+      {"several_or_one", several_or_one},
+      {"several_unreachable", several_unreachable},
+      {"several_capped", several_capped},
       {"large", large},
       {"turns", turns},
       {"mtu", mtu},

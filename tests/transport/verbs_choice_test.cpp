@@ -220,6 +220,57 @@ TEST(VerbsChoice, PortsOfTheProcesssNumaNodeGoFirst) {
   EXPECT_EQ(choose_port(found, DeviceChoice::parse("a"), 4, 1).port.device, "a") << "a name goes before nearness";
 }
 
+/// Returns the devices that each of so many ranks takes, as "a b, c".
+std::string shares(const Ports& found, int ranks, const char* choice = "", int near_node = -1) {
+  std::string text;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (rank != 0) text += ", ";
+    const auto chosen = choose_ports(found, DeviceChoice::parse(choice), {rank, ranks}, near_node);
+    for (std::size_t i = 0; i < chosen.size(); ++i) text += (i == 0 ? "" : " ") + chosen[i].port.device;
+  }
+  return text;
+}
+
+TEST(VerbsChoice, RanksOfANodeDivideItsPorts) {
+  Ports found{{port_of("a", 1, true, {kFour}), port_of("b", 1, true, {kFour}), port_of("c", 1, true, {kFour}),
+               port_of("d", 1, true, {kFour})},
+              {}};
+  EXPECT_EQ(shares(found, 1), "a b c d");
+  EXPECT_EQ(shares(found, 2), "a c, b d");
+  EXPECT_EQ(shares(found, 3), "a d, b, c");
+  EXPECT_EQ(shares(found, 4), "a, b, c, d");
+  EXPECT_EQ(shares(found, 6), "a, b, c, d, a, b");
+  EXPECT_EQ(shares(found, 1, "nics=1"), "a");
+  EXPECT_EQ(shares(found, 1, "nics=3"), "a b c");
+  EXPECT_EQ(shares(found, 2, "nics=1"), "a, b");
+  EXPECT_EQ(shares(found, 1, "d,b"), "d b") << "in the order in which they are named";
+  EXPECT_EQ(shares(found, 1, "^a"), "b c d");
+  found.ports[0].active = false;
+  EXPECT_EQ(shares(found, 1), "b c d");
+  EXPECT_EQ(shares(found, 2), "c, b d") << "a rank that has another port of its own takes no other's";
+  EXPECT_EQ(shares(found, 4), "b, b, c, d");
+  found.ports[1].gids = {kLocal};
+  EXPECT_EQ(shares(found, 1), "c d");
+  // More than a rank can use.
+  Ports many;
+  for (const char* name : {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"})
+    many.ports.push_back(port_of(name, 1, true, {kFour}));
+  EXPECT_EQ(shares(many, 1), "a b c d e f g h");
+}
+
+TEST(VerbsChoice, RanksOfANumaNodeDivideItsPortsAndARankAloneTakesAll) {
+  Ports found{{port_of("a", 1, true, {kFour}), port_of("b", 1, true, {kFour}), port_of("c", 1, true, {kFour}),
+               port_of("d", 1, true, {kFour})},
+              {}};
+  found.ports[0].numa_node = found.ports[1].numa_node = 0;
+  found.ports[2].numa_node = found.ports[3].numa_node = 1;
+  EXPECT_EQ(shares(found, 1, "", 1), "c d a b") << "the near ones first";
+  EXPECT_EQ(shares(found, 2, "", 1), "c d, d c") << "a rank a NUMA node: only one of the two is bound to this one";
+  EXPECT_EQ(shares(found, 4, "", 1), "c, d, c, d") << "two are";
+  EXPECT_EQ(shares(found, 2, "", 7), "a c, b d") << "no port is there";
+  EXPECT_EQ(choose_ports(found, DeviceChoice::parse(""), {0, 1}, 1).front().rail, 2);
+}
+
 TEST(VerbsChoice, GidsAreThoseOfThisNetworkNamespaceAndOfTheFamilyAndVersionThatAreWanted) {
   Gid foreign = gid_of(1, GidType::roce_v2, "::ffff:10.99.0.1");
   foreign.foreign = true;
@@ -295,6 +346,12 @@ TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {
   address.grh_required = 1;
   address.small = 1;
   address.port = "rxe0 port 1";
+  address.pairs = 2;
+  OtherAdapter& other = address.rest.emplace_back();
+  other.port.mtu = 4;
+  other.port.gid[15] = 11;
+  other.port.doors_key = 43;
+  std::strcpy(other.name, "rxe1:1");
   const std::vector<std::byte> blob = address.encode();
   const std::optional<Address> read = Address::decode(blob);
   ASSERT_TRUE(read.has_value());
@@ -309,6 +366,15 @@ TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {
   EXPECT_EQ(read->grh_required, 1);
   EXPECT_EQ(read->small, 1);
   EXPECT_EQ(read->port, "rxe0 port 1");
+  EXPECT_EQ(read->pairs, 2);
+  ASSERT_EQ(read->adapters(), 2);
+  const Address second = read->by(1);
+  EXPECT_EQ(second.port, "rxe1:1");
+  EXPECT_EQ(second.mtu, 4);
+  EXPECT_EQ(second.gid[15], 11);
+  EXPECT_EQ(second.doors_key, 43U);
+  EXPECT_EQ(second.door(), read->door()) << "all adapters know the same memory";
+  EXPECT_EQ(read->by(0).doors_key, 42U);
   for (std::size_t cut = 0; cut < blob.size(); ++cut) EXPECT_FALSE(Address::decode(std::span(blob).first(cut)).has_value());
   std::vector<std::byte> wrong = blob;
   wrong[sizeof(OwnFields)] ^= std::byte{1};
@@ -316,6 +382,9 @@ TEST(VerbsWire, AnAddressSurvivesTheWayAndNonsenseIsRefused) {
   wrong = blob;
   wrong[3] = std::byte{1};  // queue pairs have 24 bits
   EXPECT_FALSE(Address::decode(wrong).has_value());
+  wrong = blob;
+  wrong[sizeof(OwnFields) + sizeof(JobFields) + sizeof(PortFields) + offsetof(PortFields, mtu)] = std::byte{6};
+  EXPECT_FALSE(Address::decode(wrong).has_value()) << "an MTU of the second adapter";
   // Where queue pairs could be made for other peers only, the text is for the one that has none.
   address.why_not = "no queue pair is left";
   EXPECT_EQ(Address::decode(address.encode()).value().why_not, "");

@@ -44,7 +44,9 @@ TEST(VerbsJudgement, NewsIsOfAKnownKindAndOfAQueueThatIsOpen) {
     for (const bool is_open : {false, true}) EXPECT_EQ(trouble_of(Immediate{news, 2, 1}, is_open), "");
   }
   // Those of whole queue pairs, 5 and 6, come by small ones alone.
-  for (std::uint32_t word = 5; word < 8; ++word) EXPECT_NE(trouble_of(Immediate::decode(word << 29 | 1), true), "") << word;
+  for (std::uint32_t word = 5; word < 7; ++word) EXPECT_NE(trouble_of(Immediate::decode(word << 29 | 1), true), "") << word;
+  // Queue pairs that join have numbers from 1 on.
+  for (int way = 0; way < kMostWays; ++way) EXPECT_EQ(trouble_of(Immediate{News::join, way, 1}, false) != "", way == 0) << way;
   for (int queue = 0; queue < kMostQueues; ++queue)
     EXPECT_EQ(trouble_of(Immediate{News::opened, queue, 0}, false) == "", queue < kQueues) << queue;
 }
@@ -69,7 +71,7 @@ TEST(VerbsJudgement, AWholeQueuePairIsToldOnceAndThenReadyOnce) {
   EXPECT_NE(trouble(News::ready, 0, told, false), "");
   EXPECT_EQ(trouble(News::ready, 0, told, true), "");
   EXPECT_NE(trouble(News::ready, 0, ready, true), "");
-  for (const News news : {News::entry, News::grant, News::data, News::opened, static_cast<News>(7)})
+  for (const News news : {News::entry, News::grant, News::data, News::opened, News::join})
     EXPECT_NE(trouble(news, 0, told, true), "") << static_cast<int>(news);
 }
 
@@ -109,7 +111,7 @@ TEST(VerbsJudgement, AnEntryIsTheAwaitedOneOrSaysWhyNot) {
   EXPECT_EQ(judge_entry(entry_of(large, 4), 4, large), Outcome::corrupt);  // its payload has no room in an entry
 }
 
-GrantHeader grant_of(std::uint64_t bytes, std::uint64_t first_bytes, std::uint32_t keys) {
+GrantHeader grant_of(std::uint64_t bytes, std::uint64_t first_bytes, std::uint32_t keys, std::uint32_t adapters = 1) {
   return {.signature = 0,
           .ticket = 1,
           .taken = 0,
@@ -119,7 +121,7 @@ GrantHeader grant_of(std::uint64_t bytes, std::uint64_t first_bytes, std::uint32
           .sequence = 0,
           .tag = 0,
           .keys = keys,
-          .reserved = 0};
+          .adapters = adapters};
 }
 
 TEST(VerbsJudgement, AGrantNeedsAKeyForEverySlab) {
@@ -134,10 +136,97 @@ TEST(VerbsJudgement, AGrantNeedsAKeyForEverySlab) {
   EXPECT_NE(trouble_of(grant_of(UINT64_MAX, 1, kMaxKeys)), "");
 }
 
+TEST(VerbsJudgement, AGrantHasKeysForEachAdapterAndAlwaysForTheFirst) {
+  EXPECT_EQ(trouble_of(grant_of(10'000, 10'000, 32, 0b11)), "");
+  EXPECT_NE(trouble_of(grant_of(10'000, 10'000, 33, 0b11)), "") << "there is no room for 66 keys";
+  EXPECT_EQ(trouble_of(grant_of(10'000, 10'000, 8, 0xff)), "");
+  EXPECT_NE(trouble_of(grant_of(10'000, 10'000, 9, 0xff)), "");
+  for (const std::uint32_t adapters : {0U, 0b10U, 0x101U, UINT32_MAX})
+    EXPECT_NE(trouble_of(grant_of(10'000, 10'000, 1, adapters)), "") << adapters;
+  // Keys of adapter 3 stand behind those of 0 and 2.
+  const GrantHeader grant = grant_of(1000 + kSlabBytes, 1000, 2, 0b1101);
+  EXPECT_EQ(granted_at(grant, 0, 0)->key, 0U);
+  EXPECT_EQ(granted_at(grant, 1000, 2)->key, 3U);
+  EXPECT_EQ(granted_at(grant, 999, 3)->key, 4U);
+  EXPECT_EQ(granted_at(grant, 1000, 3)->key, 5U);
+  EXPECT_FALSE(granted_at(grant, 0, 1)) << "there is no key for it";
+  EXPECT_FALSE(granted_at(grant, 1000 + kSlabBytes, 0)) << "a third key would be another adapter's";
+  EXPECT_FALSE(granted_at(grant_of(1000, 1000, UINT32_MAX, 0b11), 0, 1)) << "changed while it is used";
+  EXPECT_FALSE(granted_at(grant_of(1000, 1000, kMaxKeys, 0b11), 0, 1));
+}
+
+TEST(VerbsJudgement, PartsOfAPayloadComeOnceEachInAnyOrder) {
+  Arrived parts;
+  const auto take = [&](int part, int all) {
+    const PartNews news = PartNews::decode(PartNews{.ticket = 5, .part = part, .parts = all}.encode());
+    EXPECT_EQ(news.ticket, 5U);
+    const std::string trouble(trouble_of(news, parts));
+    if (!trouble.empty()) return trouble;
+    parts.all = static_cast<std::uint8_t>(news.parts);
+    parts.seen = static_cast<std::uint8_t>(parts.seen | 1U << news.part);
+    return trouble;
+  };
+  EXPECT_FALSE(parts.is_whole());
+  EXPECT_EQ(take(2, 3), "");
+  EXPECT_NE(take(2, 3), "") << "twice";
+  EXPECT_NE(take(1, 2), "") << "of another number";
+  EXPECT_NE(take(3, 3), "") << "beyond the last";
+  EXPECT_EQ(take(0, 3), "");
+  EXPECT_FALSE(parts.is_whole());
+  EXPECT_EQ(take(1, 3), "");
+  EXPECT_TRUE(parts.is_whole());
+  parts = {};
+  for (int part = kMostWays - 1; part >= 0; --part) EXPECT_EQ(take(part, kMostWays), "");
+  EXPECT_TRUE(parts.is_whole());
+  parts = {};
+  EXPECT_EQ(take(0, 1), "");
+  EXPECT_TRUE(parts.is_whole());
+}
+
+TEST(VerbsJudgement, AnotherQueuePairIsToldLinkedAndProvedInThisOrderOrLeftOut) {
+  using enum JoinNews::Step;
+  const auto trouble = [](JoinNews::Step step, std::uint32_t number, const JoinThere& before, bool told) {
+    const JoinNews news = JoinNews::decode(JoinNews{step, number}.encode());
+    EXPECT_EQ(news.step, step);
+    EXPECT_EQ(news.number, number);
+    return std::string(trouble_of(news, before, told));
+  };
+  const JoinThere nothing{};
+  const JoinThere told{.number = 7};
+  const JoinThere is_linked{.number = 7, .linked = true};
+  const JoinThere is_proved{.number = 7, .linked = true, .proved = true};
+  const JoinThere out{.number = 7, .left = true};
+  EXPECT_EQ(trouble(number, 0xffffff, nothing, false), "");
+  EXPECT_NE(trouble(number, 0, nothing, false), "");
+  EXPECT_NE(trouble(number, 8, told, true), "");
+  EXPECT_EQ(trouble(linked, 0, told, true), "");
+  EXPECT_NE(trouble(linked, 1, told, true), "");
+  EXPECT_NE(trouble(linked, 0, told, false), "") << "it can't know this end's number";
+  EXPECT_NE(trouble(linked, 0, nothing, true), "");
+  EXPECT_NE(trouble(linked, 0, is_linked, true), "");
+  EXPECT_EQ(trouble(proved, 0, is_linked, true), "");
+  EXPECT_NE(trouble(proved, 0, told, true), "");
+  EXPECT_NE(trouble(proved, 0, is_proved, true), "");
+  for (const JoinThere& before : {nothing, told, is_linked}) EXPECT_EQ(trouble(left, 0, before, true), "");
+  EXPECT_NE(trouble(left, 0, is_proved, true), "") << "then it may carry payloads";
+  for (const JoinNews::Step step : {number, linked, proved, left})
+    EXPECT_NE(trouble(step, step == number ? 9 : 0, out, true), "");
+}
+
+TEST(VerbsJudgement, AnotherQueuePairCarriesPartsOfPayloadsAlone) {
+  EXPECT_EQ(trouble_by_other({News::data, 0, 1}), "");
+  EXPECT_EQ(trouble_by_other({News::credit, 0, 0}), "") << "its probe";
+  EXPECT_NE(trouble_by_other({News::credit, 0, 1}), "");
+  EXPECT_NE(trouble_by_other({News::credit, 1, 0}), "");
+  EXPECT_NE(trouble_by_other({News::data, kQueues, 1}), "");
+  for (const News news : {News::entry, News::grant, News::opened, News::whole, News::ready, News::join})
+    EXPECT_NE(trouble_by_other({news, 0, 0}), "") << static_cast<int>(news);
+}
+
 TEST(VerbsJudgement, APlaceLiesUnderOneKey) {
   const GrantHeader grant = grant_of(3 * kSlabBytes, 1000, 4);
   const auto expect = [&](std::size_t written, std::size_t key, std::size_t bytes) {
-    const std::optional<Granted> granted = granted_at(grant, written);
+    const std::optional<Granted> granted = granted_at(grant, written, 0);
     ASSERT_TRUE(granted);
     EXPECT_EQ(granted->key, key);
     EXPECT_EQ(granted->bytes, bytes);
@@ -147,7 +236,7 @@ TEST(VerbsJudgement, APlaceLiesUnderOneKey) {
   expect(1000, 1, kSlabBytes);
   expect(1001, 1, kSlabBytes - 1);
   expect(1000 + kSlabBytes, 2, kSlabBytes);
-  EXPECT_FALSE(granted_at(grant, kMaxKeys * kSlabBytes));
+  EXPECT_FALSE(granted_at(grant, kMaxKeys * kSlabBytes, 0));
 }
 
 }  // namespace

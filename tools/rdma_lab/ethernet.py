@@ -1,10 +1,12 @@
-"""The machines' Ethernet: a hub over unix datagram sockets that can lose and delay frames and cut machines off.
+"""The machines' Ethernet: a hub over unix datagram sockets that can lose and delay frames, and cut off or cap machines and single NICs.
 
 QEMU knows such sockets as `-netdev dgram`; unlike multicast or TAP they need neither privileges nor a free address.
 """
 
 import collections
 import errno
+import heapq
+import itertools
 import random
 import selectors
 import socket
@@ -16,11 +18,12 @@ ETHERNET_HEADER = 14  # bytes of a frame that no MTU counts
 
 
 class Hub(threading.Thread):
-    """One broadcast domain. Machine i sends to FOLDER/NAME-h<i> and hears at FOLDER/NAME-s<i>."""
+    """One broadcast domain, of the machines' NICs of one number. Machine i sends to FOLDER/NAME-h<i> and hears at FOLDER/NAME-s<i>."""
 
-    def __init__(self, folder, name, machines, weather):
+    def __init__(self, folder, name, nic, machines, weather):
         super().__init__(daemon=True)
         self.path = f"{folder}/{name}"
+        self.nic = nic
         self.weather = weather
         self.ending = False
         self.frames = 0
@@ -31,7 +34,10 @@ class Hub(threading.Thread):
         self.waiting = [collections.deque() for _ in range(machines)]
         self.taken = [0.0] * machines  # when a machine last took a frame, or its first began to wait
         self.longest_wait = 0.0  # seconds that a machine took nothing while frames waited
-        self.delayed = collections.deque()  # (when, port, machine, frame), in order of time as long as the delay stays
+        self.delayed = []  # heap of (when, number, port, machine, frame)
+        self.number = itertools.count()
+        self.free_out = [0.0] * machines  # when a machine's NIC has sent what it has, as far as it is capped
+        self.free_in = [0.0] * machines  # and has heard it
         self.selector = selectors.DefaultSelector()
         self.machines = machines
         for machine in range(machines):
@@ -67,7 +73,7 @@ class Hub(threading.Thread):
                         break
                     self._forward(key.fileobj, key.data, frame)
             while self.delayed and self.delayed[0][0] <= time.monotonic():
-                _, port, machine, frame = self.delayed.popleft()
+                _, _, port, machine, frame = heapq.heappop(self.delayed)
                 self._deliver(port, machine, frame)
 
     def _forward(self, port, sender, frame):
@@ -76,12 +82,23 @@ class Hub(threading.Thread):
             if machine == sender:
                 continue
             self.frames += 1
-            if sender in weather.cut or machine in weather.cut or len(frame) > weather.longest + ETHERNET_HEADER or (weather.loss > 0 and random.random() < weather.loss):
+            if weather.is_cut(sender, self.nic) or weather.is_cut(machine, self.nic) or len(frame) > weather.longest + ETHERNET_HEADER or (weather.loss > 0 and random.random() < weather.loss):
                 self.lost += 1
-            elif weather.delay > 0 or self.delayed:
-                self.delayed.append((time.monotonic() + weather.delay, port, machine, frame))
+                continue
+            now = time.monotonic()
+            when = self._pass(self.free_in, machine, len(frame), self._pass(self.free_out, sender, len(frame), now)) + weather.delay
+            if when > now or self.delayed:
+                heapq.heappush(self.delayed, (when, next(self.number), port, machine, frame))
             else:
                 self._deliver(port, machine, frame)
+
+    def _pass(self, free, machine, length, when):
+        """When a frame that is here at a time has passed a machine's NIC, which may be capped."""
+        rate = self.weather.cap(machine, self.nic)
+        if rate is None:
+            return when
+        free[machine] = max(free[machine], when) + length / rate
+        return free[machine]
 
     def _deliver(self, port, machine, frame):
         queue = self.waiting[machine]
@@ -112,5 +129,13 @@ class Weather:
     def __init__(self, loss=0.0, delay=0.0):
         self.loss = loss  # probability
         self.delay = delay  # seconds
-        self.cut = set()  # machines that neither hear nor are heard
+        self.cut = set()  # (machine, NIC) that neither hear nor are heard; NIC None: all of it
+        self.caps = {}  # bytes a second each way, by (machine, NIC) likewise: of each of its NICs
         self.longest = 65536  # bytes of a frame that passes, without its header
+
+    def is_cut(self, machine, nic):
+        return bool(self.cut) and ((machine, nic) in self.cut or (machine, None) in self.cut)
+
+    def cap(self, machine, nic):
+        """Bytes a second; None: no cap."""
+        return self.caps.get((machine, nic), self.caps.get((machine, None))) if self.caps else None

@@ -13,6 +13,9 @@ Lines appended to $SHARE/control, from here or from within a machine, change the
     delay 5      each frame takes 5 ms more
     longest 1500 longer frames are lost, as by a switch of this MTU
     cut 1        machine 1 neither hears nor is heard;  join 1 ends that
+    cut 1:0      the same of its NIC eth0 alone;        join 1:0 ends that
+    cap 1 4.5    each NIC of machine 1 carries at most 4.5 MiB a second each way; 0 ends that
+    cap 1:0 4.5  the same of its NIC eth0 alone
     pause 1      machine 1 stands still;                resume 1 ends that
     kill 1       machine 1 is gone; that it didn't finish is no failure then
 
@@ -199,7 +202,7 @@ class Lab:
         disk = self.folder / "initrd"
         image.ram_disk(version, root, disk)
         for nic in range(self.options.nics):
-            hub = ethernet.Hub(self.folder, f"e{nic}", len(self.machines), self.weather)
+            hub = ethernet.Hub(self.folder, f"e{nic}", nic, len(self.machines), self.weather)
             hub.start()
             self.hubs.append(hub)
         for machine in self.machines:
@@ -236,14 +239,21 @@ class Lab:
             elif word == "longest":
                 self.weather.longest = int(value)
             else:
-                number = int(value)
-                if not 0 <= number < len(self.machines):  # -1 is Python's last
-                    raise IndexError(number)
+                number, nic = self.place(value)
                 machine = self.machines[number]
                 if word == "cut":
-                    self.weather.cut.add(machine.number)
+                    self.weather.cut.add((number, nic))
                 elif word == "join":
-                    self.weather.cut.discard(machine.number)
+                    self.weather.cut.discard((number, nic))
+                elif word == "cap":
+                    rate = float(words[2]) * 2**20
+                    if rate < 0:
+                        raise ValueError(rate)
+                    # The hubs' threads read the table: it is replaced, not changed.
+                    others = {place: cap for place, cap in self.weather.caps.items() if place != (number, nic)}
+                    self.weather.caps = {**others, (number, nic): rate} if rate > 0 else others
+                elif nic is not None:
+                    raise ValueError(value)
                 elif word == "pause":
                     machine.signal(signal.SIGSTOP)
                 elif word == "resume":
@@ -256,6 +266,14 @@ class Lab:
             print(f"lab: {line.strip()}", flush=True)
         except (IndexError, ValueError):
             print(f"lab: can't obey {line.strip()!r}", file=sys.stderr, flush=True)
+
+    def place(self, text):
+        """The machine and NIC that "1:0" names; for "1" the NIC is None."""
+        machine, _, nic = text.partition(":")
+        place = int(machine), int(nic) if nic else None
+        if not 0 <= place[0] < len(self.machines) or not 0 <= (place[1] or 0) < self.options.nics:  # -1 is Python's last
+            raise IndexError(text)
+        return place
 
     def read_control(self):
         text = (self.share / "control").read_text(encoding="utf-8", errors="replace")

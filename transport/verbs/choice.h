@@ -22,6 +22,8 @@ struct Settings {
   int tc = -1;
   int hops = -1;
   int whole = -1;
+  int nics = -1;
+  int pairs = -1;
 };
 
 /// A row of the table of settings, "name=value" in the option.
@@ -35,7 +37,7 @@ struct SettingRow {
 };
 
 /// Table of all settings. That of docs/how-to/use-rdma.md is made of this one, which a test checks.
-inline constexpr std::array<SettingRow, 11> kSettings = {{
+inline constexpr std::array<SettingRow, 13> kSettings = {{
     {"retries", &Settings::retries, 0, 7, "6",
      "tries after the first before the adapter gives a peer up; 7 is for ever on some, soft-RoCE among them"},
     {"timeout", &Settings::timeout, 1, 31, "about half of --timeout in all",
@@ -52,6 +54,10 @@ inline constexpr std::array<SettingRow, 11> kSettings = {{
     {"whole", &Settings::whole, 0, 1'000'000, "64",
      "ranks of other nodes up to which queue pairs have their whole length from the start; with more, each is small until it is "
      "used"},
+    {"nics", &Settings::nics, 1, 8, "all that are its own",
+     "adapters over which a rank spreads large messages at most: 1 is one alone"},
+    {"pairs", &Settings::pairs, 1, 8, "1",
+     "queue pairs by each adapter for a peer's large messages, where a bond or a fabric of several ways tells connections apart"},
 }};
 
 /// A port that the option names.

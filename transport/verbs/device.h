@@ -118,9 +118,25 @@ std::string unfitness(const Port& port, const DeviceChoice& choice);
 /// that can't be opened are named with their reason.
 ChosenPort choose_port(const Ports& found, const DeviceChoice& choice, int local_rank, int near_node = -1);
 
+/// A rank of this node, and how many ranks that has.
+struct LocalRank {
+  int number = 0;
+  int of = 1;
+};
+
+/// Returns the ports of a rank: first that of choose_port(), then those that the node's ranks leave it when they divide all
+/// ports, which the i-th of R ranks does by taking the i-th and every R-th after it; ranks that are bound to a NUMA node divide
+/// its ports. Of these only such as work, and as many in all as the settings allow. A rank alone gets all. Throws as
+/// choose_port().
+std::vector<ChosenPort> choose_ports(const Ports& found, const DeviceChoice& choice, LocalRank rank, int near_node = -1);
+
 /// Returns true if two GIDs are known to be in different networks; `bits` and `other_bits` are the lengths of their network
 /// prefixes. False if either is 0, not known.
 bool networks_differ(std::span<const std::uint8_t, 16> gid, int bits, std::span<const std::uint8_t, 16> other, int other_bits);
+
+/// Returns the length of the network prefix of a RoCE GID, which is an IP address of an interface of this machine. 0: no
+/// interface has that address.
+int network_bits_of(const Gid& gid);
 
 /// Deleter of a Device.
 struct CloseDevice {

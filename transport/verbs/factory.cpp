@@ -20,13 +20,15 @@ Factory::Made make(const Factory::Setup& setup) {
   const std::string here = fmt::format("node {}", setup.job.node);
   Factory::Made made;
   try {
-    made.endpoint = std::make_unique<VerbsTransport>(VerbsOptions{.device = std::string(setup.job.rdma_device()),
-                                                                  .local_rank = setup.local_rank,
-                                                                  .timeout_ns = setup.timeout_ns,
-                                                                  .peers = static_cast<int>(setup.peers.size()),
-                                                                  .heap = setup.memory.heap(setup.local_rank),
-                                                                  .heap_expected = setup.heap_expected,
-                                                                  .place = here});
+    made.endpoint =
+        std::make_unique<VerbsTransport>(VerbsOptions{.device = std::string(setup.job.rdma_device()),
+                                                      .local_rank = setup.local_rank,
+                                                      .local_ranks = static_cast<int>(setup.memory.layout().local_ranks),
+                                                      .timeout_ns = setup.timeout_ns,
+                                                      .peers = static_cast<int>(setup.peers.size()),
+                                                      .heap = setup.memory.heap(setup.local_rank),
+                                                      .heap_expected = setup.heap_expected,
+                                                      .place = here});
   } catch (const Error& error) {
     throw Error(error.cause(), fmt::format("rank {} on {}: {}", setup.rank(), here, error.what()), setup.rank());
   }

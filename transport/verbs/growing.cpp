@@ -13,6 +13,7 @@
 #include "transport/verbs/judgement.h"
 #include "transport/verbs/parts.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,9 +23,10 @@ namespace tsprun::detail::verbs {
 /// Makes this end's whole queue pair with a peer. Throws Error(out_of_memory | refused), and leaves the peer as it was.
 void VerbsTransport::grow(Peer& with) {
   Parts& parts = *parts_;
-  with.whole.emplace(parts.pd.get(), parts.events->queue_for(kWhole.completions()), parts.port, kWhole,
-                     Peer::tag(with.number, true), parts.first_packet);
-  parts.events->take(kWhole.completions());
+  Adapter& by = parts.first();
+  with.whole.emplace(by.pd.get(), by.events->queue_for(kWhole.completions()), by.port, kWhole,
+                     Peer::tag(with.number, Peer::kWholeOne), parts.first_packet);
+  by.events->take(kWhole.completions());
   with.pair = &*with.whole;
   advance(with);
 }
@@ -53,14 +55,21 @@ void VerbsTransport::link_whole(Peer& at) {
   if (now < growth.next_try_ns) return;
   if (growth.give_up_ns == 0) growth.give_up_ns = now + parts_->options.timeout_ns / 2;
   try {
-    growth.linked = at.whole->connect(at.address, growth.there.number, parts_->port, parts_->limits, now >= growth.give_up_ns);
+    growth.linked =
+        at.whole->connect(at.address, growth.there.number, parts_->first().port, parts_->limits, now >= growth.give_up_ns);
   } catch (const Error& error) {
     return give_up(at, error.what());
   }
   if (growth.linked) return;
-  if (growth.next_try_ns == 0) parts_->linking.push_back(&at);
   now = posix::now_ns();
   growth.next_try_ns = now + kTryAgainNs;
+  wait_to_link(at);
+}
+
+/// Notes a peer of which a queue pair couldn't be linked at once.
+void VerbsTransport::wait_to_link(Peer& at) {
+  std::vector<Peer*>& linking = parts_->linking;
+  if (std::find(linking.begin(), linking.end(), &at) == linking.end()) linking.push_back(&at);
 }
 
 /// Tries again to link what couldn't be linked at once, when it is time.
@@ -68,10 +77,10 @@ void VerbsTransport::link_again() {
   std::vector<Peer*>& linking = parts_->linking;
   if (linking.empty()) return;
   const std::uint64_t now = posix::now_ns();
-  for (Peer* each : linking) {
-    if (now >= each->growth.next_try_ns) pump(*each);
+  for (Peer* each : std::vector<Peer*>(linking)) {
+    if (now >= each->next_try_ns()) pump(*each);
   }
-  std::erase_if(linking, [](const Peer* each) { return each->growth.linked || !each->broken.empty(); });
+  std::erase_if(linking, [](const Peer* each) { return each->next_try_ns() == kNoDeadline || !each->broken.empty(); });
 }
 
 /// Notes what a peer tells of its whole queue pair, and makes this end's if it has begun. If this end can't, the lanes break at

@@ -35,13 +35,15 @@ bool bound_by_limit() {
 
 }  // namespace
 
-std::string locked_memory_shortage(int peers, std::size_t heap_bytes) {
+std::string locked_memory_shortage(int peers, std::size_t heap_bytes, std::size_t adapters, std::size_t pairs) {
   const std::uint64_t limit = machine::limit_locked_memory();
   // Queues of completions may be twice as long as what is taken of them.
   const std::uint64_t of_queues = kSmall.pinned_bytes() + kWhole.pinned_bytes() + kWhole.completion_bytes();
+  const std::uint64_t of_others =
+      (std::min<std::uint64_t>(adapters * pairs, kMostWays) - 1) * (kPayloads.pinned_bytes() + kPayloads.completion_bytes());
   const std::uint64_t needed =
-      2 * (doors_bytes(static_cast<std::size_t>(peers)) + static_cast<std::uint64_t>(peers) * kQueues * kRingBytes) +
-      static_cast<std::uint64_t>(peers) * of_queues + std::min(heap_bytes, kSlabBytes);
+      2 * (adapters * doors_bytes(static_cast<std::size_t>(peers)) + static_cast<std::uint64_t>(peers) * kQueues * kRingBytes) +
+      static_cast<std::uint64_t>(peers) * (of_queues + of_others) + adapters * std::min(heap_bytes, kSlabBytes);
   if (limit >= needed || !bound_by_limit()) return {};
   return fmt::format("a rank may need to lock up to {} MiB for the NIC, and locked memory is limited to {} KiB: {}",
                      (needed >> 20) + 1, limit >> 10, kHowToRaise);
@@ -114,7 +116,9 @@ Region::Region(ibv_pd* pd, std::size_t bytes) : pages_(bytes) {
   if (!pages_) throw system_error(Cause::out_of_memory, "verbs: memory for a peer's messages", errno);
   // After a fork, copy-on-write could leave the pages that the NIC writes to the child.
   ::madvise(data(), bytes, MADV_DONTFORK);
-  registration_ = register_bytes(pd, pages_.bytes(), "message buffers");
+  share(pd);
 }
+
+void Region::share(ibv_pd* pd) { registrations_.push_back(register_bytes(pd, pages_.bytes(), "message buffers")); }
 
 }  // namespace tsprun::detail::verbs

@@ -28,7 +28,9 @@ Registration register_bytes(ibv_pd* pd, std::span<std::byte> memory, const char*
 
 /// Returns why a rank that uses all queues with so many peers can't lock the memory for that (message buffers, queue pairs
 /// by the sizes of mlx5, and one slab of the heap or `heap_bytes` if fewer), and which limit to raise; empty if it can.
-std::string locked_memory_shortage(int peers, std::size_t heap_bytes = kSlabBytes);
+/// `adapters`: with how many the rank registers its memory. `pairs`: queue pairs for payloads by each of them.
+std::string locked_memory_shortage(int peers, std::size_t heap_bytes = kSlabBytes, std::size_t adapters = 1,
+                                   std::size_t pairs = 1);
 
 /// The registered slabs of a rank's heap. Registered memory is locked, whether it is used or not.
 class Slabs {
@@ -76,16 +78,18 @@ class Slabs {
 /// Anonymous, page-aligned, registered memory of the transport's own; not inherited by forked children.
 class Region {
  public:
-  /// Throws Error(out_of_memory).
+  /// Makes it, registered with one adapter. Throws Error(out_of_memory).
   Region(ibv_pd* pd, std::size_t bytes);
+  /// Registers it with one more adapter. Throws Error(out_of_memory).
+  void share(ibv_pd* pd);
 
   std::byte* data() const { return pages_.bytes().data(); }
-  std::uint32_t local_key() const { return registration_->lkey; }
-  std::uint32_t remote_key() const { return registration_->rkey; }
+  std::uint32_t local_key(std::size_t adapter = 0) const { return registrations_[adapter]->lkey; }
+  std::uint32_t remote_key(std::size_t adapter = 0) const { return registrations_[adapter]->rkey; }
 
  private:
   posix::Mapping pages_;
-  Registration registration_;  // ends before the pages do
+  std::vector<Registration> registrations_;  // end before the pages do
 };
 
 }  // namespace tsprun::detail::verbs

@@ -21,12 +21,13 @@ namespace tsprun::detail::verbs {
 void VerbsTransport::open(Peer& with, int stream) {
   std::unique_ptr<Ring>& place = with.rings[static_cast<std::size_t>(stream)];
   if (!place) {
-    auto ring = std::make_unique<Ring>(parts_->pd.get());
+    auto ring = std::make_unique<Ring>(parts_->first().pd.get());
     if (with.pair == nullptr) grow(with);
     if (!with.pair->expect_queue())
-      throw Error(Cause::refused, fmt::format("verbs: {} on {}", with.pair->post_error(), parts_->port.text()));
+      throw Error(Cause::refused, fmt::format("verbs: {} on {}", with.pair->post_error(), parts_->first().port.text()));
     place = std::move(ring);
   }
+  join(with);
   tell_opened(with);
 }
 

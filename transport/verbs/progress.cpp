@@ -35,19 +35,18 @@ constexpr std::uint64_t kPortNewsNs = 200'000'000;
 
 bool VerbsTransport::progress() {
   Parts& parts = *parts_;
-  if (!parts.events) return false;
+  if (parts.adapters.empty()) return false;
   std::array<ibv_wc, 32> completions;
   bool moved = false;
-  for (std::size_t queue = 0; queue < parts.events->queues(); ++queue) {
-    while (true) {
-      const int count = parts.events->poll(queue, completions);
-      if (count < 0) {
-        for (const std::unique_ptr<Peer>& each : parts.peers) {
-          if (each) break_lanes(*each, "the completion queue can't be read any more");
-        }
+  for (std::size_t adapter = 0; adapter < parts.adapters.size(); ++adapter) {
+    Events& events = *parts.adapters[adapter]->events;
+    for (std::size_t queue = 0; queue < events.queues(); ++queue) {
+      while (true) {
+        const int count = events.poll(queue, completions);
+        if (count < 0) lose(adapter, "the completion queue can't be read any more");
+        for (int i = 0; i < count; ++i) moved = completion(&completions[static_cast<std::size_t>(i)]) || moved;
+        if (count < static_cast<int>(completions.size())) break;
       }
-      for (int i = 0; i < count; ++i) moved = completion(&completions[static_cast<std::size_t>(i)]) || moved;
-      if (count < static_cast<int>(completions.size())) break;
     }
   }
   if (++parts.rounds_since_events >= kRoundsBetweenEvents) look_at_events();
@@ -65,6 +64,7 @@ bool VerbsTransport::progress() {
 /// payloads.
 void VerbsTransport::pump(Peer& to) {
   advance(to);
+  advance_others(to);
   tell_opened(to);
   for (int stream = 0; stream < kQueues && to.broken.empty() && to.ready; ++stream) {
     if (to.out[static_cast<std::size_t>(stream)].held != 0) post_held(to, stream);
@@ -78,13 +78,15 @@ void VerbsTransport::pump(Peer& to) {
 }
 
 /// Describes a failed request with what else is known of it: how often it was tried, and which part of the probe it was.
-std::string VerbsTransport::why_failed(const Peer& at, const void* completion) const {
+std::string VerbsTransport::why_failed(const Peer& at, std::uint32_t which, const void* completion) const {
   const auto& failed = *static_cast<const ibv_wc*>(completion);
   std::string why = describe(failed);
   if (failed.status == IBV_WC_RETRY_EXC_ERR) why += fmt::format(", {}", parts_->limits.text());
   const std::uint64_t request = QueuePair::number_of(failed.wr_id);
-  if (request != 0 && request == at.probe && QueuePair::tag_of(failed.wr_id) == Peer::tag(at.number, false)) {
-    const std::size_t packet = at.packet_bytes(parts_->port);
+  const std::size_t way = which < Peer::kOthers ? 0 : which - Peer::kOthers + 1;
+  const bool is_probe = which == Peer::kFirst ? request == at.probe : way != 0 && request == at.others[way - 1].probe;
+  if (request > 1 && is_probe) {
+    const std::size_t packet = packet_bytes(parts_->adapters[at.adapter_of(way)]->port, at.address_of(way));
     why += fmt::format(
         "; a write of {} bytes arrived, one of {} didn't, which fills a packet of the path MTU: something on the way "
         "takes no packets of this size; --rdma mtu={} makes them smaller",
@@ -98,24 +100,17 @@ std::string VerbsTransport::why_failed(const Peer& at, const void* completion) c
 bool VerbsTransport::completion(const void* found) {
   const auto& done = *static_cast<const ibv_wc*>(found);
   const std::uint32_t tag = QueuePair::tag_of(done.wr_id);
-  const std::uint32_t number = tag >> 1;
+  const std::uint32_t number = tag / Peer::kTagsOfPeer;
+  const std::uint32_t which = tag % Peer::kTagsOfPeer;
   if (number >= parts_->peers.size() || !parts_->peers[number]) return false;
   Peer& at = *parts_->peers[number];
-  const bool by_whole = tag == Peer::tag(at.number, true);
-  if (by_whole && !at.whole) return false;
-  QueuePair& by = by_whole ? *at.whole : at.first;
+  QueuePair* const found_pair = at.queue_pair(which);
+  if (found_pair == nullptr) return false;
+  QueuePair& by = *found_pair;
   if (!at.touched) parts_->touched.push_back(&at);
   at.touched = true;
   if (done.status != IBV_WC_SUCCESS) {
-    // In a failed completion only wr_id, status, vendor_err and qp_num are valid.
-    look_at_events();
-    const bool flush = done.status == IBV_WC_WR_FLUSH_ERR;
-    if (at.broken.empty() || (at.flushed && !flush)) {
-      if (at.broken.empty()) at.told_ns = posix::now_ns() + kPortNewsNs;
-      at.broken.clear();
-      break_lanes(at, why_failed(at, &done));
-      at.flushed = flush;
-    }
+    failed(at, which, &done);
     return true;
   }
   const std::uint64_t request = QueuePair::number_of(done.wr_id);
@@ -130,9 +125,30 @@ bool VerbsTransport::completion(const void* found) {
     take_growth(at, ntohl(done.imm_data));
   } else {
     if (!by.received()) break_lanes(at, by.post_error());  // or the peer would soon find no receive posted
-    arrived(at, ntohl(done.imm_data));
+    const Immediate news = Immediate::decode(ntohl(done.imm_data));
+    const std::string_view trouble = which < Peer::kOthers ? std::string_view() : trouble_by_other(news);
+    if (trouble.empty()) arrived(at, ntohl(done.imm_data));
+    else break_lanes(at, std::string(trouble));
   }
   return true;
+}
+
+/// Handles a failed request of one of a peer's queue pairs.
+void VerbsTransport::failed(Peer& at, std::uint32_t which, const void* completion) {
+  // In a failed completion only wr_id, status, vendor_err and qp_num are valid.
+  look_at_events();
+  const std::size_t way = which < Peer::kOthers ? 0 : which - Peer::kOthers + 1;
+  if (way != 0 && !at.others[way - 1].told_proved) {
+    if (at.others[way - 1].left_out.empty()) leave_out(at, way, why_failed(at, which, completion));
+    return;
+  }
+  const bool flush = static_cast<const ibv_wc*>(completion)->status == IBV_WC_WR_FLUSH_ERR;
+  if (at.broken.empty() || (at.flushed && !flush)) {
+    if (at.broken.empty()) at.told_ns = posix::now_ns() + kPortNewsNs;
+    at.broken.clear();
+    break_lanes(at, why_failed(at, which, completion), way);
+    at.flushed = flush;
+  }
 }
 
 void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
@@ -140,51 +156,66 @@ void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
   const bool is_open = immediate.stream < kQueues && from.is_open(immediate.stream);
   if (const std::string_view trouble = trouble_of(immediate, is_open); !trouble.empty())
     return break_lanes(from, std::string(trouble));
-  const Ring* const ring = from.ring(immediate.stream);
-  const auto stream = static_cast<std::size_t>(immediate.stream);
-  VerbsReceive& in = from.in[stream];
-  VerbsSend& out = from.out[stream];
   switch (immediate.news) {
-    case News::credit: take_credit(from, immediate.stream, widen(immediate.low, out.taken)); return;
-    case News::grant: {
-      // A grant may come before its message is sent: the receiver may post up to kSlots receives beyond what it has finished.
-      const Ticket named = widen(immediate.low, out.taken);
-      GrantHeader grant;
-      std::memcpy(&grant, ring->arriving(grant_offset(named)), sizeof grant);
-      take_credit(from, immediate.stream, grant.taken);
-      const Ticket ticket = awaited(immediate.low, out.taken).value_or(kNotNow);
-      if (ticket == kNotNow || grant.ticket != ticket) {
-        break_lanes(from, fmt::format("a grant for message {} where at most {} are awaited", grant.ticket, out.taken + kSlots));
-        return;
-      }
-      if (ticket > out.last) {
-        out.granted |= bit(ticket);
-      } else if ((out.waiting & bit(ticket)) != 0) {
-        check_grant(from, immediate.stream, ticket);
-      }
-      return;
+    case News::credit: {
+      const VerbsSend& out = from.out[static_cast<std::size_t>(immediate.stream)];
+      return take_credit(from, immediate.stream, widen(immediate.low, out.taken));
     }
-    case News::entry:
-    case News::data: {
-      const Ticket ticket = awaited(immediate.low, in.prefix).value_or(kNotNow);
-      if (ticket == kNotNow || ((in.entries | in.data) & bit(ticket)) != 0 ||
-          (immediate.news == News::data && (in.granted & bit(ticket)) == 0)) {
-        break_lanes(
-            from, fmt::format("message {} arrived where those after {} are awaited", widen(immediate.low, in.prefix), in.prefix));
-        return;
-      }
-      (immediate.news == News::entry ? in.entries : in.data) |= bit(ticket);
-      if (immediate.news == News::entry) {
-        EntryHeader header;
-        std::memcpy(&header, ring->arriving(entry_offset(ticket)), sizeof header);
-        take_credit(from, immediate.stream, header.taken);
-      }
-      return;
-    }
-    case News::opened: take_opened(from, immediate.stream); return;
+    case News::grant: return take_grant(from, immediate.stream, immediate.low);
+    case News::entry: return take_entry(from, immediate.stream, immediate.low);
+    case News::data: return take_part(from, immediate.stream, immediate.low);
+    case News::opened: return take_opened(from, immediate.stream);
+    case News::join: return take_join(from, static_cast<std::size_t>(immediate.stream), immediate.low);
     case News::whole:
     case News::ready: return;  // trouble_of() names them
   }
+}
+
+void VerbsTransport::take_grant(Peer& from, int stream, std::uint32_t low) {
+  VerbsSend& out = from.out[static_cast<std::size_t>(stream)];
+  // A grant may come before its message is sent: the receiver may post up to kSlots receives beyond what it has finished.
+  const Ticket named = widen(low, out.taken);
+  GrantHeader grant;
+  std::memcpy(&grant, from.ring(stream)->arriving(grant_offset(named)), sizeof grant);
+  take_credit(from, stream, grant.taken);
+  const Ticket ticket = awaited(low, out.taken).value_or(kNotNow);
+  if (ticket == kNotNow || grant.ticket != ticket) {
+    break_lanes(from, fmt::format("a grant for message {} where at most {} are awaited", grant.ticket, out.taken + kSlots));
+    return;
+  }
+  if (ticket > out.last) {
+    out.granted |= bit(ticket);
+  } else if ((out.waiting & bit(ticket)) != 0) {
+    check_grant(from, stream, ticket);
+  }
+}
+
+void VerbsTransport::take_entry(Peer& from, int stream, std::uint32_t low) {
+  VerbsReceive& in = from.in[static_cast<std::size_t>(stream)];
+  const Ticket ticket = awaited(low, in.prefix).value_or(kNotNow);
+  if (ticket == kNotNow || ((in.entries | in.data) & bit(ticket)) != 0)
+    return break_lanes(from,
+                       fmt::format("message {} arrived where those after {} are awaited", widen(low, in.prefix), in.prefix));
+  in.entries |= bit(ticket);
+  EntryHeader header;
+  std::memcpy(&header, from.ring(stream)->arriving(entry_offset(ticket)), sizeof header);
+  take_credit(from, stream, header.taken);
+}
+
+/// Notes that a part of a payload has arrived.
+void VerbsTransport::take_part(Peer& from, int stream, std::uint32_t low) {
+  VerbsReceive& in = from.in[static_cast<std::size_t>(stream)];
+  const PartNews news = PartNews::decode(low);
+  const Ticket ticket = awaited(news.ticket, in.prefix, PartNews::kTicketMask).value_or(kNotNow);
+  if (ticket == kNotNow || ((in.entries | in.data) & bit(ticket)) != 0 || (in.granted & bit(ticket)) == 0) {
+    return break_lanes(from, fmt::format("the payload of message {} arrived where those after {} are awaited",
+                                         widen(news.ticket, in.prefix, PartNews::kTicketMask), in.prefix));
+  }
+  Arrived& parts = in.parts[ticket % kSlots];
+  if (const std::string_view trouble = trouble_of(news, parts); !trouble.empty()) return break_lanes(from, std::string(trouble));
+  parts.all = static_cast<std::uint8_t>(news.parts);
+  parts.seen = static_cast<std::uint8_t>(parts.seen | 1U << news.part);
+  if (parts.is_whole()) in.data |= bit(ticket);
 }
 
 void VerbsTransport::take_credit(Peer& from, int stream, std::uint64_t taken) {
@@ -201,26 +232,32 @@ void VerbsTransport::take_credit(Peer& from, int stream, std::uint64_t taken) {
 }
 
 /// Notes why the lanes are broken. The adapter of a peer that still believes in them shall notice as soon as it sends something.
-void VerbsTransport::break_lanes(Peer& at, const std::string& cause) {
+void VerbsTransport::break_lanes(Peer& at, const std::string& cause, std::size_t way) {
   if (!at.broken.empty()) return;
   at.broken = cause;
+  at.broken_way = way;
   // Before its own probe has arrived a pair may only be left to another transport, which the peer's probe mustn't wait for.
   if (at.probe == 0 || !at.first.is_completed(at.probe)) return;
   at.first.stop();
   if (at.whole) at.whole->stop();
+  for (Other& each : at.others) {
+    if (each.pair) each.pair->stop();
+  }
 }
 
 /// Returns the outcome of a message that isn't done: pending, or disconnected once the connection is broken and its cause can
 /// be told.
 Outcome VerbsTransport::unless_broken(const Peer& at) {
   if (at.broken.empty()) return Outcome::pending;
-  parts_->ask_port();
-  return parts_->port_trouble.empty() && posix::now_ns() < at.told_ns ? Outcome::pending : Outcome::disconnected;
+  Adapter& by = *parts_->adapters[at.adapter_of(at.broken_way)];
+  by.ask_port();
+  return by.port_trouble.empty() && posix::now_ns() < at.told_ns ? Outcome::pending : Outcome::disconnected;
 }
 
 std::string VerbsTransport::why_broken(const Peer& at) const {
-  std::string why = fmt::format("{} to {}: {}", parts_->port.text(), at.address.port, at.broken);
-  for (const std::string& trouble : {parts_->port_trouble, parts_->address_trouble}) {
+  const Adapter& by = *parts_->adapters[at.adapter_of(at.broken_way)];
+  std::string why = fmt::format("{} to {}: {}", by.port.text(), at.address_of(at.broken_way).port, at.broken);
+  for (const std::string& trouble : {by.port_trouble, by.address_trouble}) {
     if (!trouble.empty()) why += "; " + trouble;
   }
   return why;
@@ -229,58 +266,33 @@ std::string VerbsTransport::why_broken(const Peer& at) const {
 void VerbsTransport::look_at_events() {
   Parts& parts = *parts_;
   parts.rounds_since_events = 0;
-  DeviceEvent event;
-  while (parts.events->next(event)) {
-    if (event.port == parts.port.port.number && event.port_changed) {
-      parts.port_trouble =
-          event.port_is_up ? std::string() : fmt::format("{} port {} is down", parts.port.port.device, parts.port.port.number);
+  for (std::size_t adapter = 0; adapter < parts.adapters.size(); ++adapter) {
+    DeviceEvent event;
+    while (parts.adapters[adapter]->events->next(event)) {
+      parts.adapters[adapter]->note(event);
+      if (event.breaks == DeviceEvent::Extent::nothing) continue;
+      const std::string why = fmt::format("{} on {}", event.text, parts.adapters[adapter]->port.text());
+      lose(adapter, why, event.breaks == DeviceEvent::Extent::device ? std::nullopt : std::optional(event.queue_pair));
     }
-    if (event.port == parts.port.port.number && event.addresses_changed) parts.ask_address();
-    if (event.breaks == DeviceEvent::Extent::nothing) continue;
-    for (const std::unique_ptr<Peer>& each : parts.peers) {
-      if (!each) continue;
-      const bool of_this =
-          event.breaks == DeviceEvent::Extent::queue_pair &&
-          (event.queue_pair == each->first.number() || (each->whole && event.queue_pair == each->whole->number()));
-      if (of_this || event.breaks == DeviceEvent::Extent::device) {
-        if (each->broken.empty()) each->flushed = of_this;  // the failed completion may tell more
-        break_lanes(*each, fmt::format("{} on {}", event.text, parts.port.text()));
+  }
+}
+
+/// Gives up what goes by an adapter, or by one of its queue pairs.
+void VerbsTransport::lose(std::size_t adapter, const std::string& why, std::optional<std::uint32_t> queue_pair) {
+  for (const std::unique_ptr<Peer>& each : parts_->peers) {
+    if (!each) continue;
+    for (std::uint32_t which = 0; which < Peer::kOthers + each->others.size(); ++which) {
+      const QueuePair* const pair = each->queue_pair(which);
+      const std::size_t way = which < Peer::kOthers ? 0 : which - Peer::kOthers + 1;
+      if (pair == nullptr || each->adapter_of(way) != adapter || (queue_pair && *queue_pair != pair->number())) continue;
+      if (way != 0 && !each->others[way - 1].told_proved) {
+        if (each->others[way - 1].left_out.empty()) leave_out(*each, way, why);
+        continue;
       }
+      if (each->broken.empty()) each->flushed = queue_pair.has_value();  // the failed completion may tell more
+      break_lanes(*each, why, way);
     }
   }
-}
-
-/// Asks for the port's state: the event of a port that went down may come after the requests that failed because of it.
-void VerbsTransport::Parts::ask_port() {
-  ibv_port_attr now{};
-  const auto number = static_cast<std::uint8_t>(port.port.number);
-  if (!port_trouble.empty() || query_port(device.get(), number, now) != 0 || now.state == IBV_PORT_ACTIVE) return;
-  port_trouble = fmt::format("{} port {} is down", port.port.device, port.port.number);
-}
-
-/// Compares the port's addresses with those that peers were told: a connection outlives their loss at best for a while, and what
-/// fails then shall name it.
-void VerbsTransport::Parts::ask_address() {
-  const Ports now = ports_of(device.get());
-  const auto here = std::ranges::find(now.ports, port.port.number, &Port::number);
-  std::string trouble;
-  if (here == now.ports.end()) {
-    trouble = fmt::format("{} is gone", port.port.text());
-  } else {
-    const auto gid = std::ranges::find(here->gids, port.gid.index, &Gid::index);
-    const auto key = static_cast<std::size_t>(port.pkey_index);
-    if (gid == here->gids.end())
-      trouble = fmt::format("GID {} of {}, {}, is gone", port.gid.index, port.port.text(), port.gid.text());
-    else if (gid->bytes != port.gid.bytes)
-      trouble = fmt::format("GID {} of {} was {}, and is {}", port.gid.index, port.port.text(), port.gid.text(), gid->text());
-    else if (here->lid != port.port.lid)
-      trouble = fmt::format("LID of {} was {}, and is {}", port.port.text(), port.port.lid, here->lid);
-    else if (!port.port.ethernet && key < here->pkeys.size() && here->pkeys[key] != port.pkey)
-      trouble = fmt::format("partition {:#x} of {} is gone", port.pkey, port.port.text());
-  }
-  if (!trouble.empty() && trouble != address_trouble)
-    logger().warn("{}: connections over it will fail, at the latest when they are made anew", trouble);
-  address_trouble = std::move(trouble);
 }
 
 /// Tests peers that owe a message, a grant or credit and have been silent. A rank that only waits has nothing in flight, so the
@@ -306,28 +318,33 @@ void VerbsTransport::ask_silent_peers() {
       each->quiet_since_ns = now;
       const std::uint64_t request = each->nudge(by, std::nullopt, true);
       if (request == 0) break_lanes(*each, by.post_error());
-      each->question = QueuePair::wr_id_of(Peer::tag(each->number, &by != &each->first), request);
+      each->question =
+          QueuePair::wr_id_of(Peer::tag(each->number, &by == &each->first ? Peer::kFirst : Peer::kWholeOne), request);
     }
   }
 }
 
 std::uint64_t VerbsTransport::arm() {
-  if (parts_->events) {
+  if (!parts_->adapters.empty()) {
     ask_silent_peers();
-    parts_->events->arm();
+    for (const std::unique_ptr<Adapter>& each : parts_->adapters) each->events->arm();
     look_at_events();
   }
   std::uint64_t wake_ns = kNoDeadline;
-  for (const Peer* each : parts_->linking) wake_ns = std::min(wake_ns, each->growth.next_try_ns);
+  for (const Peer* each : parts_->linking) wake_ns = std::min(wake_ns, each->next_try_ns());
   return wake_ns;
 }
 void VerbsTransport::disarm() {
-  if (parts_->events) parts_->events->disarm();
+  for (const std::unique_ptr<Adapter>& each : parts_->adapters) each->events->disarm();
 }
-int VerbsTransport::descriptor() const { return parts_->events ? parts_->events->descriptor() : -1; }
+int VerbsTransport::descriptor() const {
+  if (parts_->adapters.empty()) return -1;
+  return parts_->wake ? parts_->wake.get() : parts_->first().events->descriptor();
+}
 
 bool VerbsTransport::close(int number) {
   Peer& to = peer(number);
+  to.closing = true;
   if (!to.linked || (to.broken.empty() && finished_sending(to))) return true;
   if (to.broken.empty()) return false;
   int lost = 0;

@@ -22,10 +22,10 @@
 
 namespace tsprun::detail::verbs {
 
-/// Work requests in the receive and send queue. The peer's unanswered immediates are bounded by the probe and a queue's opening
-/// (kFirstReceives, with what isn't posted again yet), and by 16 entries or data, 16 grants and 16 credits for each queue that is
-/// open.
-inline constexpr std::uint32_t kFirstReceives = 32;
+/// Work requests in the receive and send queue. The peer's unanswered immediates are bounded by the probe, a queue's opening and
+/// four words on each other queue pair (kFirstReceives, with what isn't posted again yet), and by 16 entries or data, 16 grants
+/// and 16 credits for each queue that is open.
+inline constexpr std::uint32_t kFirstReceives = 64;
 inline constexpr std::uint32_t kQueueReceives = 3 * kSlots;
 inline constexpr std::uint32_t kReceives = kFirstReceives + kQueues * kQueueReceives;
 inline constexpr std::uint32_t kSends = 256;
@@ -59,6 +59,13 @@ inline constexpr QueueLengths kWhole{.sends = kSends, .receives = kReceives, .po
 /// Lengths of one that carries the probe, questions to a silent peer one at a time, and twice the news that makes the two ends
 /// use a whole one.
 inline constexpr QueueLengths kSmall{.sends = 4, .receives = 4, .posted = 4, .inline_bytes = 0};
+
+/// Lengths of one that carries payloads alone, beside that which carries messages (joining.cpp): its receives are for the probe,
+/// for 16 parts of payloads on each queue, and for what isn't posted again yet.
+inline constexpr QueueLengths kPayloads{.sends = kSends,
+                                        .receives = kFirstReceives + kQueues * kSlots,
+                                        .posted = kFirstReceives + kQueues * kSlots,
+                                        .inline_bytes = 0};
 
 /// Retries after which the NIC gives a peer up.
 struct RetryLimits {

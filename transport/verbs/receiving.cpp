@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 
@@ -58,17 +59,11 @@ void VerbsTransport::write_grants(Peer& to, int stream) {
                       .sequence = posted.envelope.sequence,
                       .tag = posted.envelope.tag,
                       .keys = 0,
-                      .reserved = 0};
-    std::byte* keys = place + sizeof grant;
-    for (std::size_t covered = 0; covered < posted.bytes; ++grant.keys) {
-      const Slabs::Piece piece = parts_->slabs->piece({posted.into + covered, posted.bytes - covered});
-      std::memcpy(keys + grant.keys * sizeof piece.remote_key, &piece.remote_key, sizeof piece.remote_key);
-      if (covered == 0) grant.first_bytes = piece.bytes;
-      covered += piece.bytes;
-    }
+                      .adapters = 0};
+    const std::size_t keys = put_keys(to, posted, grant, place + sizeof grant);
     std::memcpy(place, &grant, sizeof grant);
     const std::uint64_t request =
-        to.mirror(stream, offset, sizeof grant + grant.keys * sizeof(std::uint32_t),
+        to.mirror(stream, offset, sizeof grant + keys * sizeof(std::uint32_t),
                   Immediate{News::grant, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)}, true);
     if (request == 0) {
       break_lanes(to, to.pair->post_error());
@@ -78,7 +73,30 @@ void VerbsTransport::write_grants(Peer& to, int stream) {
     in.grant_request[ticket % kSlots] = request;
     in.to_grant &= ~bit(ticket);
     in.granted |= bit(ticket);
+    in.parts[ticket % kSlots] = {};
   }
+}
+
+/// Puts the keys of a receive's memory into its grant: for the first adapter, and for each by which the peer may write payloads,
+/// as long as there is room. Returns their number.
+std::size_t VerbsTransport::put_keys(const Peer& to, const Posted& posted, GrantHeader& grant, std::byte* keys) const {
+  std::size_t count = 0;
+  for (std::size_t adapter = 0; adapter < parts_->adapters.size(); ++adapter) {
+    const Slabs& slabs = *parts_->adapters[adapter]->slabs;
+    const bool is_used = adapter == 0 || std::ranges::any_of(to.others, [&](const Other& each) {
+                           return each.adapter == adapter && each.carries();
+                         });
+    if (!is_used || count + grant.keys > kMaxKeys || !slabs.covers({posted.into, posted.bytes})) continue;
+    for (std::size_t covered = 0; covered < posted.bytes; ++count) {
+      const Slabs::Piece piece = slabs.piece({posted.into + covered, posted.bytes - covered});
+      std::memcpy(keys + count * sizeof piece.remote_key, &piece.remote_key, sizeof piece.remote_key);
+      if (covered == 0) grant.first_bytes = piece.bytes;
+      covered += piece.bytes;
+    }
+    if (adapter == 0) grant.keys = static_cast<std::uint32_t>(count);
+    grant.adapters |= 1U << adapter;
+  }
+  return count;
 }
 
 void VerbsTransport::write_credit(Peer& to, int stream) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <cstddef>
 #include <cstring>
@@ -19,6 +20,15 @@ namespace {
 
 /// Work requests that new messages leave free in the send queue for grants and credits.
 constexpr std::uint64_t kReserve = 64;
+
+/// Returns the bytes of a payload's chunks: as many chunks for each of the ways that it may use, unless they were too small.
+std::size_t chunk_bytes(std::size_t payload, std::uint32_t ways) {
+  constexpr std::size_t kPage = 4096;
+  const auto count = static_cast<std::size_t>(std::popcount(ways));
+  if (count == 1) return kChunkBytes;
+  const std::size_t chunks = ((payload + kChunkBytes - 1) / kChunkBytes + count - 1) / count * count;
+  return std::max(kLeastChunkBytes, ((payload + chunks - 1) / chunks + kPage - 1) / kPage * kPage);
+}
 
 }  // namespace
 
@@ -99,6 +109,7 @@ Ticket VerbsTransport::send(LaneId lane, const Envelope& envelope, std::span<con
   if (ticket == kNotNow) return kNotNow;
   out.last = ticket;
   out.copied &= ~bit(ticket);
+  out.written &= ~bit(ticket);
   out.request[ticket % kSlots] = 0;
   if (!to.broken.empty()) return ticket;
   counters_.sent[static_cast<std::size_t>(envelope.purpose)] += payload.size();
@@ -108,7 +119,7 @@ Ticket VerbsTransport::send(LaneId lane, const Envelope& envelope, std::span<con
     if (to.broken.empty()) out.copied |= bit(ticket);
     return ticket;
   }
-  out.large[ticket % kSlots] = {envelope, payload, 0};
+  out.large[ticket % kSlots] = {.envelope = envelope, .payload = payload};
   out.waiting |= bit(ticket);
   if ((out.granted & bit(ticket)) != 0) {
     out.granted &= ~bit(ticket);
@@ -120,7 +131,7 @@ Ticket VerbsTransport::send(LaneId lane, const Envelope& envelope, std::span<con
 /// Handles a grant: compares what the receiver expects with the message to be sent, and starts to write it.
 void VerbsTransport::check_grant(Peer& from, int stream, Ticket ticket) {
   VerbsSend& out = from.out[static_cast<std::size_t>(stream)];
-  const Large& large = out.large[ticket % kSlots];
+  Large& large = out.large[ticket % kSlots];
   GrantHeader grant;
   std::memcpy(&grant, from.ring(stream)->arriving(grant_offset(ticket)), sizeof grant);
   const Envelope wanted{grant.signature, grant.sequence, grant.tag, large.envelope.purpose};
@@ -135,9 +146,22 @@ void VerbsTransport::check_grant(Peer& from, int stream, Ticket ticket) {
     break_lanes(from, trouble);
     return;
   }
+  large.may_use = usable_ways(from, large, grant.adapters);
   out.waiting &= ~bit(ticket);
   out.writing |= bit(ticket);
   write_large(from);
+}
+
+/// Returns the ways (bit w: way w) by which a payload may leave: this end's memory is registered with their adapters, and so is
+/// the other end's with its `adapters`.
+std::uint32_t VerbsTransport::usable_ways(const Peer& to, const Large& large, std::uint32_t adapters) const {
+  std::uint32_t ways = 1;
+  for (std::size_t way = 1; way < to.ways(); ++way) {
+    const std::size_t adapter = to.adapter_of(way);
+    if (to.carries(way) && (adapters >> adapter & 1) != 0 && parts_->adapters[adapter]->slabs->covers(large.payload))
+      ways |= 1U << way;
+  }
+  return ways;
 }
 
 /// Writes the envelopes of messages that differ from their grants, as far as the send queue has room.
@@ -158,51 +182,86 @@ void VerbsTransport::write_refusals(Peer& to, int stream) {
 /// message holds up those of other streams by no more than the chunks that are under way.
 void VerbsTransport::write_large(Peer& to) {
   for (int idle = 0; idle < kQueues && to.broken.empty();) {
-    if (to.pair->room() <= kReserve / 2 || !to.chunks.have_room(*to.pair)) return;
     const int stream = std::exchange(to.turn, (to.turn + 1) % kQueues);
     idle = write_chunk(to, stream) ? 0 : idle + 1;
   }
 }
 
+/// Returns the way by which the next chunk of a payload shall leave: of those that have room, the one that is idle first; nothing
+/// if none has room.
+std::optional<std::size_t> VerbsTransport::next_way(Peer& to, const Large& large) {
+  std::optional<std::size_t> best;
+  for (std::size_t i = 0; i < to.ways(); ++i) {
+    const std::size_t way = (to.way_turn + i) % to.ways();
+    if ((large.may_use >> way & 1) == 0) continue;
+    Chunks& chunks = to.chunks_of(way);
+    if (to.way(way).room() <= kReserve / 2 || !chunks.have_room(to.way(way))) continue;
+    if (!best || chunks.load_with(kChunkBytes) < to.chunks_of(*best).load_with(kChunkBytes)) best = way;
+  }
+  if (best) to.way_turn = (*best + 1) % to.ways();
+  return best;
+}
+
 /// Writes the next chunk of the oldest granted payload of a stream, which stays within one slab at both ends. Returns false if
-/// there is none. Behind a payload of several chunks an immediate of its own tells that all have arrived: adaptive routing may
-/// spread writes without one over several paths.
+/// there is none, or no room for it. Behind a payload of several chunks immediates of their own tell that all have arrived:
+/// adaptive routing may spread writes without one over several paths.
 bool VerbsTransport::write_chunk(Peer& to, int stream) {
   VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
   Ticket ticket = out.taken + 1;
   while (ticket <= out.last && (out.writing & bit(ticket)) == 0) ++ticket;
   if (ticket > out.last) return false;
   Large& large = out.large[ticket % kSlots];
+  const std::optional<std::size_t> way = next_way(to, large);
+  if (!way) return false;
+  const std::size_t adapter = to.adapter_of(*way);
   const std::byte* place = to.ring(stream)->arriving(grant_offset(ticket));
   GrantHeader grant;
   std::memcpy(&grant, place, sizeof grant);
   const std::span<const std::byte> rest = large.payload.subspan(large.written);
-  const Slabs::Piece piece = parts_->slabs->piece(rest);
-  const std::optional<Granted> granted = granted_at(grant, large.written);
+  const Slabs::Piece piece = parts_->adapters[adapter]->slabs->piece(rest);
+  const std::optional<Granted> granted = granted_at(grant, large.written, static_cast<int>(adapter));
   if (!granted) {
     break_lanes(to, "a grant changed while it was used");
     return true;
   }
   std::uint32_t key = 0;
   std::memcpy(&key, place + sizeof grant + granted->key * sizeof key, sizeof key);
-  const std::size_t bytes =
-      std::min({rest.size(), piece.bytes, granted->bytes, std::size_t{parts_->port.port.max_bytes}, kChunkBytes});
+  const std::size_t bytes = std::min({rest.size(), piece.bytes, granted->bytes, chunk_bytes(large.payload.size(), large.may_use),
+                                      std::size_t{parts_->adapters[adapter]->port.port.max_bytes}});
   const bool only = bytes == large.payload.size();
   const bool last = bytes == rest.size();
-  const Immediate arrival{News::data, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)};
+  const Immediate arrival{News::data, stream, PartNews{static_cast<std::uint32_t>(ticket), 0, 1}.encode()};
   // Every write is signalled: nothing else shows that a message which takes longer than the deadline makes progress.
-  std::uint64_t request = to.pair->write({rest.data(), bytes, piece.local_key}, {grant.address + large.written, key},
-                                         only ? std::optional(arrival) : std::nullopt, true);
-  if (request != 0) to.chunks.add(request, bytes);
-  if (request != 0 && last && !only) request = to.nudge(*to.pair, arrival, true);  // kReserve leaves it room
+  const std::uint64_t request = to.way(*way).write({rest.data(), bytes, piece.local_key}, {grant.address + large.written, key},
+                                                   only ? std::optional(arrival) : std::nullopt, true);
   if (request == 0) {
-    break_lanes(to, to.pair->post_error());
+    break_lanes(to, to.way(*way).post_error(), *way);
     return true;
   }
+  to.chunks_of(*way).add(request, bytes);
+  large.last[*way] = request;
   large.written += bytes;
-  if (last) {
-    out.request[ticket % kSlots] = request;
+  if (last && (only || tell_parts(to, stream, ticket))) {
+    out.written |= bit(ticket);
     out.writing &= ~bit(ticket);
+  }
+  return true;
+}
+
+/// Tells by each way that has carried chunks of a payload, behind them, that they have arrived; kReserve leaves it room. Returns
+/// false if the lanes are broken.
+bool VerbsTransport::tell_parts(Peer& to, int stream, Ticket ticket) {
+  Large& large = to.out[static_cast<std::size_t>(stream)].large[ticket % kSlots];
+  PartNews news{static_cast<std::uint32_t>(ticket), 0, 0};
+  for (const std::uint64_t last : large.last) news.parts += last != 0 ? 1 : 0;
+  for (std::size_t way = 0; way < to.ways(); ++way) {
+    if (large.last[way] == 0) continue;
+    large.last[way] = to.nudge(way, Immediate{News::data, stream, news.encode()}, true);
+    if (large.last[way] == 0) {
+      break_lanes(to, to.way(way).post_error(), way);
+      return false;
+    }
+    ++news.part;
   }
   return true;
 }
@@ -213,10 +272,11 @@ Outcome VerbsTransport::test_send(LaneId lane, Ticket ticket) {
   assert(ticket != kNotNow && ticket <= out.last);
   // What the peer has taken is done even if its NIC's acknowledgement was lost and the peer is gone by now.
   if (ticket <= out.taken || out.last - ticket >= kSlots || (out.copied & bit(ticket)) != 0) return Outcome::done;
-  const std::uint64_t request = out.request[ticket % kSlots];
-  const bool still = ((out.waiting | out.writing) & bit(ticket)) != 0;
-  if (!still && request != 0 && to.pair->is_completed(request)) return Outcome::done;
-  return unless_broken(to);
+  const Large& large = out.large[ticket % kSlots];
+  bool is_written = (out.written & bit(ticket)) != 0;
+  for (std::size_t way = 0; is_written && way < to.ways(); ++way)
+    is_written = large.last[way] == 0 || to.way(way).is_completed(large.last[way]);
+  return is_written ? Outcome::done : unless_broken(to);
 }
 
 /// Returns true once everything that was sent lies in the peer's memory, and the peer knows of everything that was taken. If the
@@ -232,6 +292,9 @@ bool VerbsTransport::finished_sending(Peer& to) {
     if (in.told != in.prefix) write_credit(to, stream);
   }
   if (to.pair != &to.first && !to.first.is_completed(to.first.posted())) return false;
+  for (const Other& each : to.others) {
+    if (each.carries() && !each.pair->is_completed(each.pair->posted())) return false;
+  }
   if (to.pair == nullptr || to.pair->is_completed(to.pair->posted())) return true;
   if (to.pair->last_signalled() != to.pair->posted() && to.pair->room() > 0) {
     if (to.nudge(*to.pair, std::nullopt, true) == 0) break_lanes(to, to.pair->post_error());

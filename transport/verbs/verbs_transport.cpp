@@ -2,14 +2,19 @@
 #include "transport/verbs/verbs_transport.h"
 
 #include "transport/cause.h"
+#include "transport/log.h"
 #include "transport/machine.h"
 #include "transport/verbs/parts.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cassert>
+#include <cerrno>
+#include <cstring>
 #include <random>
+#include <sys/epoll.h>
 
 namespace tsprun::detail::verbs {
 
@@ -21,35 +26,93 @@ int whole_up_to(const Settings& settings) {
   return settings.whole < 0 ? kPeers : settings.whole;
 }
 
+/// Returns where peers reach an adapter.
+PortFields fields_of(const ChosenPort& here, std::uint32_t doors_key) {
+  PortFields fields;
+  std::copy(here.gid.bytes.begin(), here.gid.bytes.end(), fields.gid);
+  fields.doors_key = doors_key;
+  fields.lid = here.port.lid;
+  fields.pkey = here.pkey;
+  fields.mtu = here.port.mtu;
+  fields.ethernet = here.port.ethernet ? 1 : 0;
+  fields.network_bits = static_cast<std::uint8_t>(here.network_bits);
+  fields.rail = static_cast<std::uint8_t>(here.rail);
+  fields.grh_required = here.port.grh_required ? 1 : 0;
+  return fields;
+}
+
 }  // namespace
+
+std::string why_unreachable(const ChosenPort& here, const PortFields& there, const std::string& name) {
+  const auto both = [&] { return fmt::format("{} here, {} there", here.text(), name); };
+  if ((there.ethernet == 1) != here.port.ethernet) return fmt::format("one end is Ethernet, the other InfiniBand: {}", both());
+  constexpr int kPartition = 0x7fff;  // the other bit says only whether it is a full member, and two limited ones hear nothing
+  if (!here.port.ethernet && (((there.pkey ^ here.pkey) & kPartition) != 0 || ((there.pkey | here.pkey) & ~kPartition) == 0))
+    return fmt::format("the ends are in partitions {:#x} and {:#x}: {}", here.pkey, there.pkey, both());
+  if (there.rail != here.rail && networks_differ(here.gid.bytes, here.network_bits, there.gid, there.network_bits))
+    return fmt::format("rails {} and {} are networks of their own: {}", here.rail, there.rail, both());
+  return {};
+}
+
+void VerbsTransport::Parts::open(const std::vector<ChosenPort>& ports) {
+  Adapter& adapter = *adapters.emplace_back(std::make_unique<Adapter>(ports.front()));
+  adapter.events.emplace(adapter.device.get(), lengths.completions() * std::max(1, options.peers), options.local_rank);
+  doors.emplace(adapter.pd.get(), 2 * doors_bytes(static_cast<std::size_t>(std::max(1, options.peers))));
+  adapter.slabs.emplace(adapter.pd.get(), options.heap, options.heap_expected);
+  // A device that lists itself may yet have no queue pairs as they are needed here. Better known now than with the peers, or
+  // at their first use.
+  adapter.events->require(kWhole.completions());
+  const QueuePair trial(adapter.pd.get(), adapter.events->queue_for(0), adapter.port, kWhole, 0, 0);
+  for (std::size_t i = 1; i < ports.size(); ++i) {
+    try {
+      open_another(ports[i]);
+    } catch (const Error& error) {
+      logger().info("{} isn't used beside {}: {}", ports[i].port.text(), ports.front().port.text(), error.what());
+    }
+  }
+}
+
+void VerbsTransport::Parts::open_another(const ChosenPort& port) {
+  auto adapter = std::make_unique<Adapter>(port);
+  adapter->events.emplace(adapter->device.get(), kPayloads.completions(), options.local_rank);
+  adapter->slabs.emplace(adapter->pd.get(), options.heap, options.heap_expected);
+  adapter->events->require(kPayloads.completions());
+  const QueuePair trial(adapter->pd.get(), adapter->events->queue_for(0), adapter->port, kPayloads, 0, 0);
+  if (!wake) wake = posix::UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  for (const int fd : {first().events->descriptor(), adapter->events->descriptor()}) {
+    epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
+    if (::epoll_ctl(wake.get(), EPOLL_CTL_ADD, fd, &event) != 0 && errno != EEXIST)
+      throw system_error(Cause::refused, "verbs: epoll_ctl", errno);
+  }
+  doors->share(adapter->pd.get());
+  adapters.push_back(std::move(adapter));
+}
 
 VerbsTransport::VerbsTransport(const VerbsOptions& options) : parts_(std::make_unique<Parts>()) {
   Parts& parts = *parts_;
   parts.options = options;
   const DeviceChoice choice = DeviceChoice::parse(options.device);
   try {
-    parts.port = choose_port(list_ports(), choice, options.local_rank, machine::numa_node_of_this_thread());
+    std::vector<ChosenPort> ports = choose_ports(list_ports(), choice, {options.local_rank, std::max(1, options.local_ranks)},
+                                                 machine::numa_node_of_this_thread());
     parts.limits = RetryLimits::of(choice.settings, options.timeout_ns);
-    if (!choice.names_ports())
-      parts.why_not = locked_memory_shortage(options.peers, std::min(options.heap.size(), options.heap_expected));
+    parts.pairs = static_cast<std::size_t>(std::max(1, choice.settings.pairs));
+    const auto shortage = [&] {
+      return locked_memory_shortage(options.peers, std::min(options.heap.size(), options.heap_expected), ports.size(),
+                                    parts.pairs);
+    };
+    while (ports.size() > 1 && !shortage().empty()) ports.pop_back();
+    if (!choice.names_ports()) parts.why_not = shortage();
     if (parts.why_not.empty()) {
-      parts.device = open_device(parts.port.port.device);
-      parts.pd.reset(library().alloc_pd(parts.device.get()));
-      if (!parts.pd)
-        throw system_error(Cause::refused, fmt::format("verbs: no protection domain on {}", parts.port.text()), errno);
       parts.lengths = options.peers > whole_up_to(choice.settings) ? kSmall : kWhole;
-      parts.events.emplace(parts.device.get(), parts.lengths.completions() * std::max(1, options.peers), options.local_rank);
-      parts.doors.emplace(parts.pd.get(), 2 * doors_bytes(static_cast<std::size_t>(std::max(1, options.peers))));
-      parts.slabs.emplace(parts.pd.get(), options.heap, options.heap_expected);
-      // A device that lists itself may yet have no queue pairs as they are needed here. Better known now than with the peers, or
-      // at their first use.
-      parts.events->require(kWhole.completions());
-      const QueuePair trial(parts.pd.get(), parts.events->queue_for(0), parts.port, kWhole, 0, 0);
+      parts.open(ports);
       parts.first_packet = std::random_device()() & 0xffffff;
     }
   } catch (const Error& error) {
     if (choice.names_ports()) throw;
     parts.why_not = error.what();
+    parts.doors.reset();
+    parts.adapters.clear();
   }
   if (!parts.why_not.empty()) {
     if (!options.place.empty()) parts.why_not = fmt::format("{}: {}", options.place, parts.why_not);
@@ -62,7 +125,12 @@ VerbsTransport::VerbsTransport(const VerbsOptions& options) : parts_(std::make_u
 VerbsTransport::~VerbsTransport() = default;
 
 const std::string& VerbsTransport::why_not() const { return parts_->why_not; }
-std::string VerbsTransport::chosen() const { return parts_->why_not.empty() ? parts_->port.text() : std::string(); }
+std::string VerbsTransport::chosen() const {
+  if (!parts_->why_not.empty()) return {};
+  std::string text = parts_->first().port.text();
+  for (std::size_t i = 1; i < parts_->adapters.size(); ++i) text += "; with " + parts_->adapters[i]->port.text();
+  return text;
+}
 
 // --- peers -------------------------------------------------------------------------------------------------------------------
 
@@ -85,9 +153,7 @@ std::vector<std::byte> VerbsTransport::address(int number) {
   std::unique_ptr<Peer>& slot = parts.peers.at(static_cast<std::size_t>(number));
   if (!slot) {
     try {
-      slot = std::make_unique<Peer>(parts.pd.get(), parts.events->queue_for(parts.lengths.completions()), parts.port,
-                                    parts.lengths, number, parts.first_packet);
-      parts.events->take(parts.lengths.completions());
+      slot = std::make_unique<Peer>(parts.first(), parts.lengths, number, parts.first_packet);
     } catch (const Error& error) {
       if (parts.named) throw;
       parts.unmade[number] =
@@ -98,17 +164,17 @@ std::vector<std::byte> VerbsTransport::address(int number) {
   if (!parts.unmade.empty()) address.why_not = parts.unmade.begin()->second;  // for those that have no queue pair
   address.first_packet = parts.first_packet;
   address.doors = reinterpret_cast<std::uint64_t>(parts.doors->data());
-  address.doors_key = parts.doors->remote_key();
-  address.lid = parts.port.port.lid;
-  address.mtu = parts.port.port.mtu;
-  address.ethernet = parts.port.port.ethernet ? 1 : 0;
-  std::copy(parts.port.gid.bytes.begin(), parts.port.gid.bytes.end(), address.gid);
-  address.network_bits = static_cast<std::uint8_t>(parts.port.network_bits);
-  address.rail = static_cast<std::uint8_t>(parts.port.rail);
-  address.pkey = parts.port.pkey;
-  address.grh_required = parts.port.port.grh_required ? 1 : 0;
   address.small = parts.has_small_pairs() ? 1 : 0;
-  address.port = parts.port.text();
+  address.pairs = static_cast<std::uint8_t>(parts.pairs);
+  static_cast<PortFields&>(address) = fields_of(parts.first().port, parts.doors->remote_key());
+  address.port = parts.first().port.text();
+  for (std::size_t i = 1; i < parts.adapters.size(); ++i) {
+    const ChosenPort& port = parts.adapters[i]->port;
+    OtherAdapter& other = address.rest.emplace_back();
+    other.port = fields_of(port, parts.doors->remote_key(i));
+    const std::string name = port.port.text();
+    std::memcpy(other.name, name.data(), std::min(name.size(), sizeof other.name - 1));
+  }
   return address.encode();
 }
 
@@ -121,22 +187,13 @@ Reach VerbsTransport::can_reach(int number, std::span<const std::byte> blob) con
     // If places were given, the reasons of both ends begin with them.
     return {false, parts_->options.place.empty() ? "at the peer: " + address->why_not : address->why_not};
   }
-  if ((address->ethernet == 1) != parts_->port.port.ethernet) {
-    return {false,
-            fmt::format("one end is Ethernet, the other InfiniBand: {} here, {} there", parts_->port.text(), address->port)};
-  }
-  const ChosenPort& here = parts_->port;
-  constexpr int kPartition = 0x7fff;  // the other bit says only whether it is a full member, and two limited ones hear nothing
-  if (!here.port.ethernet &&
-      (((address->pkey ^ here.pkey) & kPartition) != 0 || ((address->pkey | here.pkey) & ~kPartition) == 0)) {
-    return {false, fmt::format("the ends are in partitions {:#x} and {:#x}: {} here, {} there", here.pkey, address->pkey,
-                               here.text(), address->port)};
-  }
-  if (address->rail != here.rail && networks_differ(here.gid.bytes, here.network_bits, address->gid, address->network_bits)) {
-    return {false, fmt::format("rails {} and {} are networks of their own: {} here, {} there", here.rail, address->rail,
-                               here.text(), address->port)};
-  }
-  return {true, fmt::format("RDMA: {} to {}", parts_->port.text(), address->port)};
+  const ChosenPort& here = parts_->first().port;
+  if (std::string why = why_unreachable(here, *address, address->port); !why.empty()) return {false, std::move(why)};
+  std::string why = fmt::format("RDMA: {} to {}", here.text(), address->port);
+  for (const int other : common_adapters(*address))
+    why += fmt::format(", with {} to {}", parts_->adapters[static_cast<std::size_t>(other)]->port.port.text(),
+                       address->by(other).port);
+  return {true, std::move(why)};
 }
 
 void VerbsTransport::connect(int number, std::span<const std::byte> blob) {
@@ -148,12 +205,13 @@ void VerbsTransport::connect(int number, std::span<const std::byte> blob) {
   to.give_up_ns = posix::now_ns() + parts.options.timeout_ns / 2;
   to.growth.needed = parts.has_small_pairs() || to.address.small != 0;
   if (!to.growth.needed) to.pair = &to.first;
+  list_others(to);
   link(to);
 }
 
 void VerbsTransport::link(Peer& to) {
   const bool last_try = posix::now_ns() >= to.give_up_ns;
-  to.linked = to.first.connect(to.address, to.address.own.queue_pair, parts_->port, parts_->limits, last_try);
+  to.linked = to.first.connect(to.address, to.address.own.queue_pair, parts_->first().port, parts_->limits, last_try);
   to.ready = to.linked && !to.growth.needed;
 }
 
@@ -172,7 +230,7 @@ bool VerbsTransport::connected(int number) {
     const QueuePair::Target there{to.address.doors, to.address.doors_key};
     to.first_probe = to.first.write({doors.data(), kProbeBytes, doors.local_key()}, there, std::nullopt, true);
     if (to.first_probe != 0) {
-      const std::size_t packet = std::min(to.packet_bytes(parts_->port), kFullProbeBytes);
+      const std::size_t packet = std::min(packet_bytes(parts_->first().port, to.address), kFullProbeBytes);
       to.probe = to.first.write({doors.data(), packet, doors.local_key()}, there, Immediate{News::credit, 0, 0}, true);
     }
     if (to.probe == 0) break_lanes(to, to.first.post_error());
@@ -196,11 +254,19 @@ void VerbsTransport::forget(int number) {
 // --- memory ------------------------------------------------------------------------------------------------------------------
 
 void VerbsTransport::register_memory(std::span<std::byte> memory) {
-  if (parts_->slabs) parts_->slabs->add(memory);
+  for (const std::unique_ptr<Adapter>& each : parts_->adapters) {
+    try {
+      each->slabs->add(memory);
+    } catch (const Error& error) {
+      if (each == parts_->adapters.front()) throw;
+      // Payloads there go by the others.
+      logger().info("{}: {}", each->port.port.text(), error.what());
+    }
+  }
 }
 
 bool VerbsTransport::is_registered(std::span<const std::byte> memory) const {
-  return parts_->slabs && parts_->slabs->covers(memory);
+  return !parts_->adapters.empty() && parts_->first().slabs->covers(memory);
 }
 
 std::size_t VerbsTransport::plain_limit() const { return kEagerBytes; }

@@ -9,6 +9,8 @@
 //   larger       the receiver, once its buffer is posted, writes a grant: where the payload must go, with the keys of its slabs.
 //                The sender compares envelopes and writes straight into place, in chunks of at most 1 MiB, with streams in turns;
 //                an immediate tells that all have arrived: with the payload if that is one chunk, else behind it
+//   several      a rank may have several adapters, and several queue pairs by each (joining.cpp): chunks go by the one that has
+//   adapters     least to carry, and each that has carried some tells so behind them. Everything else goes by the first adapter
 //
 // Arrival is known from completions alone, never from payload bytes. Credits travel in entries and grants or, if none goes that
 // way, in an immediate of their own.
@@ -18,14 +20,19 @@
 #include "transport/verbs/device.h"
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace tsprun::detail::verbs {
 
+struct Address;
+struct GrantHeader;
+
 /// Parameters of a rank's verbs transport.
 struct VerbsOptions {
   std::string device = {};                    ///< value of `--rdma` (DeviceChoice); empty: choose
-  int local_rank = 0;                         ///< index of the active port to use, modulo their number
+  int local_rank = 0;                         ///< this rank's number on its node
+  int local_ranks = 1;                        ///< ranks of its node, which divide the node's ports
   std::uint64_t timeout_ns = 30'000'000'000;  ///< the job's deadline; the NIC's retries follow from it unless `device` sets them
   int peers = 1;                              ///< number of peers; they are numbered from 0
   std::span<std::byte> heap = {};             ///< memory that register_memory() accepts
@@ -87,6 +94,7 @@ class VerbsTransport final : public Endpoint {
   struct Ring;
   class Chunks;
   struct Growth;
+  struct Other;
   struct Peer;
   struct Parts;
   enum class Want : std::uint8_t { copy, grant };
@@ -103,13 +111,17 @@ class VerbsTransport final : public Endpoint {
   void post_held(Peer& to, int stream);
   void check_grant(Peer& from, int stream, Ticket ticket);
   void write_refusals(Peer& to, int stream);
+  std::uint32_t usable_ways(const Peer& to, const Large& large, std::uint32_t adapters) const;
+  std::optional<std::size_t> next_way(Peer& to, const Large& large);
   void write_large(Peer& to);
   bool write_chunk(Peer& to, int stream);
+  bool tell_parts(Peer& to, int stream, Ticket ticket);
   bool finished_sending(Peer& to);
 
   // receiving.cpp
   Ticket post(LaneId lane, const Envelope& envelope, std::byte* into, std::size_t bytes, Want want);
   void write_grants(Peer& to, int stream);
+  std::size_t put_keys(const Peer& to, const Posted& posted, GrantHeader& grant, std::byte* keys) const;
   void write_credit(Peer& to, int stream);
   Outcome inspect(Peer& from, int stream, Ticket ticket);
   void finish(Peer& from, int stream, Ticket ticket);
@@ -118,9 +130,21 @@ class VerbsTransport final : public Endpoint {
   void grow(Peer& with);
   void advance(Peer& at);
   void link_whole(Peer& at);
+  void wait_to_link(Peer& at);
   void link_again();
   void give_up(Peer& at, const std::string& why);
   void take_growth(Peer& from, std::uint32_t immediate);
+
+  // joining.cpp
+  std::vector<int> common_adapters(const Address& there) const;
+  void list_others(Peer& with);
+  void join(Peer& with);
+  void advance_others(Peer& at);
+  void advance_other(Peer& at, std::size_t way);
+  void link_other(Peer& at, std::size_t way);
+  void probe_other(Peer& at, std::size_t way);
+  void leave_out(Peer& at, std::size_t way, const std::string& why);
+  void take_join(Peer& from, std::size_t way, std::uint32_t low);
 
   // opening.cpp
   void open(Peer& with, int stream);
@@ -131,14 +155,19 @@ class VerbsTransport final : public Endpoint {
   void link(Peer& peer);
   void pump(Peer& peer);
   bool completion(const void* completion);
+  void failed(Peer& at, std::uint32_t which, const void* completion);
   void arrived(Peer& from, std::uint32_t immediate);
+  void take_grant(Peer& from, int stream, std::uint32_t low);
+  void take_part(Peer& from, int stream, std::uint32_t low);
+  void take_entry(Peer& from, int stream, std::uint32_t low);
   void take_credit(Peer& from, int stream, std::uint64_t taken);
   void look_at_events();
+  void lose(std::size_t adapter, const std::string& why, std::optional<std::uint32_t> queue_pair = std::nullopt);
   void ask_silent_peers();
-  void break_lanes(Peer& peer, const std::string& cause);
+  void break_lanes(Peer& peer, const std::string& cause, std::size_t way = 0);
   Outcome unless_broken(const Peer& peer);
   std::string why_broken(const Peer& peer) const;
-  std::string why_failed(const Peer& peer, const void* completion) const;
+  std::string why_failed(const Peer& peer, std::uint32_t which, const void* completion) const;
 
   std::unique_ptr<Parts> parts_;
   TrafficCounters counters_;

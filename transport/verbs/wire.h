@@ -9,13 +9,13 @@
 //                                                                immediate of its WRITE_WITH_IMM; read by the owner only after
 //                                                                that completion
 //   entry    ┌ EntryHeader 64 B ┬ payload, up to 8 KiB ┐         message t of a lane lies in entry t % 16
-//   grant    ┌ GrantHeader 64 B ┬ up to 64 keys        ┐         "write message t here": one key a slab
+//   grant    ┌ GrantHeader 64 B ┬ up to 64 keys        ┐         "write message t here": one key a slab, for each adapter
 //
 // All doors of a rank lie in one registered region, at whose start probes land, which nobody reads. A rank writes to a ring only
 // after its owner has opened it, and has posted the receives that the queue may need.
 //
 // An immediate holds what happened (3 bits), the queue (3 bits), and the low 26 bits of the ticket or, for credit, of the number
-// of messages taken.
+// of messages taken. That of a payload has fewer of the ticket's bits, and says which part of how many it ends (PartNews).
 #pragma once
 
 #include "transport/message.h"
@@ -36,6 +36,7 @@ static_assert(std::endian::native == std::endian::little, "peers write structs a
 inline constexpr std::uint32_t kSlots = 16;  ///< messages of a lane in flight
 inline constexpr std::size_t kEagerBytes = 8192;
 inline constexpr std::size_t kMaxKeys = 64;  ///< slabs that one message may touch: about 4 GiB
+inline constexpr int kMostWays = 8;          ///< queue pairs of two ranks that carry payloads, and adapters of a rank
 
 /// Kind of an entry.
 enum class EntryKind : std::uint32_t {
@@ -57,7 +58,8 @@ struct EntryHeader {
 };
 static_assert(sizeof(EntryHeader) == 64);
 
-/// Header of a grant; `keys` keys of 32 bits follow. The fields are those of the message expected.
+/// Header of a grant; `keys` keys of 32 bits follow for each adapter, in order of their numbers. The fields are those of the
+/// message expected.
 struct GrantHeader {
   std::uint64_t signature;
   std::uint64_t ticket;
@@ -67,8 +69,8 @@ struct GrantHeader {
   std::uint64_t first_bytes;  ///< bytes that lie under the first key; each further key covers a slab
   std::uint32_t sequence;
   std::uint32_t tag;
-  std::uint32_t keys;  ///< number of keys that follow
-  std::uint32_t reserved;
+  std::uint32_t keys;      ///< number of keys that follow for each adapter
+  std::uint32_t adapters;  ///< bit a: keys for adapter a follow; that of number 0 is always among them
 };
 static_assert(sizeof(GrantHeader) == 64);
 
@@ -101,11 +103,12 @@ constexpr std::size_t door_offset(int peer) { return kFullProbeBytes + static_ca
 enum class News : std::uint32_t {
   entry,   ///< an entry lies in the ring
   grant,   ///< a grant lies in the ring
-  data,    ///< the payload of a granted message has arrived in its place
+  data,    ///< the payload of a granted message, or a part of it (PartNews), has arrived in its place
   credit,  ///< messages were taken; the first, of 0 messages on stream 0, is the probe
   opened,  ///< the peer's ring for the queue stands in the door
   whole,   ///< on stream 0, by a pair's first queue pair: the number of the one that shall carry messages instead
-  ready    ///< on stream 0, by the first one: that other queue pair can receive
+  ready,   ///< on stream 0, by the first one: that other queue pair can receive
+  join     ///< of another queue pair for payloads, whose number stands for the stream: see JoinNews
 };
 
 /// The 32 bits that travel with a WRITE_WITH_IMM.
@@ -124,13 +127,48 @@ struct Immediate {
   }
 };
 
-/// Returns the number with these low bits that is nearest to `near`.
-constexpr std::uint64_t widen(std::uint32_t low, std::uint64_t near) {
-  const std::uint32_t up = (low - static_cast<std::uint32_t>(near)) & Immediate::kLowMask;
-  if (up <= Immediate::kLowMask / 2) return near + up;
-  const std::uint64_t down = Immediate::kLowMask + std::uint64_t{1} - up;
+/// Returns the number with these low bits, those of `mask`, that is nearest to `near`.
+constexpr std::uint64_t widen(std::uint32_t low, std::uint64_t near, std::uint32_t mask = Immediate::kLowMask) {
+  const std::uint32_t up = (low - static_cast<std::uint32_t>(near)) & mask;
+  if (up <= mask / 2) return near + up;
+  const std::uint64_t down = mask + std::uint64_t{1} - up;
   return near >= down ? near - down : near + up;
 }
+
+/// The low bits of News::data: a queue pair that has carried chunks of a payload tells so behind them, as one part of so many.
+struct PartNews {
+  std::uint32_t ticket;  ///< kTicketBits bits
+  int part;              ///< from 0
+  int parts;             ///< 1 … kMostWays
+
+  static constexpr int kTicketBits = 20;
+  static constexpr std::uint32_t kTicketMask = (1U << kTicketBits) - 1;
+  constexpr std::uint32_t encode() const {
+    return (ticket & kTicketMask) | static_cast<std::uint32_t>(part) << kTicketBits |
+           static_cast<std::uint32_t>(parts - 1) << (kTicketBits + 3);
+  }
+  static constexpr PartNews decode(std::uint32_t low) {
+    return {low & kTicketMask, static_cast<int>(low >> kTicketBits & 7), static_cast<int>(low >> (kTicketBits + 3) & 7) + 1};
+  }
+};
+
+/// The low bits of News::join: how far the writer is with another queue pair for payloads (joining.cpp).
+struct JoinNews {
+  enum class Step : std::uint32_t {
+    number,  ///< it has made its end, which has this number
+    linked,  ///< its end is ready to send and to receive
+    proved,  ///< its probe has arrived: it carries payloads once the other end's has, too
+    left     ///< it leaves this queue pair out
+  };
+  Step step;
+  std::uint32_t number;  ///< 24 bits
+
+  static constexpr int kNumberBits = 24;
+  constexpr std::uint32_t encode() const { return static_cast<std::uint32_t>(step) << kNumberBits | number; }
+  static constexpr JoinNews decode(std::uint32_t low) {
+    return {static_cast<Step>(low >> kNumberBits & 3), low & ((1U << kNumberBits) - 1)};
+  }
+};
 
 /// Begin of an address blob: what is for one peer alone.
 struct OwnFields {
@@ -139,38 +177,58 @@ struct OwnFields {
 };
 static_assert(sizeof(OwnFields) == 8);
 
-/// What follows; the texts follow that.
-struct AddressFields {
-  std::uint32_t magic = 0x36567354;       ///< "TsV6"
+/// Where a rank is reached by one of its adapters.
+struct PortFields {
+  std::uint8_t gid[16] = {};
+  std::uint32_t doors_key = 0;  ///< of the region with the doors
+  std::uint16_t lid = 0;
+  std::uint16_t pkey = 0xffff;  ///< partition
+  std::uint8_t mtu = 0;
+  std::uint8_t ethernet = 0;      ///< 1: Ethernet, 0: InfiniBand
+  std::uint8_t network_bits = 0;  ///< see ChosenPort
+  std::uint8_t rail = 0;
+  std::uint8_t grh_required = 0;  ///< 1: packets to it need a global routing header
+  std::uint8_t padding[3] = {};
+};
+static_assert(sizeof(PortFields) == 32 && std::is_trivially_copyable_v<PortFields>);
+
+/// What is the same for all adapters. Then come the PortFields and names of those after the first, and the texts.
+struct JobFields {
+  std::uint32_t magic = 0x37567354;       ///< "TsV7"
   std::uint32_t ring_bytes = kRingBytes;  ///< differs if the peer has another layout of rings
   std::uint64_t doors = 0;                ///< address in its owner of the region with the doors, where probes land
   std::uint32_t first_packet = 0;         ///< packet sequence number, 24 bits, of all queue pairs
-  std::uint32_t doors_key = 0;
-  std::uint16_t lid = 0;
-  std::uint8_t mtu = 0;
-  std::uint8_t ethernet = 0;  ///< 1: Ethernet, 0: InfiniBand
-  std::uint8_t gid[16] = {};
-  std::uint8_t network_bits = 0;  ///< see ChosenPort
-  std::uint8_t rail = 0;
-  std::uint16_t port_bytes = 0;     ///< of the text `port`
-  std::uint16_t why_not_bytes = 0;  ///< of the text `why_not`
-  std::uint16_t pkey = 0xffff;      ///< partition
-  std::uint8_t grh_required = 0;    ///< 1: packets to it need a global routing header
-  std::uint8_t small = 0;           ///< 1: its queue pair is too small to carry messages
-  std::uint8_t padding[10] = {};
+  std::uint16_t port_bytes = 0;           ///< of the text `port`
+  std::uint16_t why_not_bytes = 0;        ///< of the text `why_not`
+  std::uint8_t small = 0;                 ///< 1: its queue pair is too small to carry messages
+  std::uint8_t pairs = 1;                 ///< queue pairs by each adapter that carry payloads
+  std::uint8_t others = 0;                ///< adapters after the first
+  std::uint8_t padding[5] = {};
 };
-static_assert(sizeof(AddressFields) == 64 && std::is_trivially_copyable_v<AddressFields>);
+static_assert(sizeof(JobFields) == 32 && std::is_trivially_copyable_v<JobFields>);
 
-/// Facts that a peer needs to connect to this rank.
-struct Address : AddressFields {
+/// Adapters after the first one of a rank, in an address.
+struct OtherAdapter {
+  PortFields port;
+  char name[24] = {};  ///< "rxe1:1", for messages; ends with a zero
+};
+static_assert(sizeof(OtherAdapter) == 56 && std::is_trivially_copyable_v<OtherAdapter>);
+
+/// Facts that a peer needs to connect to this rank. As PortFields it is the rank's first adapter.
+struct Address : JobFields, PortFields {
   OwnFields own;
-  std::string port;     ///< for messages: "rxe0 port 1, …"
+  std::vector<OtherAdapter> rest;  ///< adapters after the first
+  std::string port;                ///< for messages: "rxe0 port 1, …"
   std::string why_not;  ///< why the rank has no device, or no queue pair for this peer; if not empty, the other fields are void
 
   /// Returns the address in its owner of the door for the peer that reads this.
   std::uint64_t door() const { return doors + door_offset(static_cast<int>(own.door)); }
+  /// Returns the rank's adapters.
+  int adapters() const { return 1 + static_cast<int>(rest.size()); }
+  /// Returns where it is reached by one of them, which `port` then names.
+  Address by(int adapter) const;
 
-  /// Packs the address into a blob; texts are cut to 200 bytes.
+  /// Packs the address into a blob; texts are cut to 200 bytes, and so many adapters are left out as are too many.
   std::vector<std::byte> encode() const;
   /// Unpacks a blob and checks it. Nothing if it isn't one of this version.
   static std::optional<Address> decode(std::span<const std::byte> blob);
