@@ -32,9 +32,10 @@ void try_immediate(std::uint32_t word, Ticket finished) {
   const verbs::Immediate immediate = verbs::Immediate::decode(word);
   require(immediate.encode() == word);
   if (verbs::trouble_by_other(immediate).empty())
-    require(immediate.news == verbs::News::data || (immediate.news == verbs::News::credit && immediate.low == 0));
+    require(immediate.news == verbs::News::data || (immediate.news == verbs::News::credit && immediate.low == 0) ||
+            (immediate.news == verbs::News::join && immediate.stream == 0));
   if (!verbs::trouble_of(immediate, true).empty()) return;
-  if (immediate.news == verbs::News::join) return require(immediate.stream >= 1 && immediate.stream < verbs::kMostWays);
+  if (immediate.news == verbs::News::join) return require(immediate.stream < verbs::kMostWays);
   require(immediate.stream < kQueues && immediate.news <= verbs::News::opened);
   const std::optional<Ticket> ticket = verbs::awaited(immediate.low, finished);
   const Ticket named = ticket.value_or(verbs::widen(immediate.low, finished));
@@ -76,6 +77,16 @@ void try_join(std::uint32_t word, std::uint8_t how, std::uint32_t number) {
   if (news.step == verbs::JoinNews::Step::linked) require(before.number != 0 && (how & 8) != 0 && !before.linked);
   if (news.step == verbs::JoinNews::Step::proved) require(before.linked && !before.proved);
   if (news.step == verbs::JoinNews::Step::left) require(!before.proved);
+}
+
+/// Takes what a peer has lost as losing.cpp does, whatever it had lost before.
+void try_lost(std::uint32_t word, std::uint8_t how, std::uint32_t before) {
+  const verbs::LostNews news = verbs::LostNews::decode(word & verbs::Immediate::kLowMask);
+  const std::size_t ways = 1 + (how & 7);
+  before &= (1U << ways) - 1;
+  if (!verbs::trouble_of(news, ways, before).empty()) return;
+  require((news.lost | news.carries) >> ways == 0 && (news.lost & news.carries) == 0 && news.carries != 0);
+  require((news.lost & before) == before && news.lost != before);
 }
 
 /// Takes news of a whole queue pair as growing.cpp does, whatever came before.
@@ -148,6 +159,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
           try_immediate(word, finished >> 2 >> (how & 31));  // our own count: it never ends
           try_growth(word, how, static_cast<std::uint32_t>(finished));
           try_join(word, how, static_cast<std::uint32_t>(finished));
+          try_lost(word, how, static_cast<std::uint32_t>(finished));
           try_part(word, finished >> 2 >> (how & 31), how, finished);
         }
         break;

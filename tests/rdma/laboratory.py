@@ -55,15 +55,20 @@ weather delay {DELAY_MS}; soon slow is_slow
 weather delay 0; soon quick-again is_quick
 weather loss 1; soon deaf is_deaf
 weather loss 0; soon quick-once-more is_quick
+weather cut 2:0; soon nic-deaf is_deaf
+weather join 2:0; soon nic-quick is_quick
+weather cap 2:0 0.00025; soon capped is_slow
+weather cap 2:0 0; soon uncapped is_quick
 soon beating is_beating
 weather pause 1
 is_still() {{ ! is_beating; }}
 soon still is_still
 weather resume 1; soon beating-again is_beating
 weather nonsense 5
+weather cut 2:1
 touch "$SHARE/over"
 """
-SEEN = ["quick", "slow", "quick-again", "deaf", "quick-once-more", "beating", "still", "beating-again"]
+SEEN = ["quick", "slow", "quick-again", "deaf", "quick-once-more", "nic-deaf", "nic-quick", "capped", "uncapped", "beating", "still", "beating-again"]
 
 
 class Wrong(Exception):
@@ -135,7 +140,8 @@ def three_machines(runs, share):
         require(re.search(rf"^lab: node {node} exited with {codes[node]}$", run.stdout, re.MULTILINE), f"node {node}'s end isn't told{said}")
     seen = (share / "seen").read_text(encoding="utf-8").split()
     require(seen == SEEN, f"seen: {seen}, not {SEEN}{said}")
-    require("lab: can't obey 'nonsense 5'" in run.stderr, f"nonsense is obeyed{said}")
+    for line in ("nonsense 5", "cut 2:1"):  # the machines have one NIC
+        require(f"lab: can't obey '{line}'" in run.stderr, f"nonsense is obeyed{said}")
     ethernet = result["ethernet"][0]
     require(0 < ethernet["lost"] < ethernet["frames"], f"frames: {ethernet}")
     require(not (share / ".lab").exists(), "its own files are left in the results folder")

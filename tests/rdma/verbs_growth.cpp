@@ -48,7 +48,8 @@ void queues() {
   VerbsPair pair("queues", {});
   std::size_t held = pinned_bytes();
   pair.meet();  // before a message of the other machine opens a queue here
-  constexpr std::size_t kQueue = 2 * verbs::kRingBytes;
+  constexpr std::size_t kPage = 4096;
+  constexpr std::size_t kQueue = (2 * verbs::kRingBytes + kPage - 1) / kPage * kPage;
   for (const Stream stream : {kStream, Stream::control, kTagged}) {
     for (const std::size_t more : {kQueue, std::size_t{0}}) {
       pair.open(stream);

@@ -6,9 +6,14 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
+#include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace tsprun::detail::test {
@@ -165,6 +170,185 @@ void several_capped() {
     weather("cap 1 0");
   }
   require(ratio >= 1.8, "two adapters carry little more than one");
+}
+
+namespace {
+
+/// Keeps messages of all kinds going both ways on two streams until `seconds` have passed at this machine and the other one has
+/// had as many; each is looked at. Returns the longest time that none ended, in seconds.
+double keep_going(VerbsPair& pair, double seconds, const std::function<void()>& in_the_middle) {
+  constexpr std::array<std::size_t, 5> kSizes = {100, 3000, 40'000, kMebibyte, 8192};
+  constexpr std::size_t kSlot = 2 * kMebibyte;
+  constexpr std::uint32_t kInFlight = 5;
+  constexpr std::uint32_t kEnd = 1'000'000;  // the number of the last message, which is empty
+  constexpr std::array<Stream, 2> kStreamsOfIt = {Stream::kv, Stream::weights};
+  struct Side {
+    std::uint32_t posted = 0;
+    std::uint32_t done = 0;
+    std::array<Ticket, kInFlight> tickets{};
+  };
+  std::array<Side, 2> out{};
+  std::array<Side, 2> in{};
+  verbs::VerbsTransport& transport = pair.transport();
+  const auto bytes_of = [&](std::uint32_t i) { return kSizes[i % kSizes.size()]; };
+  const auto seed = [](int from, std::size_t lane, std::uint32_t i) {
+    return static_cast<std::uint64_t>(from) << 40 | static_cast<std::uint64_t>(lane) << 32 | i;
+  };
+  const auto place = [&](int half, std::size_t lane, std::uint32_t i) {
+    const std::size_t slot = static_cast<std::size_t>(half) * 10 + lane * kInFlight + i % kInFlight;
+    return pair.heap(slot * kSlot + i % 3, bytes_of(i));
+  };
+  const std::uint64_t begin = posix::now_ns();
+  std::uint64_t last_end = begin;
+  double longest = 0;
+  bool middle = false;
+  const auto since = [&](std::uint64_t when) { return static_cast<double>(posix::now_ns() - when) / 1e9; };
+  const auto note_end = [&] {
+    longest = std::max(longest, since(last_end));
+    last_end = posix::now_ns();
+  };
+  // Both sides send as many: the number is agreed on by the clock of machine 0, which says so in an envelope of its own.
+  std::uint32_t until = kEnd;
+  Ticket word = kNotNow;
+  if (node() == 1) word = pair.receive(Stream::control, envelope_of(7), {});
+  std::array<std::byte, 4> number{};
+  Ticket number_ticket = kNotNow;
+  bool said = false;
+  pair.until(
+      [&] {
+        if (!middle && since(begin) > seconds / 3) {
+          middle = true;
+          in_the_middle();
+        }
+        if (node() == 0 && !said && since(begin) > seconds) {
+          until = std::max({out[0].posted, out[1].posted, in[0].posted, in[1].posted}) + 8;
+          std::memcpy(number.data(), &until, sizeof until);
+          pair.send(Stream::control, envelope_of(7), {});
+          pair.send(Stream::control, envelope_of(8), number);
+          said = true;
+        }
+        if (node() == 1 && number_ticket == kNotNow && transport.test_receive({0, Stream::control}, word) == Outcome::done)
+          number_ticket = pair.receive(Stream::control, envelope_of(8), number);
+        if (node() == 1 && !said && number_ticket != kNotNow &&
+            transport.test_receive({0, Stream::control}, number_ticket) == Outcome::done) {
+          std::memcpy(&until, number.data(), sizeof until);
+          said = true;
+        }
+        bool all = said;
+        for (std::size_t lane = 0; lane < kStreamsOfIt.size(); ++lane) {
+          const LaneId id{0, kStreamsOfIt[lane]};
+          Side& sending = out[lane];
+          Side& receiving = in[lane];
+          while (sending.posted < until && sending.posted - sending.done < kInFlight) {
+            const std::span<std::byte> payload = place(0, lane, sending.posted);
+            fill(payload.first(std::min<std::size_t>(payload.size(), 4096)), seed(node(), lane, sending.posted));
+            const Ticket ticket = transport.send(id, envelope_of(sending.posted), payload, Delivery::copy_if_small);
+            if (ticket == kNotNow) break;
+            sending.tickets[sending.posted++ % kInFlight] = ticket;
+          }
+          while (sending.done < sending.posted) {
+            const Outcome outcome = transport.test_send(id, sending.tickets[sending.done % kInFlight]);
+            if (outcome == Outcome::pending) break;
+            require(outcome == Outcome::done, "a send failed: " + transport.found(id).detail);
+            ++sending.done;
+            note_end();
+          }
+          while (receiving.posted < until && receiving.posted - receiving.done < kInFlight) {
+            const Ticket ticket = transport.receive(id, envelope_of(receiving.posted), place(1, lane, receiving.posted));
+            if (ticket == kNotNow) break;
+            receiving.tickets[receiving.posted++ % kInFlight] = ticket;
+          }
+          while (receiving.done < receiving.posted) {
+            const Outcome outcome = transport.test_receive(id, receiving.tickets[receiving.done % kInFlight]);
+            if (outcome == Outcome::pending) break;
+            require(outcome == Outcome::done, "a receive failed: " + transport.found(id).detail);
+            const std::span<std::byte> found = place(1, lane, receiving.done);
+            require(holds(found.first(std::min<std::size_t>(found.size(), 4096)), seed(1 - node(), lane, receiving.done)),
+                    "message " + std::to_string(receiving.done) + " arrived damaged");
+            ++receiving.done;
+            note_end();
+          }
+          all = all && sending.done == until && receiving.done == until;
+        }
+        return all;
+      },
+      "all messages through");
+  std::printf("%u messages a stream each way; at most %.2f s without one\n", until, longest);
+  return longest;
+}
+
+}  // namespace
+
+void several_port_down() {
+  for (const int adapter : {1, 0}) {
+    VerbsPair pair("down" + std::to_string(adapter), {.heap_bytes = kHeapBytes});
+    settle(pair);
+    pair.meet();
+    const std::string link = "ip link set eth" + std::to_string(adapter);
+    const double longest = keep_going(pair, 9, [&] {
+      if (node() == 1) run_shell(link + " down");
+    });
+    require(longest <= 3, "a port that went down held up the messages");
+    const Packets sent = carried(pair, 2'000'000);
+    require(sent[static_cast<std::size_t>(1 - adapter)] >= kPackets, "the other adapter doesn't carry all");
+    pair.close();
+    if (node() == 1) run_shell(link + " up");
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+}
+
+void several_silent() {
+  for (const int adapter : {1, 0}) {
+    constexpr double kRetries_s = 3 * 4.096e-6 * (1 << 17);  // as the settings say; soft-RoCE takes somewhat longer
+    VerbsPair pair("silent" + std::to_string(adapter), {.device = "retries=2,timeout=17", .heap_bytes = kHeapBytes});
+    settle(pair);
+    pair.meet();
+    const std::string place = "1:" + std::to_string(adapter);
+    const double longest = keep_going(pair, 12, [&] {
+      if (node() == 0) weather("cut " + place);
+    });
+    require(longest <= kRetries_s + 3, "frames that were lost held up the messages");
+    pair.close();
+    if (node() == 0) weather("join " + place);
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+}
+
+void several_lost() {
+  constexpr const char* kRetriesExceeded = "=12";
+  for (const int completion : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 19, 23, 28, 34, 41}) {
+    VerbsPair pair("lost" + std::to_string(completion), {.device = "pairs=2", .heap_bytes = kHeapBytes});
+    both_ways(pair, 1, 100);
+    pair.meet();
+    const std::uint64_t begin = posix::now_ns();
+    pair.until([&] { return posix::now_ns() - begin > 300'000'000; }, "time");
+    pair.meet();
+    if (node() == completion % 2) ::setenv("RDMA_SHIM", ("lose@" + std::to_string(completion) + kRetriesExceeded).c_str(), 1);
+    std::uint32_t sequence = 1;
+    for (const std::size_t bytes :
+         {std::size_t{100}, std::size_t{9000}, kMebibyte / 2, std::size_t{8192}, kMebibyte, std::size_t{50}})
+      both_ways(pair, ++sequence, bytes);
+    std::vector<Ticket> posted;
+    std::vector<Ticket> tickets;
+    for (std::uint32_t i = 0; i < 8; ++i) {
+      const std::size_t bytes = i % 2 == 0 ? 500 : kMebibyte / 2 + i;
+      posted.push_back(pair.receive(kStream, envelope_of(100 + i), pair.heap(kArrivals + i * kMebibyte, bytes)));
+    }
+    for (std::uint32_t i = 0; i < 8; ++i) {
+      const std::span<std::byte> from = pair.heap(i * kMebibyte, i % 2 == 0 ? 500 : kMebibyte / 2 + i);
+      fill(from, i + static_cast<std::uint64_t>(100 * node()));
+      tickets.push_back(pair.send(kStream, envelope_of(100 + i), from));
+    }
+    for (std::uint32_t i = 0; i < 8; ++i) {
+      pair.finish_receive(kStream, posted[i]);
+      require(holds(pair.heap(kArrivals + i * kMebibyte, i % 2 == 0 ? 500 : kMebibyte / 2 + i),
+                    i + static_cast<std::uint64_t>(100 * (1 - node()))),
+              "damaged");
+      pair.finish_send(kStream, tickets[i]);
+    }
+    ::unsetenv("RDMA_SHIM");
+    pair.close();
+  }
 }
 
 }  // namespace tsprun::detail::test

@@ -10,6 +10,12 @@ void several();
 void several_or_one();
 /// An adapter that doesn't reach the peer is left out, and costs no message.
 void several_unreachable();
+/// An adapter whose port goes down in mid-run, the first or the second, costs no message and little time.
+void several_port_down();
+/// Nor does one whose frames are lost in silence, once the retries are over.
+void several_silent();
+/// Nor does a queue pair that fails at any completion, at one end, while the other one works. Needs verbs_shim.
+void several_lost();
 /// Two adapters that are capped alike carry nearly twice as much as one.
 void several_capped();
 

@@ -15,6 +15,7 @@
 //   no_gid_table     the GID table can't be had at once, as if it were too long
 //   foreign          the GID table begins with an address of another network namespace, 10.99.0.1
 //   fail@N=S         completion N and all later ones have this status (ibv_wc_status)
+//   lose@N=S         of the queue pair of completion N this and all later ones have this status
 //   reverse          completions of different queue pairs come in reverse order, as far as one poll finds them
 //   cq_error         the completion queue can't be read
 #include <infiniband/verbs.h>
@@ -40,7 +41,8 @@ namespace {
 /// What RDMA_SHIM says, and what was counted since it says so.
 struct Settings {
   std::string text;
-  long calls[6] = {};  // of create_qp, reg_mr, post_send, completions, create_cq, and modify_qp
+  long calls[7] = {};  // of create_qp, reg_mr, post_send, completions, create_cq, modify_qp, and completions of any queue pair
+  unsigned lost = 0;   // the queue pair whose completions fail
   std::string seen;    // what queue pairs were told: shim_seen()
 
   /// Returns the number after `word`=; `absent` if it isn't there. A word without a value counts as 1.
@@ -106,6 +108,10 @@ int poll(ibv_cq* queue, int room, ibv_wc* into) {
   const int count = provider_poll(queue, room, into);
   for (int i = 0; i < count; ++i) {
     if (const long status = now.failure("fail", 3); status != 0) into[i].status = static_cast<ibv_wc_status>(status);
+    if (const long status = now.failure("lose", 6); status != 0) {
+      if (now.lost == 0) now.lost = into[i].qp_num;
+      if (now.lost == into[i].qp_num) into[i].status = static_cast<ibv_wc_status>(status);
+    }
   }
   if (count > 1 && now.has("reverse")) {
     // Those of one queue pair stay in order: the later pair's first.

@@ -45,8 +45,8 @@ TEST(VerbsJudgement, NewsIsOfAKnownKindAndOfAQueueThatIsOpen) {
   }
   // Those of whole queue pairs, 5 and 6, come by small ones alone.
   for (std::uint32_t word = 5; word < 7; ++word) EXPECT_NE(trouble_of(Immediate::decode(word << 29 | 1), true), "") << word;
-  // Queue pairs that join have numbers from 1 on.
-  for (int way = 0; way < kMostWays; ++way) EXPECT_EQ(trouble_of(Immediate{News::join, way, 1}, false) != "", way == 0) << way;
+  // Those of ways name one of them, or, with number 0, all that are lost.
+  for (int way = 0; way < kMostWays; ++way) EXPECT_EQ(trouble_of(Immediate{News::join, way, 1}, false), "") << way;
   for (int queue = 0; queue < kMostQueues; ++queue)
     EXPECT_EQ(trouble_of(Immediate{News::opened, queue, 0}, false) == "", queue < kQueues) << queue;
 }
@@ -76,11 +76,11 @@ TEST(VerbsJudgement, AWholeQueuePairIsToldOnceAndThenReadyOnce) {
 }
 
 TEST(VerbsJudgement, AQueueIsOpenedOnceWithARingOfThisVersion) {
-  const Opened there{.address = 4096, .key = 7, .bytes = kRingBytes};
+  const Opened there{.address = 4096, .bytes = kRingBytes, .unused = 0, .keys = {7}};
   EXPECT_EQ(trouble_of(there, false), "");
   EXPECT_NE(trouble_of(there, true), "");
   for (const std::uint32_t bytes : {std::uint32_t{0}, static_cast<std::uint32_t>(kRingBytes) - 1, UINT32_MAX})
-    EXPECT_NE(trouble_of(Opened{.address = 4096, .key = 7, .bytes = bytes}, false), "") << bytes;
+    EXPECT_NE(trouble_of(Opened{.address = 4096, .bytes = bytes, .unused = 0, .keys = {7}}, false), "") << bytes;
 }
 
 /// News of it names what is over; its header, should it lie where a later message is awaited, another number.
@@ -219,8 +219,28 @@ TEST(VerbsJudgement, AnotherQueuePairCarriesPartsOfPayloadsAlone) {
   EXPECT_NE(trouble_by_other({News::credit, 0, 1}), "");
   EXPECT_NE(trouble_by_other({News::credit, 1, 0}), "");
   EXPECT_NE(trouble_by_other({News::data, kQueues, 1}), "");
-  for (const News news : {News::entry, News::grant, News::opened, News::whole, News::ready, News::join})
+  EXPECT_EQ(trouble_by_other({News::join, 0, 1}), "") << "that another one is lost";
+  EXPECT_NE(trouble_by_other({News::join, 1, 1}), "");
+  for (const News news : {News::entry, News::grant, News::opened, News::whole, News::ready})
     EXPECT_NE(trouble_by_other({news, 0, 0}), "") << static_cast<int>(news);
+}
+
+TEST(VerbsJudgement, WaysAreLostForGoodAndOneIsLeft) {
+  const auto trouble = [](std::uint8_t lost, std::uint8_t carries, std::uint32_t before, std::size_t ways = 3) {
+    const LostNews news = LostNews::decode(LostNews{.lost = lost, .carries = carries, .there = 0x1f}.encode());
+    EXPECT_EQ(news.there, 0x1f);
+    return std::string(trouble_of(news, ways, before));
+  };
+  EXPECT_EQ(trouble(0b001, 0b110, 0), "");
+  EXPECT_EQ(trouble(0b011, 0b100, 0b001), "");
+  EXPECT_EQ(trouble(0x7f, 0x80, 0, kMostWays), "");
+  EXPECT_NE(trouble(0b010, 0b100, 0b001), "") << "one is back";
+  EXPECT_NE(trouble(0b001, 0b110, 0b001), "") << "nothing new";
+  EXPECT_NE(trouble(0, 0b111, 0), "");
+  EXPECT_NE(trouble(0b1000, 0b001, 0), "") << "there are three";
+  EXPECT_NE(trouble(0b001, 0b1010, 0), "");
+  EXPECT_NE(trouble(0b001, 0b011, 0), "") << "lost and carrying";
+  EXPECT_NE(trouble(0b111, 0, 0), "") << "by which way did it come?";
 }
 
 TEST(VerbsJudgement, APlaceLiesUnderOneKey) {

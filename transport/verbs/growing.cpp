@@ -34,7 +34,7 @@ void VerbsTransport::grow(Peer& with) {
 /// Tells and links what can be told and linked of a whole queue pair.
 void VerbsTransport::advance(Peer& at) {
   Growth& growth = at.growth;
-  if (!at.whole || at.ready || !at.linked || !at.broken.empty()) return;
+  if (!at.whole || at.was_ready || !at.linked || !at.broken.empty()) return;
   const auto tell = [&](bool& told, News news, std::uint32_t low) {
     if (told || at.first.room() == 0) return;
     told = true;
@@ -43,7 +43,7 @@ void VerbsTransport::advance(Peer& at) {
   tell(growth.told, News::whole, at.whole->number());
   if (growth.told && growth.there.number != 0 && !growth.linked) link_whole(at);
   if (growth.linked) tell(growth.told_ready, News::ready, 0);
-  at.ready = growth.linked && growth.told_ready && growth.there.ready && at.broken.empty();
+  at.ready = at.was_ready = growth.linked && growth.told_ready && growth.there.ready && at.broken.empty();
 }
 
 /// Links the whole queue pair with the peer's. If the kernel can't find the peer's Ethernet address now, link_again() tries again

@@ -63,8 +63,8 @@ void VerbsTransport::advance_other(Peer& at, std::size_t way) {
   const auto tell = [&](bool& told, JoinNews news) {
     if (told || !at.broken.empty() || at.pair->room() == 0) return;
     told = true;
-    if (at.nudge(0, Immediate{News::join, static_cast<int>(way), news.encode()}, true) == 0)
-      break_lanes(at, at.pair->post_error());
+    if (at.nudge(at.main, Immediate{News::join, static_cast<int>(way), news.encode()}, true) == 0)
+      lose(at, at.main, at.pair->post_error());
   };
   if (!other.pair && other.left_out.empty()) {
     Adapter& by = *parts_->adapters[other.adapter];

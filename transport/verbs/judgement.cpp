@@ -16,7 +16,7 @@ std::optional<Ticket> awaited(std::uint32_t low, Ticket finished, std::uint32_t 
 }
 
 std::string_view trouble_of(const Immediate& news, bool is_open) {
-  if (news.news == News::join) return news.stream != 0 ? "" : "a first queue pair joins";
+  if (news.news == News::join) return {};
   if (news.stream >= kQueues) return "an immediate names a queue that doesn't exist";
   switch (news.news) {
     case News::entry:
@@ -69,9 +69,17 @@ std::string_view trouble_of(const JoinNews& news, const JoinThere& before, bool 
   return "a queue pair for payloads is in no known state";
 }
 
+std::string_view trouble_of(const LostNews& news, std::size_t ways, std::uint32_t before) {
+  if (news.lost >> ways != 0 || news.carries >> ways != 0) return "a way is lost that there isn't";
+  if ((news.lost & before) != before) return "a way that was lost is back";
+  if (news.lost == before) return "no way is lost";
+  return (news.lost & news.carries) != 0 || news.carries == 0 ? "a way that is lost carries messages" : "";
+}
+
 std::string_view trouble_by_other(const Immediate& news) {
   if (news.news == News::data && news.stream < kQueues) return {};
   if (news.news == News::credit && news.stream == 0 && news.low == 0) return {};  // the probe
+  if (news.news == News::join && news.stream == 0) return {};
   return "a queue pair for payloads carries something else";
 }
 

@@ -44,7 +44,10 @@ struct JoinThere {
 /// own, that it is linked, and that it is proved; before that, instead, that it leaves it out, and then nothing. `told`: this end
 /// has told its number.
 std::string_view trouble_of(const JoinNews& news, const JoinThere& before, bool told);
-/// Returns why a peer can't have sent this news by such a queue pair; empty if it can: the probe and parts of payloads.
+/// Returns why a peer can't have lost these ways; empty if it can. `ways`: how many there are. `before`: those that it had lost.
+std::string_view trouble_of(const LostNews& news, std::size_t ways, std::uint32_t before);
+/// Returns why a peer can't have sent this news by such a queue pair; empty if it can: the probe, parts of payloads, and which
+/// ways are lost.
 std::string_view trouble_by_other(const Immediate& news);
 
 /// The parts of a payload that have arrived.

@@ -42,7 +42,7 @@ std::string locked_memory_shortage(int peers, std::size_t heap_bytes, std::size_
   const std::uint64_t of_others =
       (std::min<std::uint64_t>(adapters * pairs, kMostWays) - 1) * (kPayloads.pinned_bytes() + kPayloads.completion_bytes());
   const std::uint64_t needed =
-      2 * (adapters * doors_bytes(static_cast<std::size_t>(peers)) + static_cast<std::uint64_t>(peers) * kQueues * kRingBytes) +
+      2 * adapters * (doors_bytes(static_cast<std::size_t>(peers)) + static_cast<std::uint64_t>(peers) * kQueues * kRingBytes) +
       static_cast<std::uint64_t>(peers) * (of_queues + of_others) + adapters * std::min(heap_bytes, kSlabBytes);
   if (limit >= needed || !bound_by_limit()) return {};
   return fmt::format("a rank may need to lock up to {} MiB for the NIC, and locked memory is limited to {} KiB: {}",

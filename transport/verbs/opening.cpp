@@ -21,9 +21,9 @@ namespace tsprun::detail::verbs {
 void VerbsTransport::open(Peer& with, int stream) {
   std::unique_ptr<Ring>& place = with.rings[static_cast<std::size_t>(stream)];
   if (!place) {
-    auto ring = std::make_unique<Ring>(parts_->first().pd.get());
+    auto ring = std::make_unique<Ring>(parts_->adapters);
     if (with.pair == nullptr) grow(with);
-    if (!with.pair->expect_queue())
+    if (with.main == 0 && !with.pair->expect_queue())
       throw Error(Cause::refused, fmt::format("verbs: {} on {}", with.pair->post_error(), parts_->first().port.text()));
     place = std::move(ring);
   }
@@ -40,12 +40,15 @@ void VerbsTransport::tell_opened(Peer& to) {
     const Region& doors = *parts_->doors;
     const std::size_t offset = static_cast<std::size_t>(stream) * sizeof(Opened);
     std::byte* const place = doors.data() + doors_bytes(parts_->peers.size()) + door_offset(to.number) + offset;
-    const Opened mine{reinterpret_cast<std::uint64_t>(ring->region.data()), ring->region.remote_key(), kRingBytes};
+    Opened mine{.address = reinterpret_cast<std::uint64_t>(ring->region.data()), .bytes = kRingBytes, .unused = 0, .keys = {}};
+    for (std::size_t i = 0; i < parts_->adapters.size(); ++i) mine.keys[i] = ring->region.remote_key(i);
     std::memcpy(place, &mine, sizeof mine);
     ring->told = true;
-    if (to.pair->write({place, sizeof mine, doors.local_key()}, {to.address.door() + offset, to.address.doors_key},
+    ring->told_way = to.main;
+    const Address& there = to.address_of(to.main);
+    if (to.pair->write({place, sizeof mine, doors.local_key(to.adapter_of(to.main))}, {there.door() + offset, there.doors_key},
                        Immediate{News::opened, stream, 0}, true) == 0)
-      return break_lanes(to, to.pair->post_error());
+      return lose(to, to.main, to.pair->post_error());
   }
 }
 

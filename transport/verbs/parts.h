@@ -25,23 +25,37 @@ struct VerbsTransport::Large {
   Envelope envelope;
   std::span<const std::byte> payload;
   std::size_t written = 0;
-  std::uint32_t may_use = 1;                    // bit w: way w may carry chunks of it
-  std::array<std::uint64_t, kMostWays> last{};  // its last work request by way w; 0: none
+  std::uint32_t may_use = 1;                       // bit w: way w may carry chunks of it
+  std::array<std::uint64_t, kMostWays> last{};     // its last work request by way w; 0: none
+  std::array<std::uint8_t, kMostWays> parts_of{};  // bit i: way w tells that part i has arrived
+  int parts = 0;                                   // number of parts; 0: they aren't told yet
+  struct Chunk {
+    std::size_t offset;
+    std::size_t bytes;
+    std::size_t way;
+    std::uint64_t request;
+  };
+  std::vector<Chunk> chunks{};      // that have left, where there are several ways
+  std::vector<Chunk> again{};       // that were lost with their way
+  std::uint32_t parts_to_tell = 0;  // bit i: part i has still to be told, or to be told again
+  bool is_written() const { return written == payload.size() && again.empty(); }
 };
 
 /// The sender's side of a lane. Sets of messages are bits, by ticket % 64; at most 16 messages are in flight.
 struct VerbsTransport::VerbsSend {
   Ticket last = 0;
-  std::uint64_t taken = 0;                         // messages that the receiver has finished: credit
-  std::uint64_t waiting = 0;                       // large messages, not granted yet
-  std::uint64_t writing = 0;                       // large messages, granted, not written completely
-  std::uint64_t refusing = 0;                      // large messages that don't match their grant; the receiver isn't told yet
-  std::uint64_t granted = 0;                       // messages granted before they were sent
-  std::uint64_t written = 0;                       // large messages whose work requests are all posted
-  std::uint64_t copied = 0;                        // messages that were done when send() returned
-  std::uint64_t held = 0;                          // entries that lie in the mirror until the peer has opened the queue
-  std::array<std::uint64_t, kSlots> request{};     // work request of the entry of message t; 0: it has none, or it isn't posted
-  std::array<std::uint16_t, kSlots> held_bytes{};  // of the held entry of message t
+  std::uint64_t taken = 0;                          // messages that the receiver has finished: credit
+  std::uint64_t waiting = 0;                        // large messages, not granted yet
+  std::uint64_t writing = 0;                        // large messages, granted, not written completely
+  std::uint64_t refusing = 0;                       // large messages that don't match their grant; the receiver isn't told yet
+  std::uint64_t granted = 0;                        // messages granted before they were sent
+  std::uint64_t written = 0;                        // large messages whose work requests are all posted
+  std::uint64_t copied = 0;                         // messages that were done when send() returned
+  std::uint64_t held = 0;                           // entries that lie in the mirror until the peer has opened the queue
+  std::uint64_t grants_seen = 0;                    // messages whose grant has arrived
+  std::array<std::uint64_t, kSlots> request{};      // work request of the entry of message t; 0: it has none, or it isn't posted
+  std::array<std::uint16_t, kSlots> entry_bytes{};  // of the entry of message t
+  std::array<std::uint8_t, kSlots> entry_way{};     // the way by which it left
   std::array<Large, kSlots> large;
 };
 
@@ -64,6 +78,7 @@ struct VerbsTransport::VerbsReceive {
   std::uint64_t granted = 0;
   std::uint64_t told = 0;  // last `prefix` that the sender was told
   std::array<std::uint64_t, kSlots> grant_request{};
+  std::array<std::uint8_t, kSlots> grant_way{};  // the way by which the grant of message t left
   std::array<Posted, kSlots> posted{};
   std::array<Arrived, kSlots> parts{};  // of the payload of granted message t
   Found found;
@@ -71,11 +86,15 @@ struct VerbsTransport::VerbsReceive {
 
 /// The memory of a queue that this rank and a peer use.
 struct VerbsTransport::Ring {
-  explicit Ring(ibv_pd* pd) : region(pd, 2 * kRingBytes) {}
+  /// Throws Error(out_of_memory).
+  explicit Ring(const std::vector<std::unique_ptr<Adapter>>& adapters) : region(adapters.front()->pd.get(), 2 * kRingBytes) {
+    for (std::size_t i = 1; i < adapters.size(); ++i) region.share(adapters[i]->pd.get());
+  }
 
   Region region;   // what arrives, then what leaves
   Opened there{};  // the peer's; all zero until it has opened it
   bool told = false;
+  std::size_t told_way = 0;  // the way by which the peer was told of it
 
   std::byte* arriving(std::size_t offset) const { return region.data() + offset; }
   std::byte* leaving(std::size_t offset) const { return region.data() + kRingBytes + offset; }
@@ -155,7 +174,7 @@ struct VerbsTransport::Other {
   std::uint64_t probe = 0;
   std::string left_out;  // why it is left out; empty: it isn't
 
-  bool carries() const { return told_proved && there.proved; }
+  bool carries() const { return told_proved && there.proved && left_out.empty(); }
   bool waits_to_link() const { return next_try_ns != 0 && !linked && left_out.empty(); }
 };
 
@@ -198,8 +217,9 @@ struct VerbsTransport::Peer {
   /// Precondition: is_open(stream).
   std::uint64_t mirror(int stream, std::size_t offset, std::size_t bytes, Immediate immediate, bool signalled) {
     const Ring& to = *ring(stream);
-    return pair->write({to.leaving(offset), bytes, to.region.local_key()}, {to.there.address + offset, to.there.key}, immediate,
-                       signalled);
+    const std::size_t by = adapter_of(main);
+    return pair->write({to.leaving(offset), bytes, to.region.local_key(by)}, {to.there.address + offset, to.there.keys[by]},
+                       immediate, signalled);
   }
   /// Writes nothing by one of the first two queue pairs, with an immediate or without. Returns as QueuePair::write().
   std::uint64_t nudge(QueuePair& by, std::optional<Immediate> immediate, bool signalled) const {
@@ -218,6 +238,7 @@ struct VerbsTransport::Peer {
 
   /// Returns the queue pair with this place in tags; null if it isn't made.
   QueuePair* queue_pair(std::uint32_t which) {
+    if ((lost >> way_of(which) & 1) != 0) return nullptr;
     if (which == kFirst) return &first;
     if (which == kWholeOne) return whole ? &*whole : nullptr;
     if (which - kOthers >= others.size()) return nullptr;
@@ -225,16 +246,26 @@ struct VerbsTransport::Peer {
     return other ? &*other : nullptr;
   }
 
-  // Ways of payloads: 0 is the queue pair that carries messages, w the w-th of the others.
+  /// Returns the way of that queue pair.
+  static constexpr std::size_t way_of(std::uint32_t which) { return which < kOthers ? 0 : which - kOthers + 1; }
+
+  // Ways of payloads: 0 is the queue pair that carries messages unless it is lost, w the w-th of the others.
   std::size_t ways() const { return 1 + others.size(); }
   /// Precondition: the way is made.
-  QueuePair& way(std::size_t which) { return which == 0 ? *pair : *others[which - 1].pair; }
-  const QueuePair& way(std::size_t which) const { return which == 0 ? *pair : *others[which - 1].pair; }
+  QueuePair& way(std::size_t which) { return which != 0 ? *others[which - 1].pair : growth.needed ? *whole : first; }
+  const QueuePair& way(std::size_t which) const { return which != 0 ? *others[which - 1].pair : growth.needed ? *whole : first; }
   Chunks& chunks_of(std::size_t which) { return which == 0 ? chunks : others[which - 1].chunks; }
   std::size_t adapter_of(std::size_t which) const { return which == 0 ? 0 : others[which - 1].adapter; }
   const Address& address_of(std::size_t which) const { return which == 0 ? address : others[which - 1].address; }
-  /// Returns true if chunks may leave by this way.
-  bool carries(std::size_t which) const { return which == 0 ? ready : others[which - 1].carries(); }
+  /// Returns the ways (bit w: way w) that are proved at both ends, or, of number 0, usable at both, and that haven't failed.
+  std::uint32_t carrying() const {
+    std::uint32_t ways = was_ready ? 1 : 0;
+    for (std::size_t i = 0; i < others.size(); ++i) ways |= others[i].carries() ? 2U << i : 0;
+    return ways & ~(lost | to_lose);
+  }
+  bool carries(std::size_t which) const { return (carrying() >> which & 1) != 0; }
+  /// Returns true while the two ends don't agree yet on which ways are lost: nothing else is posted then.
+  bool is_moving() const { return (lost | to_lose | lost_there) != settled; }
   /// Returns the time of the next try to link something; kNoDeadline: nothing waits for one.
   std::uint64_t next_try_ns() const {
     std::uint64_t next = growth.next_try_ns != 0 && !growth.linked ? growth.next_try_ns : kNoDeadline;
@@ -251,6 +282,19 @@ struct VerbsTransport::Peer {
   std::vector<Other> others;       // further ones, which carry payloads alone
   bool joining = false;            // they are made: the peer is used
   bool closing = false;            // what isn't made by now isn't needed any more
+  // Lost ways (losing.cpp), bit w: way w.
+  std::size_t main = 0;          // way of `pair`
+  bool was_ready = false;        // `ready` has been true
+  std::uint32_t to_lose = 0;     // failed, not closed yet
+  std::uint32_t lost = 0;        // closed at this end
+  std::uint32_t reported = 0;    // of these, what the peer was told
+  std::uint32_t lost_there = 0;  // closed at the peer's end
+  std::uint32_t settled = 0;     // all that was lost with these has been posted again
+  LostNews there{};              // the peer's last word of them
+  std::uint64_t report_request = 0;
+  std::size_t report_way = 0;
+  std::array<Report, kQueues> reports{};
+  std::string lost_why;  // why each was lost
   Growth growth;
   Chunks chunks;
   int turn = 0;              // stream whose chunk is next

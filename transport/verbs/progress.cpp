@@ -43,7 +43,7 @@ bool VerbsTransport::progress() {
     for (std::size_t queue = 0; queue < events.queues(); ++queue) {
       while (true) {
         const int count = events.poll(queue, completions);
-        if (count < 0) lose(adapter, "the completion queue can't be read any more");
+        if (count < 0) lose_adapter(adapter, "the completion queue can't be read any more");
         for (int i = 0; i < count; ++i) moved = completion(&completions[static_cast<std::size_t>(i)]) || moved;
         if (count < static_cast<int>(completions.size())) break;
       }
@@ -51,9 +51,9 @@ bool VerbsTransport::progress() {
   }
   if (++parts.rounds_since_events >= kRoundsBetweenEvents) look_at_events();
   // What others have to post waits for completions of their own.
-  for (Peer* each : parts.touched) {
-    each->touched = false;
-    pump(*each);
+  for (std::size_t i = 0; i < parts.touched.size(); ++i) {  // one that loses a way meanwhile is added
+    parts.touched[i]->touched = false;
+    pump(*parts.touched[i]);
   }
   parts.touched.clear();
   link_again();
@@ -63,6 +63,7 @@ bool VerbsTransport::progress() {
 /// Posts what had to wait: news of a whole queue pair, the places of rings, entries, grants, credits, refusals and granted
 /// payloads.
 void VerbsTransport::pump(Peer& to) {
+  move(to);
   advance(to);
   advance_others(to);
   tell_opened(to);
@@ -83,7 +84,7 @@ std::string VerbsTransport::why_failed(const Peer& at, std::uint32_t which, cons
   std::string why = describe(failed);
   if (failed.status == IBV_WC_RETRY_EXC_ERR) why += fmt::format(", {}", parts_->limits.text());
   const std::uint64_t request = QueuePair::number_of(failed.wr_id);
-  const std::size_t way = which < Peer::kOthers ? 0 : which - Peer::kOthers + 1;
+  const std::size_t way = Peer::way_of(which);
   const bool is_probe = which == Peer::kFirst ? request == at.probe : way != 0 && request == at.others[way - 1].probe;
   if (request > 1 && is_probe) {
     const std::size_t packet = packet_bytes(parts_->adapters[at.adapter_of(way)]->port, at.address_of(way));
@@ -126,7 +127,7 @@ bool VerbsTransport::completion(const void* found) {
   } else {
     if (!by.received()) break_lanes(at, by.post_error());  // or the peer would soon find no receive posted
     const Immediate news = Immediate::decode(ntohl(done.imm_data));
-    const std::string_view trouble = which < Peer::kOthers ? std::string_view() : trouble_by_other(news);
+    const std::string_view trouble = which < Peer::kOthers || (at.lost & 1) != 0 ? std::string_view() : trouble_by_other(news);
     if (trouble.empty()) arrived(at, ntohl(done.imm_data));
     else break_lanes(at, std::string(trouble));
   }
@@ -137,11 +138,12 @@ bool VerbsTransport::completion(const void* found) {
 void VerbsTransport::failed(Peer& at, std::uint32_t which, const void* completion) {
   // In a failed completion only wr_id, status, vendor_err and qp_num are valid.
   look_at_events();
-  const std::size_t way = which < Peer::kOthers ? 0 : which - Peer::kOthers + 1;
-  if (way != 0 && !at.others[way - 1].told_proved) {
+  const std::size_t way = Peer::way_of(which);
+  if (way != 0 && (!at.others[way - 1].told_proved || !at.others[way - 1].left_out.empty())) {
     if (at.others[way - 1].left_out.empty()) leave_out(at, way, why_failed(at, which, completion));
     return;
   }
+  if (at.broken.empty() && lose_way(at, way, why_failed(at, which, completion))) return;
   const bool flush = static_cast<const ibv_wc*>(completion)->status == IBV_WC_WR_FLUSH_ERR;
   if (at.broken.empty() || (at.flushed && !flush)) {
     if (at.broken.empty()) at.told_ns = posix::now_ns() + kPortNewsNs;
@@ -165,7 +167,9 @@ void VerbsTransport::arrived(Peer& from, std::uint32_t word) {
     case News::entry: return take_entry(from, immediate.stream, immediate.low);
     case News::data: return take_part(from, immediate.stream, immediate.low);
     case News::opened: return take_opened(from, immediate.stream);
-    case News::join: return take_join(from, static_cast<std::size_t>(immediate.stream), immediate.low);
+    case News::join:
+      if (immediate.stream == 0) return take_lost(from, immediate.low);
+      return take_join(from, static_cast<std::size_t>(immediate.stream), immediate.low);
     case News::whole:
     case News::ready: return;  // trouble_of() names them
   }
@@ -183,6 +187,7 @@ void VerbsTransport::take_grant(Peer& from, int stream, std::uint32_t low) {
     break_lanes(from, fmt::format("a grant for message {} where at most {} are awaited", grant.ticket, out.taken + kSlots));
     return;
   }
+  out.grants_seen |= bit(ticket);
   if (ticket > out.last) {
     out.granted |= bit(ticket);
   } else if ((out.waiting & bit(ticket)) != 0) {
@@ -228,6 +233,7 @@ void VerbsTransport::take_credit(Peer& from, int stream, std::uint64_t taken) {
     if (((out.waiting | out.writing | out.refusing) & bit(ticket)) != 0)
       return break_lanes(from, fmt::format("the peer has taken message {} before it was written", ticket));
   }
+  for (Ticket ticket = out.taken + 1; ticket <= taken; ++ticket) out.grants_seen &= ~bit(ticket);
   out.taken = taken;
 }
 
@@ -257,7 +263,7 @@ Outcome VerbsTransport::unless_broken(const Peer& at) {
 std::string VerbsTransport::why_broken(const Peer& at) const {
   const Adapter& by = *parts_->adapters[at.adapter_of(at.broken_way)];
   std::string why = fmt::format("{} to {}: {}", by.port.text(), at.address_of(at.broken_way).port, at.broken);
-  for (const std::string& trouble : {by.port_trouble, by.address_trouble}) {
+  for (const std::string& trouble : {by.port_trouble, by.address_trouble, at.lost_why}) {
     if (!trouble.empty()) why += "; " + trouble;
   }
   return why;
@@ -269,28 +275,12 @@ void VerbsTransport::look_at_events() {
   for (std::size_t adapter = 0; adapter < parts.adapters.size(); ++adapter) {
     DeviceEvent event;
     while (parts.adapters[adapter]->events->next(event)) {
-      parts.adapters[adapter]->note(event);
+      Adapter& by = *parts.adapters[adapter];
+      by.note(event);
+      if (event.port_changed && !by.port_trouble.empty()) leave_adapter(adapter, by.port_trouble);
       if (event.breaks == DeviceEvent::Extent::nothing) continue;
-      const std::string why = fmt::format("{} on {}", event.text, parts.adapters[adapter]->port.text());
-      lose(adapter, why, event.breaks == DeviceEvent::Extent::device ? std::nullopt : std::optional(event.queue_pair));
-    }
-  }
-}
-
-/// Gives up what goes by an adapter, or by one of its queue pairs.
-void VerbsTransport::lose(std::size_t adapter, const std::string& why, std::optional<std::uint32_t> queue_pair) {
-  for (const std::unique_ptr<Peer>& each : parts_->peers) {
-    if (!each) continue;
-    for (std::uint32_t which = 0; which < Peer::kOthers + each->others.size(); ++which) {
-      const QueuePair* const pair = each->queue_pair(which);
-      const std::size_t way = which < Peer::kOthers ? 0 : which - Peer::kOthers + 1;
-      if (pair == nullptr || each->adapter_of(way) != adapter || (queue_pair && *queue_pair != pair->number())) continue;
-      if (way != 0 && !each->others[way - 1].told_proved) {
-        if (each->others[way - 1].left_out.empty()) leave_out(*each, way, why);
-        continue;
-      }
-      if (each->broken.empty()) each->flushed = queue_pair.has_value();  // the failed completion may tell more
-      break_lanes(*each, why, way);
+      const std::string why = fmt::format("{} on {}", event.text, by.port.text());
+      lose_adapter(adapter, why, event.breaks == DeviceEvent::Extent::device ? std::nullopt : std::optional(event.queue_pair));
     }
   }
 }
@@ -306,7 +296,12 @@ void VerbsTransport::ask_silent_peers() {
   for (const std::unique_ptr<Peer>& each : parts.peers) {
     if (!each || !each->linked || !each->broken.empty()) continue;
     const std::uint64_t signs = each->arrivals + each->done();
-    QueuePair& by = each->ready ? *each->pair : each->first;
+    if (each->to_lose != 0 || (each->lost != 0 && each->carrying() == 0)) continue;
+    const std::size_t way = each->lost == 0 ? 0 : static_cast<std::size_t>(std::countr_zero(each->carrying()));
+    const std::uint32_t which = way != 0                                 ? Peer::kOthers + static_cast<std::uint32_t>(way) - 1
+                                : each->was_ready && each->growth.needed ? Peer::kWholeOne
+                                                                         : Peer::kFirst;
+    QueuePair& by = *each->queue_pair(which);
     const bool awaited =
         std::any_of(each->in.begin(), each->in.end(), [](const VerbsReceive& in) { return in.last > in.prefix; }) ||
         std::any_of(each->out.begin(), each->out.end(), [](const VerbsSend& out) { return out.last > out.taken; });
@@ -316,10 +311,10 @@ void VerbsTransport::ask_silent_peers() {
     } else if (now - each->quiet_since_ns >= patience && by.room() > 0 &&
                by.is_completed(by.last_signalled())) {  // requests that aren't signalled may be done long since
       each->quiet_since_ns = now;
-      const std::uint64_t request = each->nudge(by, std::nullopt, true);
-      if (request == 0) break_lanes(*each, by.post_error());
-      each->question =
-          QueuePair::wr_id_of(Peer::tag(each->number, &by == &each->first ? Peer::kFirst : Peer::kWholeOne), request);
+      const Address& there = each->address_of(way);
+      const std::uint64_t request = by.write({nullptr, 0, 0}, {there.door(), there.doors_key}, std::nullopt, true);
+      if (request == 0) lose(*each, way, by.post_error());
+      each->question = QueuePair::wr_id_of(Peer::tag(each->number, which), request);
     }
   }
 }

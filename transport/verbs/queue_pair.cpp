@@ -161,6 +161,7 @@ std::uint64_t QueuePair::write(const Source& from, const Target& to, std::option
 }
 
 void QueuePair::stop() {
+  if (!pair_) return;
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
   library().modify_qp(pair_.get(), &attributes, IBV_QP_STATE);  // if it can't, the device is gone, and answers nobody either

@@ -60,12 +60,8 @@ inline constexpr QueueLengths kWhole{.sends = kSends, .receives = kReceives, .po
 /// use a whole one.
 inline constexpr QueueLengths kSmall{.sends = 4, .receives = 4, .posted = 4, .inline_bytes = 0};
 
-/// Lengths of one that carries payloads alone, beside that which carries messages (joining.cpp): its receives are for the probe,
-/// for 16 parts of payloads on each queue, and for what isn't posted again yet.
-inline constexpr QueueLengths kPayloads{.sends = kSends,
-                                        .receives = kFirstReceives + kQueues * kSlots,
-                                        .posted = kFirstReceives + kQueues * kSlots,
-                                        .inline_bytes = 0};
+/// Lengths of one that carries payloads alone, beside that which carries messages (joining.cpp), until that is lost.
+inline constexpr QueueLengths kPayloads{.sends = kSends, .receives = kReceives, .posted = kReceives, .inline_bytes = 220};
 
 /// Retries after which the NIC gives a peer up.
 struct RetryLimits {
@@ -129,6 +125,8 @@ class QueuePair {
 
   /// Moves the queue pair to ERROR, in which it neither sends nor answers: the peer's next request fails after its retries.
   void stop();
+  /// Destroys the queue pair: from then on nothing that the peer has sent by it arrives. Only counters remain.
+  void close() { pair_.reset(); }
 
   /// Returns the wr_id of a request; the next two take it apart: its upper 24 bits are the tag, the others the request's number,
   /// which is 0 for receives.

@@ -65,27 +65,24 @@ void VerbsTransport::write_grants(Peer& to, int stream) {
     const std::uint64_t request =
         to.mirror(stream, offset, sizeof grant + keys * sizeof(std::uint32_t),
                   Immediate{News::grant, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)}, true);
-    if (request == 0) {
-      break_lanes(to, to.pair->post_error());
-      return;
-    }
-    in.told = in.prefix;
-    in.grant_request[ticket % kSlots] = request;
     in.to_grant &= ~bit(ticket);
     in.granted |= bit(ticket);
     in.parts[ticket % kSlots] = {};
+    in.grant_way[ticket % kSlots] = static_cast<std::uint8_t>(to.main);
+    in.grant_request[ticket % kSlots] = request;
+    if (request == 0) return lose(to, to.main, to.pair->post_error());
+    in.told = in.prefix;
   }
 }
 
-/// Puts the keys of a receive's memory into its grant: for the first adapter, and for each by which the peer may write payloads,
-/// as long as there is room. Returns their number.
+/// Puts the keys of a receive's memory into its grant: for the first adapter, and for each that this end has in common with the
+/// peer, which may carry payloads by then, as long as there is room. Returns their number.
 std::size_t VerbsTransport::put_keys(const Peer& to, const Posted& posted, GrantHeader& grant, std::byte* keys) const {
   std::size_t count = 0;
   for (std::size_t adapter = 0; adapter < parts_->adapters.size(); ++adapter) {
     const Slabs& slabs = *parts_->adapters[adapter]->slabs;
-    const bool is_used = adapter == 0 || std::ranges::any_of(to.others, [&](const Other& each) {
-                           return each.adapter == adapter && each.carries();
-                         });
+    const bool is_used =
+        adapter == 0 || std::ranges::any_of(to.others, [&](const Other& each) { return each.adapter == adapter; });
     if (!is_used || count + grant.keys > kMaxKeys || !slabs.covers({posted.into, posted.bytes})) continue;
     for (std::size_t covered = 0; covered < posted.bytes; ++count) {
       const Slabs::Piece piece = slabs.piece({posted.into + covered, posted.bytes - covered});
@@ -103,9 +100,8 @@ void VerbsTransport::write_credit(Peer& to, int stream) {
   VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
   if (!to.ready || !to.broken.empty() || to.pair->room() == 0) return;
   in.told = in.prefix;
-  if (to.nudge(*to.pair, Immediate{News::credit, stream, static_cast<std::uint32_t>(in.prefix & Immediate::kLowMask)}, false) ==
-      0)
-    break_lanes(to, to.pair->post_error());
+  const Immediate credit{News::credit, stream, static_cast<std::uint32_t>(in.prefix & Immediate::kLowMask)};
+  if (to.nudge(to.main, credit, false) == 0) lose(to, to.main, to.pair->post_error());
 }
 
 /// Marks a message as finished. Messages may be finished in any order; the sender is told the longest finished prefix.

@@ -42,6 +42,7 @@ Ticket VerbsTransport::begin_send(Peer& to, LaneId lane) {
   if (!to.broken.empty()) return ticket;
   if (out.last - out.taken >= kSlots) return kNotNow;
   if (!to.is_open(stream)) return ticket;
+  if (to.is_moving()) return kNotNow;
   if (to.pair->room() <= kReserve) return kNotNow;
   // The entry in the mirror may be overwritten only when the NIC won't read the old one any more.
   const std::uint64_t before = out.request[ticket % kSlots];
@@ -65,11 +66,11 @@ void VerbsTransport::write_entry(Peer& to, LaneId lane, Ticket ticket, const Env
   std::memcpy(place, &header, sizeof header);
   if (!payload.empty()) std::memcpy(place + sizeof header, payload.data(), payload.size());
   const std::size_t whole = sizeof header + payload.size();
-  if (to.is_open(stream)) return post_entry(to, stream, ticket, whole, signalled);
   static_assert(kEntryBytes <= std::numeric_limits<std::uint16_t>::max());
   VerbsSend& out = outgoing(lane);
+  out.entry_bytes[ticket % kSlots] = static_cast<std::uint16_t>(whole);
+  if (to.is_open(stream)) return post_entry(to, stream, ticket, whole, signalled);
   out.held |= bit(ticket);
-  out.held_bytes[ticket % kSlots] = static_cast<std::uint16_t>(whole);
 }
 
 /// Posts an entry that lies in the mirror, with the credit of this moment.
@@ -78,9 +79,10 @@ void VerbsTransport::post_entry(Peer& to, int stream, Ticket ticket, std::size_t
   const std::size_t offset = entry_offset(ticket);
   std::memcpy(to.ring(stream)->leaving(offset) + offsetof(EntryHeader, taken), &in.prefix, sizeof in.prefix);
   in.told = in.prefix;
+  to.out[static_cast<std::size_t>(stream)].entry_way[ticket % kSlots] = static_cast<std::uint8_t>(to.main);
   const std::uint64_t request = to.mirror(
       stream, offset, bytes, Immediate{News::entry, stream, static_cast<std::uint32_t>(ticket & Immediate::kLowMask)}, signalled);
-  if (request == 0) return break_lanes(to, to.pair->post_error());
+  if (request == 0) return lose(to, to.main, to.pair->post_error());
   to.out[static_cast<std::size_t>(stream)].request[ticket % kSlots] = request;
 }
 
@@ -90,9 +92,9 @@ void VerbsTransport::post_held(Peer& to, int stream) {
   if (!to.is_open(stream)) return;
   for (Ticket ticket = out.taken + 1; ticket <= out.last && out.held != 0; ++ticket) {
     if ((out.held & bit(ticket)) == 0) continue;
-    if (to.pair->room() == 0 || !to.broken.empty()) return;
+    if (!to.ready || to.pair->room() == 0 || !to.broken.empty()) return;
     out.held &= ~bit(ticket);
-    post_entry(to, stream, ticket, out.held_bytes[ticket % kSlots], false);
+    post_entry(to, stream, ticket, out.entry_bytes[ticket % kSlots], false);
   }
 }
 
@@ -119,6 +121,7 @@ Ticket VerbsTransport::send(LaneId lane, const Envelope& envelope, std::span<con
     if (to.broken.empty()) out.copied |= bit(ticket);
     return ticket;
   }
+  out.entry_bytes[ticket % kSlots] = 0;  // it has none
   out.large[ticket % kSlots] = {.envelope = envelope, .payload = payload};
   out.waiting |= bit(ticket);
   if ((out.granted & bit(ticket)) != 0) {
@@ -155,8 +158,8 @@ void VerbsTransport::check_grant(Peer& from, int stream, Ticket ticket) {
 /// Returns the ways (bit w: way w) by which a payload may leave: this end's memory is registered with their adapters, and so is
 /// the other end's with its `adapters`.
 std::uint32_t VerbsTransport::usable_ways(const Peer& to, const Large& large, std::uint32_t adapters) const {
-  std::uint32_t ways = 1;
-  for (std::size_t way = 1; way < to.ways(); ++way) {
+  std::uint32_t ways = 1U << to.main;
+  for (std::size_t way = 0; way < to.ways(); ++way) {
     const std::size_t adapter = to.adapter_of(way);
     if (to.carries(way) && (adapters >> adapter & 1) != 0 && parts_->adapters[adapter]->slabs->covers(large.payload))
       ways |= 1U << way;
@@ -169,7 +172,7 @@ void VerbsTransport::write_refusals(Peer& to, int stream) {
   VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
   for (Ticket ticket = out.taken + 1; ticket <= out.last && out.refusing != 0; ++ticket) {
     if ((out.refusing & bit(ticket)) == 0) continue;
-    if (to.pair->room() == 0) return;
+    if (!to.ready || to.pair->room() == 0) return;
     const Large& large = out.large[ticket % kSlots];
     out.refusing &= ~bit(ticket);
     write_entry(to, {to.number, static_cast<Stream>(stream)}, ticket, large.envelope, {}, large.payload.size(),
@@ -181,7 +184,7 @@ void VerbsTransport::write_refusals(Peer& to, int stream) {
 /// Writes granted payloads in chunks, as far as the send queue has room and Chunks allow. Streams take turns, so that a long
 /// message holds up those of other streams by no more than the chunks that are under way.
 void VerbsTransport::write_large(Peer& to) {
-  for (int idle = 0; idle < kQueues && to.broken.empty();) {
+  for (int idle = 0; idle < kQueues && to.ready && to.broken.empty();) {
     const int stream = std::exchange(to.turn, (to.turn + 1) % kQueues);
     idle = write_chunk(to, stream) ? 0 : idle + 1;
   }
@@ -193,7 +196,7 @@ std::optional<std::size_t> VerbsTransport::next_way(Peer& to, const Large& large
   std::optional<std::size_t> best;
   for (std::size_t i = 0; i < to.ways(); ++i) {
     const std::size_t way = (to.way_turn + i) % to.ways();
-    if ((large.may_use >> way & 1) == 0) continue;
+    if ((large.may_use >> way & 1) == 0 || (large.parts != 0 && way != to.main)) continue;
     Chunks& chunks = to.chunks_of(way);
     if (to.way(way).room() <= kReserve / 2 || !chunks.have_room(to.way(way))) continue;
     if (!best || chunks.load_with(kChunkBytes) < to.chunks_of(*best).load_with(kChunkBytes)) best = way;
@@ -213,55 +216,82 @@ bool VerbsTransport::write_chunk(Peer& to, int stream) {
   Large& large = out.large[ticket % kSlots];
   const std::optional<std::size_t> way = next_way(to, large);
   if (!way) return false;
+  if (large.is_written()) {  // only the news of it was lost
+    if (tell_parts(to, stream, ticket)) {
+      out.written |= bit(ticket);
+      out.writing &= ~bit(ticket);
+    }
+    return true;
+  }
   const std::size_t adapter = to.adapter_of(*way);
   const std::byte* place = to.ring(stream)->arriving(grant_offset(ticket));
   GrantHeader grant;
   std::memcpy(&grant, place, sizeof grant);
-  const std::span<const std::byte> rest = large.payload.subspan(large.written);
+  const std::size_t offset = large.again.empty() ? large.written : large.again.back().offset;
+  const std::span<const std::byte> rest =
+      large.payload.subspan(offset, large.again.empty() ? std::dynamic_extent : large.again.back().bytes);
   const Slabs::Piece piece = parts_->adapters[adapter]->slabs->piece(rest);
-  const std::optional<Granted> granted = granted_at(grant, large.written, static_cast<int>(adapter));
+  const std::optional<Granted> granted = granted_at(grant, offset, static_cast<int>(adapter));
   if (!granted) {
-    break_lanes(to, "a grant changed while it was used");
+    break_lanes(to, "a grant changed while it was used, or has no key for the adapter that is left");
     return true;
   }
   std::uint32_t key = 0;
   std::memcpy(&key, place + sizeof grant + granted->key * sizeof key, sizeof key);
   const std::size_t bytes = std::min({rest.size(), piece.bytes, granted->bytes, chunk_bytes(large.payload.size(), large.may_use),
                                       std::size_t{parts_->adapters[adapter]->port.port.max_bytes}});
-  const bool only = bytes == large.payload.size();
-  const bool last = bytes == rest.size();
+  const bool only = bytes == large.payload.size() && large.parts == 0;
   const Immediate arrival{News::data, stream, PartNews{static_cast<std::uint32_t>(ticket), 0, 1}.encode()};
   // Every write is signalled: nothing else shows that a message which takes longer than the deadline makes progress.
-  const std::uint64_t request = to.way(*way).write({rest.data(), bytes, piece.local_key}, {grant.address + large.written, key},
+  const std::uint64_t request = to.way(*way).write({rest.data(), bytes, piece.local_key}, {grant.address + offset, key},
                                                    only ? std::optional(arrival) : std::nullopt, true);
   if (request == 0) {
-    break_lanes(to, to.way(*way).post_error(), *way);
+    lose(to, *way, to.way(*way).post_error());
     return true;
   }
   to.chunks_of(*way).add(request, bytes);
   large.last[*way] = request;
-  large.written += bytes;
-  if (last && (only || tell_parts(to, stream, ticket))) {
+  if (to.ways() > 1) large.chunks.push_back({offset, bytes, *way, request});
+  if (large.again.empty()) {
+    large.written += bytes;
+  } else {
+    large.again.back().offset += bytes;
+    large.again.back().bytes -= bytes;
+    if (large.again.back().bytes == 0) large.again.pop_back();
+  }
+  if (only) {
+    large.parts = 1;
+    large.parts_of[*way] = 1;
+  }
+  if (large.is_written() && (only || tell_parts(to, stream, ticket))) {
     out.written |= bit(ticket);
     out.writing &= ~bit(ticket);
   }
   return true;
 }
 
-/// Tells by each way that has carried chunks of a payload, behind them, that they have arrived; kReserve leaves it room. Returns
-/// false if the lanes are broken.
+/// Tells by each way that has carried chunks of a payload, behind them, that they have arrived; kReserve leaves it room. What was
+/// told and lost is told again. Returns false if a way fails.
 bool VerbsTransport::tell_parts(Peer& to, int stream, Ticket ticket) {
   Large& large = to.out[static_cast<std::size_t>(stream)].large[ticket % kSlots];
-  PartNews news{static_cast<std::uint32_t>(ticket), 0, 0};
-  for (const std::uint64_t last : large.last) news.parts += last != 0 ? 1 : 0;
-  for (std::size_t way = 0; way < to.ways(); ++way) {
-    if (large.last[way] == 0) continue;
-    large.last[way] = to.nudge(way, Immediate{News::data, stream, news.encode()}, true);
-    if (large.last[way] == 0) {
-      break_lanes(to, to.way(way).post_error(), way);
-      return false;
+  if (large.parts == 0) {
+    for (std::size_t way = 0; way < to.ways(); ++way) {
+      if (large.last[way] != 0) large.parts_of[way] = static_cast<std::uint8_t>(1U << large.parts++);
     }
-    ++news.part;
+    large.parts_to_tell = (1U << large.parts) - 1;
+  }
+  for (std::size_t way = 0; way < to.ways(); ++way) {
+    for (int part = 0; part < large.parts; ++part) {
+      if (((large.parts_of[way] & large.parts_to_tell) >> part & 1) == 0) continue;
+      const PartNews news{static_cast<std::uint32_t>(ticket), part, large.parts};
+      const std::uint64_t request = to.nudge(way, Immediate{News::data, stream, news.encode()}, true);
+      if (request == 0) {
+        lose(to, way, to.way(way).post_error());
+        return false;
+      }
+      large.last[way] = request;
+      large.parts_to_tell &= ~(1U << part);
+    }
   }
   return true;
 }
@@ -282,6 +312,7 @@ Outcome VerbsTransport::test_send(LaneId lane, Ticket ticket) {
 /// Returns true once everything that was sent lies in the peer's memory, and the peer knows of everything that was taken. If the
 /// last work request isn't signalled, posts an empty one that is.
 bool VerbsTransport::finished_sending(Peer& to) {
+  if (to.is_moving()) return false;
   for (int stream = 0; stream < kQueues; ++stream) {
     const VerbsSend& out = to.out[static_cast<std::size_t>(stream)];
     if ((out.waiting | out.writing | out.refusing | out.held) != 0) return false;
@@ -291,13 +322,13 @@ bool VerbsTransport::finished_sending(Peer& to) {
     const VerbsReceive& in = to.in[static_cast<std::size_t>(stream)];
     if (in.told != in.prefix) write_credit(to, stream);
   }
-  if (to.pair != &to.first && !to.first.is_completed(to.first.posted())) return false;
-  for (const Other& each : to.others) {
-    if (each.carries() && !each.pair->is_completed(each.pair->posted())) return false;
+  if (to.growth.needed && (to.lost & 1) == 0 && !to.first.is_completed(to.first.posted())) return false;
+  for (std::size_t way = 1; way < to.ways(); ++way) {
+    if (way != to.main && to.carries(way) && !to.way(way).is_completed(to.way(way).posted())) return false;
   }
   if (to.pair == nullptr || to.pair->is_completed(to.pair->posted())) return true;
   if (to.pair->last_signalled() != to.pair->posted() && to.pair->room() > 0) {
-    if (to.nudge(*to.pair, std::nullopt, true) == 0) break_lanes(to, to.pair->post_error());
+    if (to.nudge(to.main, std::nullopt, true) == 0) lose(to, to.main, to.pair->post_error());
   }
   return false;
 }

@@ -212,7 +212,7 @@ void VerbsTransport::connect(int number, std::span<const std::byte> blob) {
 void VerbsTransport::link(Peer& to) {
   const bool last_try = posix::now_ns() >= to.give_up_ns;
   to.linked = to.first.connect(to.address, to.address.own.queue_pair, parts_->first().port, parts_->limits, last_try);
-  to.ready = to.linked && !to.growth.needed;
+  to.ready = to.was_ready = to.linked && !to.growth.needed;
 }
 
 bool VerbsTransport::linked(int number) {

@@ -10,7 +10,8 @@
 //                The sender compares envelopes and writes straight into place, in chunks of at most 1 MiB, with streams in turns;
 //                an immediate tells that all have arrived: with the payload if that is one chunk, else behind it
 //   several      a rank may have several adapters, and several queue pairs by each (joining.cpp): chunks go by the one that has
-//   adapters     least to carry, and each that has carried some tells so behind them. Everything else goes by the first adapter
+//   adapters     least to carry, and each that has carried some tells so behind them. Everything else goes by the first adapter.
+//                One that fails leaves the others (losing.cpp)
 //
 // Arrival is known from completions alone, never from payload bytes. Credits travel in entries and grants or, if none goes that
 // way, in an immediate of their own.
@@ -146,6 +147,18 @@ class VerbsTransport final : public Endpoint {
   void leave_out(Peer& at, std::size_t way, const std::string& why);
   void take_join(Peer& from, std::size_t way, std::uint32_t low);
 
+  // losing.cpp
+  bool lose_way(Peer& at, std::size_t way, const std::string& why);
+  void lose(Peer& at, std::size_t way, const std::string& why);
+  void leave_adapter(std::size_t adapter, const std::string& why);
+  void lose_adapter(std::size_t adapter, const std::string& why, std::optional<std::uint32_t> queue_pair = std::nullopt);
+  void move(Peer& at);
+  void report(Peer& at, std::size_t way);
+  void take_lost(Peer& from, std::uint32_t low);
+  void settle(Peer& at);
+  void send_again(Peer& at, int stream, std::uint32_t lost);
+  void send_payload_again(Peer& at, int stream, Ticket ticket, std::uint32_t lost);
+
   // opening.cpp
   void open(Peer& with, int stream);
   void tell_opened(Peer& to);
@@ -162,7 +175,6 @@ class VerbsTransport final : public Endpoint {
   void take_entry(Peer& from, int stream, std::uint32_t low);
   void take_credit(Peer& from, int stream, std::uint64_t taken);
   void look_at_events();
-  void lose(std::size_t adapter, const std::string& why, std::optional<std::uint32_t> queue_pair = std::nullopt);
   void ask_silent_peers();
   void break_lanes(Peer& peer, const std::string& cause, std::size_t way = 0);
   Outcome unless_broken(const Peer& peer);

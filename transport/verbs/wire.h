@@ -4,8 +4,8 @@
 // (growing.cpp). Each rank has a door for what a peer tells it first, and for each queue that
 // the two use, from its first use on, a ring for what arrives. Of both there is a mirror for what it sends:
 //
-//   door     ┌ Opened 16 B for each queue ┐                     "here is my ring": written once, when the queue is first used
-//   ring     ┌ entry 0 … 15 │ grant 0 … 15 ┐                     written by the peer in whole entries, each announced by the
+//   door     ┌ Opened 48 B for each queue ┐                     "here is my ring": written once, when the queue is first used
+//   ring     ┌ entry 0 … 15 │ grant 0 … 15 │ Report ┐            written by the peer in whole entries, each announced by the
 //                                                                immediate of its WRITE_WITH_IMM; read by the owner only after
 //                                                                that completion
 //   entry    ┌ EntryHeader 64 B ┬ payload, up to 8 KiB ┐         message t of a lane lies in entry t % 16
@@ -77,17 +77,33 @@ static_assert(sizeof(GrantHeader) == 64);
 /// A ring of the rank that writes this into a peer's door.
 struct Opened {
   std::uint64_t address;
-  std::uint32_t key;
   std::uint32_t bytes;  ///< kRingBytes; differs if the peer has another layout
+  std::uint32_t unused;
+  std::uint32_t keys[kMostWays];  ///< for each adapter of the writer
 };
-static_assert(sizeof(Opened) == 16);
+static_assert(sizeof(Opened) == 48);
+
+/// What the writer has of a queue once it has closed a way: all that came by it and isn't here has to come again (losing.cpp).
+/// Sets of messages are bits, by ticket % 64, of those after `prefix`, and of grants after the messages that were taken.
+struct Report {
+  std::uint64_t prefix;        ///< messages that are finished
+  std::uint64_t entries;       ///< entries that lie in the ring
+  std::uint64_t done;          ///< messages that are finished, and payloads that have
+                               ///< arrived whole
+  std::uint64_t grants;        ///< grants that have arrived
+  std::uint8_t parts[kSlots];  ///< bit i: part i of the payload of message t, by
+                               ///< t % kSlots
+  std::uint64_t unused[2];
+};
+static_assert(sizeof(Report) == 64);
 
 inline constexpr std::size_t kProbeBytes = 64;        ///< of the first probe
 inline constexpr std::size_t kFullProbeBytes = 4096;  ///< of the second at most: the largest packet
 inline constexpr std::size_t kDoorBytes = kMostQueues * sizeof(Opened);
 inline constexpr std::size_t kEntryBytes = sizeof(EntryHeader) + kEagerBytes;
 inline constexpr std::size_t kGrantBytes = sizeof(GrantHeader) + kMaxKeys * sizeof(std::uint32_t);
-inline constexpr std::size_t kRingBytes = kSlots * (kEntryBytes + kGrantBytes);
+inline constexpr std::size_t kReportOffset = kSlots * (kEntryBytes + kGrantBytes);
+inline constexpr std::size_t kRingBytes = kReportOffset + sizeof(Report);
 
 /// Return the offset in a ring of a message's entry or grant.
 constexpr std::size_t entry_offset(std::uint64_t ticket) { return ticket % kSlots * kEntryBytes; }
@@ -108,7 +124,8 @@ enum class News : std::uint32_t {
   opened,  ///< the peer's ring for the queue stands in the door
   whole,   ///< on stream 0, by a pair's first queue pair: the number of the one that shall carry messages instead
   ready,   ///< on stream 0, by the first one: that other queue pair can receive
-  join     ///< of another queue pair for payloads, whose number stands for the stream: see JoinNews
+  join     ///< of another queue pair for payloads, whose number stands for the
+           ///< stream: see JoinNews; with number 0: LostNews
 };
 
 /// The 32 bits that travel with a WRITE_WITH_IMM.
@@ -170,6 +187,21 @@ struct JoinNews {
   }
 };
 
+/// The low bits of News::join of number 0: the writer has closed ways, and Reports lie in the rings. Bit w: way w.
+struct LostNews {
+  std::uint8_t lost;     ///< closed
+  std::uint8_t carries;  ///< open, and proved at both ends as far as the writer knows
+  std::uint8_t there;    ///< bit s: the writer knows this end's ring of queue s,
+                         ///< in which its report lies
+
+  constexpr std::uint32_t encode() const {
+    return std::uint32_t{lost} | static_cast<std::uint32_t>(carries) << 8 | static_cast<std::uint32_t>(there) << 16;
+  }
+  static constexpr LostNews decode(std::uint32_t low) {
+    return {static_cast<std::uint8_t>(low), static_cast<std::uint8_t>(low >> 8), static_cast<std::uint8_t>(low >> 16)};
+  }
+};
+
 /// Begin of an address blob: what is for one peer alone.
 struct OwnFields {
   std::uint32_t queue_pair = 0;  ///< 0: there is none for this peer, and `why_not` says why
@@ -194,7 +226,7 @@ static_assert(sizeof(PortFields) == 32 && std::is_trivially_copyable_v<PortField
 
 /// What is the same for all adapters. Then come the PortFields and names of those after the first, and the texts.
 struct JobFields {
-  std::uint32_t magic = 0x37567354;       ///< "TsV7"
+  std::uint32_t magic = 0x38567354;       ///< "TsV8"
   std::uint32_t ring_bytes = kRingBytes;  ///< differs if the peer has another layout of rings
   std::uint64_t doors = 0;                ///< address in its owner of the region with the doors, where probes land
   std::uint32_t first_packet = 0;         ///< packet sequence number, 24 bits, of all queue pairs

@@ -1,0 +1,234 @@
+// Goes on without a way that has failed, as long as another one carries (NCCL's failover of ports): the job keeps its bits, as
+// each end learns what has arrived at the other, and posts the rest again.
+//
+//   a way fails:  this end destroys its queue pair, so what is still under way by it can't arrive any more ── Reports of all
+//   queues
+//                 by a way that is left, and "lost" ── the peer does the same, of what it has
+//   both closed:  what this end had posted by the lost way, and the peer doesn't have, is posted again by those that are left
+//
+// Between failure and the peer's "lost" nothing else is posted, so both ends speak of the same. A payload's chunks are written
+// again to the same places: the receiver looks at it only when all parts are told. What left by other ways arrives by itself. A
+// way that was lost stays lost: its port may come and go.
+#include "transport/log.h"
+#include "transport/verbs/judgement.h"
+#include "transport/verbs/parts.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <bit>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace tsprun::detail::verbs {
+
+/// Gives up a way of a peer. Returns false, having done nothing, if no other one is left.
+bool VerbsTransport::lose_way(Peer& at, std::size_t way, const std::string& why) {
+  if (!at.broken.empty()) return false;
+  if (((at.lost | at.to_lose) >> way & 1) != 0) return true;  // requests that fail with it
+  if ((at.carrying() >> way & 1) == 0 || std::has_single_bit(at.carrying())) return false;
+  at.to_lose |= 1U << way;
+  at.ready = false;
+  Adapter& by = *parts_->adapters[at.adapter_of(way)];
+  by.ask_port();
+  const std::string text =
+      fmt::format("{} to {}: {}{}{}", by.port.port.text(), at.address_of(way).port, why,
+                  by.port_trouble.empty() || by.port_trouble == why ? "" : "; ", by.port_trouble == why ? "" : by.port_trouble);
+  at.lost_why += (at.lost_why.empty() ? "" : "; ") + text;
+  const std::size_t left = static_cast<std::size_t>(std::countr_zero(at.carrying()));
+  // Where a port is down one line stands for all peers.
+  const bool is_told = !by.port_trouble.empty() && std::exchange(by.has_told_loss, true);
+  logger().log(is_told ? spdlog::level::debug : spdlog::level::warn, "a way by RDMA is lost, {}; the job goes on by {} to {}",
+               text, parts_->adapters[at.adapter_of(left)]->port.port.text(), at.address_of(left).port);
+  if (!at.touched) parts_->touched.push_back(&at);
+  at.touched = true;
+  return true;
+}
+
+/// Gives up a way of a peer, and the lanes if it was the last one.
+void VerbsTransport::lose(Peer& at, std::size_t way, const std::string& why) {
+  if (!lose_way(at, way, why)) break_lanes(at, why, way);
+}
+
+/// Moves peers to other adapters, where there are some: the port of this one is down.
+void VerbsTransport::leave_adapter(std::size_t adapter, const std::string& why) {
+  for (const std::unique_ptr<Peer>& each : parts_->peers) {
+    for (std::size_t way = 0; each && way < each->ways(); ++way) {
+      if (each->adapter_of(way) == adapter) lose_way(*each, way, why);
+    }
+  }
+}
+
+/// Gives up what goes by an adapter, or by one of its queue pairs.
+void VerbsTransport::lose_adapter(std::size_t adapter, const std::string& why, std::optional<std::uint32_t> queue_pair) {
+  for (const std::unique_ptr<Peer>& each : parts_->peers) {
+    if (!each) continue;
+    for (std::uint32_t which = 0; which < Peer::kOthers + each->others.size(); ++which) {
+      const QueuePair* const pair = each->queue_pair(which);
+      const std::size_t way = Peer::way_of(which);
+      if (pair == nullptr || each->adapter_of(way) != adapter || (queue_pair && *queue_pair != pair->number())) continue;
+      if (way != 0 && (!each->others[way - 1].told_proved || !each->others[way - 1].left_out.empty())) {
+        if (each->others[way - 1].left_out.empty()) leave_out(*each, way, why);
+        continue;
+      }
+      if (lose_way(*each, way, why)) continue;
+      if (each->broken.empty()) each->flushed = queue_pair.has_value();  // the failed completion may tell more
+      break_lanes(*each, why, way);
+    }
+  }
+}
+
+/// Closes ways that have failed, tells the peer, and goes on once that has done the same.
+void VerbsTransport::move(Peer& at) {
+  if (!at.is_moving() || !at.broken.empty()) return;
+  for (std::size_t way = 0; way < at.ways(); ++way) {
+    if ((at.to_lose >> way & 1) == 0) continue;
+    if (way == 0) {
+      at.first.close();
+      if (at.whole) at.whole->close();
+    } else {
+      at.others[way - 1].pair->close();
+    }
+  }
+  at.lost |= at.to_lose;
+  at.to_lose = 0;
+  if (at.reported != at.lost) report(at, static_cast<std::size_t>(std::countr_zero(at.carrying())));
+  if (at.to_lose == 0 && at.reported == at.lost && at.lost == at.lost_there) settle(at);
+}
+
+/// Tells the peer by this way which ways are closed, and what has arrived.
+void VerbsTransport::report(Peer& at, std::size_t way) {
+  QueuePair& by = at.way(way);
+  const bool is_free =
+      at.report_request == 0 || (at.lost >> at.report_way & 1) != 0 || at.way(at.report_way).is_completed(at.report_request);
+  if (by.room() <= kQueues || !is_free) return;
+  const std::size_t adapter = at.adapter_of(way);
+  LostNews news{static_cast<std::uint8_t>(at.lost), static_cast<std::uint8_t>(at.carrying()), 0};
+  for (int stream = 0; stream < kQueues; ++stream) {
+    if (!at.is_there(stream)) continue;
+    const Ring& ring = *at.ring(stream);
+    VerbsReceive& in = at.in[static_cast<std::size_t>(stream)];
+    const VerbsSend& out = at.out[static_cast<std::size_t>(stream)];
+    Report mine{.prefix = in.prefix,
+                .entries = in.entries,
+                .done = in.finished | in.data,
+                .grants = out.grants_seen,
+                .parts = {},
+                .unused = {}};
+    for (std::size_t slot = 0; slot < kSlots; ++slot) mine.parts[slot] = in.parts[slot].seen;
+    in.told = in.prefix;
+    std::memcpy(ring.leaving(kReportOffset), &mine, sizeof mine);
+    news.there = static_cast<std::uint8_t>(news.there | 1U << stream);
+    if (by.write({ring.leaving(kReportOffset), sizeof mine, ring.region.local_key(adapter)},
+                 {ring.there.address + kReportOffset, ring.there.keys[adapter]}, std::nullopt, false) == 0)
+      return lose(at, way, by.post_error());
+  }
+  at.report_way = way;
+  at.report_request = at.nudge(way, Immediate{News::join, 0, news.encode()}, true);
+  if (at.report_request == 0) return lose(at, way, by.post_error());
+  at.reported = at.lost;
+}
+
+/// Notes which ways the peer has closed, and what it has.
+void VerbsTransport::take_lost(Peer& from, std::uint32_t low) {
+  const LostNews news = LostNews::decode(low);
+  if (const std::string_view trouble = trouble_of(news, from.ways(), from.lost_there); !trouble.empty())
+    return break_lanes(from, std::string(trouble));
+  from.lost_there = news.lost;
+  from.there = news;
+  for (int stream = 0; stream < kQueues; ++stream) {
+    const bool has_report = (news.there >> stream & 1) != 0 && from.ring(stream) != nullptr;
+    Report& report = from.reports[static_cast<std::size_t>(stream)];
+    report = {};
+    if (has_report) std::memcpy(&report, from.ring(stream)->arriving(kReportOffset), sizeof report);
+  }
+  for (std::size_t way = 0; way < from.ways(); ++way) {
+    // What the peer has heard of a way, this end may have been told by one that is lost.
+    if (way != 0 && ((news.carries | news.lost) >> way & 1) != 0 && from.others[way - 1].told_proved)
+      from.others[way - 1].there.proved = true;
+  }
+  for (std::size_t way = 0; way < from.ways() && from.broken.empty(); ++way) {
+    if ((news.lost >> way & 1) != 0) lose(from, way, "the other end has lost it");
+  }
+}
+
+/// Both ends have closed the same ways: posts again what went by them and hasn't arrived.
+void VerbsTransport::settle(Peer& at) {
+  const std::uint32_t lost = at.lost & ~at.settled;
+  at.settled = at.lost;
+  for (std::size_t way = 1; way < at.ways(); ++way) {
+    // What was told of ways that don't carry yet may be lost, too.
+    const bool stays = at.carries(way) && (at.there.carries >> way & 1) != 0;
+    Other& other = at.others[way - 1];
+    if (stays || (at.lost >> way & 1) != 0) continue;
+    other.there.left = true;
+    if (other.left_out.empty()) leave_out(at, way, "it wasn't proved when another way was lost");
+  }
+  if (at.carrying() == 0) return break_lanes(at, "no way is left");
+  if ((at.lost >> at.main & 1) != 0) {
+    at.main = static_cast<std::size_t>(std::countr_zero(at.carrying()));
+    at.pair = &at.way(at.main);
+    for (VerbsSend& out : at.out) out.request.fill(0);
+    for (VerbsReceive& in : at.in) in.grant_request.fill(0);
+  }
+  at.ready = true;
+  for (int stream = 0; stream < kQueues && at.broken.empty(); ++stream) send_again(at, stream, lost);
+}
+
+/// Marks what was posted on a queue by lost ways, and isn't there, to be posted again; the caller pumps.
+void VerbsTransport::send_again(Peer& at, int stream, std::uint32_t lost) {
+  const auto number = static_cast<std::size_t>(stream);
+  VerbsSend& out = at.out[number];
+  VerbsReceive& in = at.in[number];
+  const Report& there = at.reports[number];
+  const auto by_lost = [&](std::size_t way) { return (lost >> way & 1) != 0; };
+  take_credit(at, stream, there.prefix);
+  Ring* const ring = at.ring(stream);
+  if (ring != nullptr && ring->told && by_lost(ring->told_way) && (at.there.there >> stream & 1) == 0) ring->told = false;
+  for (Ticket ticket = out.taken + 1; ticket <= out.last && at.broken.empty(); ++ticket) {
+    const std::size_t slot = ticket % kSlots;
+    const bool is_held = (out.held & bit(ticket)) != 0;
+    if (out.entry_bytes[slot] != 0 && !is_held && by_lost(out.entry_way[slot]) &&
+        ((there.entries | there.done) & bit(ticket)) == 0)
+      out.held |= bit(ticket);
+    if (((out.writing | out.written) & bit(ticket)) != 0) send_payload_again(at, stream, ticket, lost);
+  }
+  for (Ticket ticket = in.prefix + 1; ticket <= in.last; ++ticket) {
+    const std::size_t slot = ticket % kSlots;
+    if ((in.granted & bit(ticket)) == 0 || !by_lost(in.grant_way[slot]) || (there.grants & bit(ticket)) != 0) continue;
+    in.granted &= ~bit(ticket);
+    in.to_grant |= bit(ticket);
+  }
+}
+
+/// Marks the chunks of a payload that left by lost ways to be written again, unless they are known to have arrived, and the news
+/// of them to be told again.
+void VerbsTransport::send_payload_again(Peer& at, int stream, Ticket ticket, std::uint32_t lost) {
+  const auto number = static_cast<std::size_t>(stream);
+  VerbsSend& out = at.out[number];
+  const Report& there = at.reports[number];
+  Large& large = out.large[ticket % kSlots];
+  large.may_use = (large.may_use & at.carrying()) | 1U << at.main;
+  for (std::size_t way = 0; way < at.ways(); ++way) {
+    if ((lost >> way & 1) == 0 || large.last[way] == 0) continue;
+    large.last[way] = 0;
+    const std::uint32_t parts = large.parts_of[way];
+    large.parts_of[way] = 0;
+    const bool has_come = (there.done & bit(ticket)) != 0;
+    const std::uint32_t missing = parts & ~std::uint32_t{there.parts[ticket % kSlots]};
+    if (has_come || (large.parts != 0 && missing == 0)) continue;
+    large.parts_to_tell |= missing;
+    large.parts_of[at.main] = static_cast<std::uint8_t>(large.parts_of[at.main] | missing);
+    // What was acknowledged is in its place, and its source may be in other use by now.
+    std::erase_if(large.chunks, [&](const Large::Chunk& chunk) {
+      if (chunk.way == way && !at.way(way).is_completed(chunk.request)) large.again.push_back(chunk);
+      return chunk.way == way;
+    });
+    out.written &= ~bit(ticket);
+    out.writing |= bit(ticket);
+  }
+}
+
+}  // namespace tsprun::detail::verbs
