@@ -386,6 +386,7 @@ int run(const std::vector<std::string>& names) {
       {"several_port_down", several_port_down},
       {"several_silent", several_silent},
       {"several_lost", several_lost},
+      {"several_lost_at_both", several_lost_at_both},
       {"large", large},
       {"turns", turns},
       {"mtu", mtu},

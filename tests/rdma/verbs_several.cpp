@@ -314,41 +314,60 @@ void several_silent() {
   }
 }
 
-void several_lost() {
+namespace {
+
+/// Exchanges messages of all kinds by four queue pairs while machine i loses that of its completion number `lost[i]`; 0: none.
+void exchange_and_lose(const std::string& name, const std::array<int, 2>& lost) {
   constexpr const char* kRetriesExceeded = "=12";
-  for (const int completion : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 19, 23, 28, 34, 41}) {
-    VerbsPair pair("lost" + std::to_string(completion), {.device = "pairs=2", .heap_bytes = kHeapBytes});
-    both_ways(pair, 1, 100);
-    pair.meet();
-    const std::uint64_t begin = posix::now_ns();
-    pair.until([&] { return posix::now_ns() - begin > 300'000'000; }, "time");
-    pair.meet();
-    if (node() == completion % 2) ::setenv("RDMA_SHIM", ("lose@" + std::to_string(completion) + kRetriesExceeded).c_str(), 1);
-    std::uint32_t sequence = 1;
-    for (const std::size_t bytes :
-         {std::size_t{100}, std::size_t{9000}, kMebibyte / 2, std::size_t{8192}, kMebibyte, std::size_t{50}})
-      both_ways(pair, ++sequence, bytes);
-    std::vector<Ticket> posted;
-    std::vector<Ticket> tickets;
-    for (std::uint32_t i = 0; i < 8; ++i) {
-      const std::size_t bytes = i % 2 == 0 ? 500 : kMebibyte / 2 + i;
-      posted.push_back(pair.receive(kStream, envelope_of(100 + i), pair.heap(kArrivals + i * kMebibyte, bytes)));
-    }
-    for (std::uint32_t i = 0; i < 8; ++i) {
-      const std::span<std::byte> from = pair.heap(i * kMebibyte, i % 2 == 0 ? 500 : kMebibyte / 2 + i);
-      fill(from, i + static_cast<std::uint64_t>(100 * node()));
-      tickets.push_back(pair.send(kStream, envelope_of(100 + i), from));
-    }
-    for (std::uint32_t i = 0; i < 8; ++i) {
-      pair.finish_receive(kStream, posted[i]);
-      require(holds(pair.heap(kArrivals + i * kMebibyte, i % 2 == 0 ? 500 : kMebibyte / 2 + i),
-                    i + static_cast<std::uint64_t>(100 * (1 - node()))),
-              "damaged");
-      pair.finish_send(kStream, tickets[i]);
-    }
-    ::unsetenv("RDMA_SHIM");
-    pair.close();
+  VerbsPair pair(name, {.device = "pairs=2", .heap_bytes = kHeapBytes});
+  both_ways(pair, 1, 100);
+  pair.meet();
+  const std::uint64_t begin = posix::now_ns();
+  pair.until([&] { return posix::now_ns() - begin > 300'000'000; }, "time");
+  pair.meet();
+  if (const int completion = lost[static_cast<std::size_t>(node())]; completion != 0)
+    ::setenv("RDMA_SHIM", ("lose@" + std::to_string(completion) + kRetriesExceeded).c_str(), 1);
+  std::uint32_t sequence = 1;
+  for (const std::size_t bytes :
+       {std::size_t{100}, std::size_t{9000}, kMebibyte / 2, std::size_t{8192}, kMebibyte, std::size_t{50}})
+    both_ways(pair, ++sequence, bytes);
+  std::vector<Ticket> posted;
+  std::vector<Ticket> tickets;
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    const std::size_t bytes = i % 2 == 0 ? 500 : kMebibyte / 2 + i;
+    posted.push_back(pair.receive(kStream, envelope_of(100 + i), pair.heap(kArrivals + i * kMebibyte, bytes)));
   }
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    const std::span<std::byte> from = pair.heap(i * kMebibyte, i % 2 == 0 ? 500 : kMebibyte / 2 + i);
+    fill(from, i + static_cast<std::uint64_t>(100 * node()));
+    tickets.push_back(pair.send(kStream, envelope_of(100 + i), from));
+  }
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    pair.finish_receive(kStream, posted[i]);
+    require(holds(pair.heap(kArrivals + i * kMebibyte, i % 2 == 0 ? 500 : kMebibyte / 2 + i),
+                  i + static_cast<std::uint64_t>(100 * (1 - node()))),
+            "damaged");
+    pair.finish_send(kStream, tickets[i]);
+  }
+  ::unsetenv("RDMA_SHIM");
+  pair.close();
+}
+
+}  // namespace
+
+void several_lost() {
+  for (const int completion : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 19, 23, 28, 34, 41}) {
+    std::array<int, 2> lost{};
+    lost[static_cast<std::size_t>(completion % 2)] = completion;
+    exchange_and_lose("lost" + std::to_string(completion), lost);
+  }
+}
+
+void several_lost_at_both() {
+  constexpr std::array<std::array<int, 2>, 10> kLost = {
+      {{1, 2}, {2, 3}, {3, 2}, {5, 1}, {7, 7}, {1, 8}, {11, 4}, {4, 13}, {19, 6}, {9, 28}}};
+  for (const std::array<int, 2>& lost : kLost)
+    exchange_and_lose("both" + std::to_string(lost[0]) + "-" + std::to_string(lost[1]), lost);
 }
 
 }  // namespace tsprun::detail::test

@@ -16,6 +16,8 @@ void several_port_down();
 void several_silent();
 /// Nor does a queue pair that fails at any completion, at one end, while the other one works. Needs verbs_shim.
 void several_lost();
+/// Nor do queue pairs that fail at both ends, mostly unlike ones, while these may be agreeing on the first. Needs verbs_shim.
+void several_lost_at_both();
 /// Two adapters that are capped alike carry nearly twice as much as one.
 void several_capped();
 

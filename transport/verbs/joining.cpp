@@ -59,7 +59,7 @@ void VerbsTransport::advance_others(Peer& at) {
 /// Does and tells what can be done and told of a further way.
 void VerbsTransport::advance_other(Peer& at, std::size_t way) {
   Other& other = at.others[way - 1];
-  if (other.carries()) return;
+  if (other.carries() || ((at.lost | at.to_lose) >> way & 1) != 0) return;
   const auto tell = [&](bool& told, JoinNews news) {
     if (told || !at.broken.empty() || at.pair->room() == 0) return;
     told = true;

@@ -21,14 +21,16 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tsprun::detail::verbs {
 
-/// Gives up a way of a peer. Returns false, having done nothing, if no other one is left.
+/// Gives up a way of a peer, which may be one that isn't proved at both ends yet. Returns false, having done nothing, if no other
+/// one carries.
 bool VerbsTransport::lose_way(Peer& at, std::size_t way, const std::string& why) {
   if (!at.broken.empty()) return false;
   if (((at.lost | at.to_lose) >> way & 1) != 0) return true;  // requests that fail with it
-  if ((at.carrying() >> way & 1) == 0 || std::has_single_bit(at.carrying())) return false;
+  if ((at.carrying() & ~(1U << way)) == 0) return false;
   at.to_lose |= 1U << way;
   at.ready = false;
   Adapter& by = *parts_->adapters[at.adapter_of(way)];
@@ -52,11 +54,20 @@ void VerbsTransport::lose(Peer& at, std::size_t way, const std::string& why) {
   if (!lose_way(at, way, why)) break_lanes(at, why, way);
 }
 
-/// Moves peers to other adapters, where there are some: the port of this one is down.
+/// Moves peers to other adapters, where there are some: the port of this one is down. Where all are, the retries, which last
+/// longer than a short outage, tell which of them comes back.
 void VerbsTransport::leave_adapter(std::size_t adapter, const std::string& why) {
+  std::vector<bool> works;
+  for (const std::unique_ptr<Adapter>& each : parts_->adapters) {
+    each->ask_port();
+    works.push_back(each->port_trouble.empty());
+  }
   for (const std::unique_ptr<Peer>& each : parts_->peers) {
-    for (std::size_t way = 0; each && way < each->ways(); ++way) {
-      if (each->adapter_of(way) == adapter) lose_way(*each, way, why);
+    bool has_other = false;
+    for (std::size_t way = 0; each && way < each->ways(); ++way)
+      has_other = has_other || (each->carries(way) && works[each->adapter_of(way)]);
+    for (std::size_t way = 0; has_other && way < each->ways(); ++way) {
+      if (each->adapter_of(way) == adapter && each->may_carry(way)) lose_way(*each, way, why);
     }
   }
 }
@@ -69,7 +80,7 @@ void VerbsTransport::lose_adapter(std::size_t adapter, const std::string& why, s
       const QueuePair* const pair = each->queue_pair(which);
       const std::size_t way = Peer::way_of(which);
       if (pair == nullptr || each->adapter_of(way) != adapter || (queue_pair && *queue_pair != pair->number())) continue;
-      if (way != 0 && (!each->others[way - 1].told_proved || !each->others[way - 1].left_out.empty())) {
+      if (!each->may_carry(way)) {
         if (each->others[way - 1].left_out.empty()) leave_out(*each, way, why);
         continue;
       }
@@ -83,19 +94,29 @@ void VerbsTransport::lose_adapter(std::size_t adapter, const std::string& why, s
 /// Closes ways that have failed, tells the peer, and goes on once that has done the same.
 void VerbsTransport::move(Peer& at) {
   if (!at.is_moving() || !at.broken.empty()) return;
+  const std::uint32_t closing = at.to_lose;
   for (std::size_t way = 0; way < at.ways(); ++way) {
-    if ((at.to_lose >> way & 1) == 0) continue;
-    if (way == 0) {
-      at.first.close();
-      if (at.whole) at.whole->close();
-    } else {
-      at.others[way - 1].pair->close();
-    }
+    if ((closing >> way & 1) == 0) continue;
+    bool is_closed = true;
+    if (way == 0) is_closed = at.first.close() && (!at.whole || at.whole->close());
+    else if (at.others[way - 1].pair) is_closed = at.others[way - 1].pair->close();
+    if (!is_closed) return break_lanes(at, "a queue pair that has failed can't be destroyed", way);
   }
-  at.lost |= at.to_lose;
+  at.lost |= closing;
   at.to_lose = 0;
+  if (closing != 0) ask_idle_ways(at);
+  if (at.to_lose != 0 || !at.broken.empty()) return;
   if (at.reported != at.lost) report(at, static_cast<std::size_t>(std::countr_zero(at.carrying())));
   if (at.to_lose == 0 && at.reported == at.lost && at.lost == at.lost_there) settle(at);
+}
+
+/// Writes nothing by each way that has nothing under way: if the peer is gone, all of them fail together, and not one after the
+/// other, each after its retries.
+void VerbsTransport::ask_idle_ways(Peer& at) {
+  for (std::size_t way = 0; way < at.ways() && at.broken.empty(); ++way) {
+    if (!at.carries(way) || at.way(way).room() == 0 || !at.way(way).is_completed(at.way(way).last_signalled())) continue;
+    if (at.nudge(way, std::nullopt, true) == 0) lose(at, way, at.way(way).post_error());
+  }
 }
 
 /// Tells the peer by this way which ways are closed, and what has arrived.
@@ -129,6 +150,7 @@ void VerbsTransport::report(Peer& at, std::size_t way) {
   at.report_request = at.nudge(way, Immediate{News::join, 0, news.encode()}, true);
   if (at.report_request == 0) return lose(at, way, by.post_error());
   at.reported = at.lost;
+  at.reported_carries = news.carries;
 }
 
 /// Notes which ways the peer has closed, and what it has.
@@ -159,8 +181,9 @@ void VerbsTransport::settle(Peer& at) {
   const std::uint32_t lost = at.lost & ~at.settled;
   at.settled = at.lost;
   for (std::size_t way = 1; way < at.ways(); ++way) {
-    // What was told of ways that don't carry yet may be lost, too.
-    const bool stays = at.carries(way) && (at.there.carries >> way & 1) != 0;
+    // What was told of ways that don't carry yet may be lost, too. Of one that either end has reported as carrying both have told
+    // that it is proved, and both ends have both reports.
+    const bool stays = ((at.reported_carries | at.there.carries) >> way & 1) != 0;
     Other& other = at.others[way - 1];
     if (stays || (at.lost >> way & 1) != 0) continue;
     other.there.left = true;
@@ -212,7 +235,7 @@ void VerbsTransport::send_payload_again(Peer& at, int stream, Ticket ticket, std
   Large& large = out.large[ticket % kSlots];
   large.may_use = (large.may_use & at.carrying()) | 1U << at.main;
   for (std::size_t way = 0; way < at.ways(); ++way) {
-    if ((lost >> way & 1) == 0 || large.last[way] == 0) continue;
+    if ((lost >> way & 1) == 0 || (large.last[way] == 0 && large.parts_of[way] == 0)) continue;
     large.last[way] = 0;
     const std::uint32_t parts = large.parts_of[way];
     large.parts_of[way] = 0;

@@ -264,6 +264,10 @@ struct VerbsTransport::Peer {
     return ways & ~(lost | to_lose);
   }
   bool carries(std::size_t which) const { return (carrying() >> which & 1) != 0; }
+  /// Returns true if the peer may use this way: this end has told it that the way is proved, and hasn't left it out.
+  bool may_carry(std::size_t which) const {
+    return which == 0 || (others[which - 1].told_proved && others[which - 1].left_out.empty());
+  }
   /// Returns true while the two ends don't agree yet on which ways are lost: nothing else is posted then.
   bool is_moving() const { return (lost | to_lose | lost_there) != settled; }
   /// Returns the time of the next try to link something; kNoDeadline: nothing waits for one.
@@ -283,14 +287,15 @@ struct VerbsTransport::Peer {
   bool joining = false;            // they are made: the peer is used
   bool closing = false;            // what isn't made by now isn't needed any more
   // Lost ways (losing.cpp), bit w: way w.
-  std::size_t main = 0;          // way of `pair`
-  bool was_ready = false;        // `ready` has been true
-  std::uint32_t to_lose = 0;     // failed, not closed yet
-  std::uint32_t lost = 0;        // closed at this end
-  std::uint32_t reported = 0;    // of these, what the peer was told
-  std::uint32_t lost_there = 0;  // closed at the peer's end
-  std::uint32_t settled = 0;     // all that was lost with these has been posted again
-  LostNews there{};              // the peer's last word of them
+  std::size_t main = 0;                // way of `pair`
+  bool was_ready = false;              // `ready` has been true
+  std::uint32_t to_lose = 0;           // failed, not closed yet
+  std::uint32_t lost = 0;              // closed at this end
+  std::uint32_t reported = 0;          // of these, what the peer was told
+  std::uint32_t lost_there = 0;        // closed at the peer's end
+  std::uint32_t settled = 0;           // all that was lost with these has been posted again
+  std::uint32_t reported_carries = 0;  // the ways that carried then
+  LostNews there{};                    // the peer's last word of them
   std::uint64_t report_request = 0;
   std::size_t report_way = 0;
   std::array<Report, kQueues> reports{};

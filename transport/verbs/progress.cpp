@@ -112,7 +112,7 @@ bool VerbsTransport::completion(const void* found) {
   at.touched = true;
   if (done.status != IBV_WC_SUCCESS) {
     failed(at, which, &done);
-    return true;
+    return !at.broken.empty() || !at.is_moving();  // the loss of a way is no sign that a peer lives
   }
   const std::uint64_t request = QueuePair::number_of(done.wr_id);
   if (request != 0) {
@@ -139,7 +139,7 @@ void VerbsTransport::failed(Peer& at, std::uint32_t which, const void* completio
   // In a failed completion only wr_id, status, vendor_err and qp_num are valid.
   look_at_events();
   const std::size_t way = Peer::way_of(which);
-  if (way != 0 && (!at.others[way - 1].told_proved || !at.others[way - 1].left_out.empty())) {
+  if (!at.may_carry(way)) {
     if (at.others[way - 1].left_out.empty()) leave_out(at, way, why_failed(at, which, completion));
     return;
   }
@@ -303,6 +303,7 @@ void VerbsTransport::ask_silent_peers() {
                                                                          : Peer::kFirst;
     QueuePair& by = *each->queue_pair(which);
     const bool awaited =
+        each->is_moving() ||
         std::any_of(each->in.begin(), each->in.end(), [](const VerbsReceive& in) { return in.last > in.prefix; }) ||
         std::any_of(each->out.begin(), each->out.end(), [](const VerbsSend& out) { return out.last > out.taken; });
     if (signs != each->seen || each->quiet_since_ns == 0 || !awaited) {
@@ -341,7 +342,10 @@ bool VerbsTransport::close(int number) {
   Peer& to = peer(number);
   to.closing = true;
   if (!to.linked || (to.broken.empty() && finished_sending(to))) return true;
-  if (to.broken.empty()) return false;
+  if (to.broken.empty()) {
+    if (to.is_moving()) ask_silent_peers();  // the other end may be gone, and nothing is under way to it
+    return false;
+  }
   int lost = 0;
   for (VerbsSend& out : to.out) lost += std::popcount(std::exchange(out.held, 0));
   if (lost != 0) logger().warn("{} small messages that were sent never left: {}", lost, why_broken(to));

@@ -24,7 +24,8 @@ namespace tsprun::detail::verbs {
 
 /// Work requests in the receive and send queue. The peer's unanswered immediates are bounded by the probe, a queue's opening and
 /// four words on each other queue pair (kFirstReceives, with what isn't posted again yet), and by 16 entries or data, 16 grants
-/// and 16 credits for each queue that is open.
+/// and 16 credits for each queue that is open. One that also carries the news of lost ways (losing.cpp) may have as many data
+/// more for each message as ways were lost: up to three there is room for them.
 inline constexpr std::uint32_t kFirstReceives = 64;
 inline constexpr std::uint32_t kQueueReceives = 3 * kSlots;
 inline constexpr std::uint32_t kReceives = kFirstReceives + kQueues * kQueueReceives;
@@ -125,8 +126,12 @@ class QueuePair {
 
   /// Moves the queue pair to ERROR, in which it neither sends nor answers: the peer's next request fails after its retries.
   void stop();
-  /// Destroys the queue pair: from then on nothing that the peer has sent by it arrives. Only counters remain.
-  void close() { pair_.reset(); }
+  /// Destroys the queue pair: from then on nothing that the peer has sent by it arrives. Only counters remain. Returns false if
+  /// that failed.
+  bool close() {
+    stop();
+    return !pair_ || library().destroy_qp(pair_.release()) == 0;
+  }
 
   /// Returns the wr_id of a request; the next two take it apart: its upper 24 bits are the tag, the others the request's number,
   /// which is 0 for receives.

@@ -81,8 +81,9 @@ std::size_t VerbsTransport::put_keys(const Peer& to, const Posted& posted, Grant
   std::size_t count = 0;
   for (std::size_t adapter = 0; adapter < parts_->adapters.size(); ++adapter) {
     const Slabs& slabs = *parts_->adapters[adapter]->slabs;
-    const bool is_used =
-        adapter == 0 || std::ranges::any_of(to.others, [&](const Other& each) { return each.adapter == adapter; });
+    bool is_used = adapter == 0;
+    for (std::size_t way = 1; way < to.ways(); ++way)
+      is_used = is_used || (to.adapter_of(way) == adapter && (to.lost >> way & 1) == 0);
     if (!is_used || count + grant.keys > kMaxKeys || !slabs.covers({posted.into, posted.bytes})) continue;
     for (std::size_t covered = 0; covered < posted.bytes; ++count) {
       const Slabs::Piece piece = slabs.piece({posted.into + covered, posted.bytes - covered});

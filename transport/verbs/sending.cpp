@@ -216,21 +216,25 @@ bool VerbsTransport::write_chunk(Peer& to, int stream) {
   Large& large = out.large[ticket % kSlots];
   const std::optional<std::size_t> way = next_way(to, large);
   if (!way) return false;
-  if (large.is_written()) {  // only the news of it was lost
-    if (tell_parts(to, stream, ticket)) {
-      out.written |= bit(ticket);
-      out.writing &= ~bit(ticket);
-    }
+  if (large.is_written()) {  // only the news of it was lost, or found no room
+    if (!tell_parts(to, stream, ticket)) return false;
+    out.written |= bit(ticket);
+    out.writing &= ~bit(ticket);
     return true;
   }
   const std::size_t adapter = to.adapter_of(*way);
+  const Slabs& slabs = *parts_->adapters[adapter]->slabs;
   const std::byte* place = to.ring(stream)->arriving(grant_offset(ticket));
   GrantHeader grant;
   std::memcpy(&grant, place, sizeof grant);
   const std::size_t offset = large.again.empty() ? large.written : large.again.back().offset;
   const std::span<const std::byte> rest =
       large.payload.subspan(offset, large.again.empty() ? std::dynamic_extent : large.again.back().bytes);
-  const Slabs::Piece piece = parts_->adapters[adapter]->slabs->piece(rest);
+  if (adapter != 0 && !slabs.covers(rest)) {  // it is the only one left
+    break_lanes(to, fmt::format("{} couldn't register the memory to be sent", parts_->adapters[adapter]->port.text()), *way);
+    return true;
+  }
+  const Slabs::Piece piece = slabs.piece(rest);
   const std::optional<Granted> granted = granted_at(grant, offset, static_cast<int>(adapter));
   if (!granted) {
     break_lanes(to, "a grant changed while it was used, or has no key for the adapter that is left");
@@ -270,8 +274,8 @@ bool VerbsTransport::write_chunk(Peer& to, int stream) {
   return true;
 }
 
-/// Tells by each way that has carried chunks of a payload, behind them, that they have arrived; kReserve leaves it room. What was
-/// told and lost is told again. Returns false if a way fails.
+/// Tells by each way that has carried chunks of a payload, behind them, that they have arrived. What was told and lost is told
+/// again. Returns false if a way fails or has no room yet; what is left stands in Large::parts_to_tell then.
 bool VerbsTransport::tell_parts(Peer& to, int stream, Ticket ticket) {
   Large& large = to.out[static_cast<std::size_t>(stream)].large[ticket % kSlots];
   if (large.parts == 0) {
@@ -283,6 +287,7 @@ bool VerbsTransport::tell_parts(Peer& to, int stream, Ticket ticket) {
   for (std::size_t way = 0; way < to.ways(); ++way) {
     for (int part = 0; part < large.parts; ++part) {
       if (((large.parts_of[way] & large.parts_to_tell) >> part & 1) == 0) continue;
+      if (to.way(way).room() == 0) return false;
       const PartNews news{static_cast<std::uint32_t>(ticket), part, large.parts};
       const std::uint64_t request = to.nudge(way, Immediate{News::data, stream, news.encode()}, true);
       if (request == 0) {

@@ -10,8 +10,8 @@
 //                The sender compares envelopes and writes straight into place, in chunks of at most 1 MiB, with streams in turns;
 //                an immediate tells that all have arrived: with the payload if that is one chunk, else behind it
 //   several      a rank may have several adapters, and several queue pairs by each (joining.cpp): chunks go by the one that has
-//   adapters     least to carry, and each that has carried some tells so behind them. Everything else goes by the first adapter.
-//                One that fails leaves the others (losing.cpp)
+//   adapters     least to carry, and each that has carried some tells so behind them. Everything else goes by the first adapter,
+//                or the first that is left: one that fails leaves the others (losing.cpp)
 //
 // Arrival is known from completions alone, never from payload bytes. Credits travel in entries and grants or, if none goes that
 // way, in an immediate of their own.
@@ -153,6 +153,7 @@ class VerbsTransport final : public Endpoint {
   void leave_adapter(std::size_t adapter, const std::string& why);
   void lose_adapter(std::size_t adapter, const std::string& why, std::optional<std::uint32_t> queue_pair = std::nullopt);
   void move(Peer& at);
+  void ask_idle_ways(Peer& at);
   void report(Peer& at, std::size_t way);
   void take_lost(Peer& from, std::uint32_t low);
   void settle(Peer& at);
