@@ -285,7 +285,7 @@ void several_port_down() {
     settle(pair);
     pair.meet();
     const std::string link = "ip link set eth" + std::to_string(adapter);
-    const double longest = keep_going(pair, 9, [&] {
+    const double longest = keep_going(pair, 6, [&] {
       if (node() == 1) run_shell(link + " down");
     });
     require(longest <= 3, "a port that went down held up the messages");
@@ -304,7 +304,7 @@ void several_silent() {
     settle(pair);
     pair.meet();
     const std::string place = "1:" + std::to_string(adapter);
-    const double longest = keep_going(pair, 12, [&] {
+    const double longest = keep_going(pair, 8, [&] {
       if (node() == 0) weather("cut " + place);
     });
     require(longest <= kRetries_s + 3, "frames that were lost held up the messages");
@@ -356,7 +356,7 @@ void exchange_and_lose(const std::string& name, const std::array<int, 2>& lost) 
 }  // namespace
 
 void several_lost() {
-  for (const int completion : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 19, 23, 28, 34, 41}) {
+  for (const int completion : {1, 2, 3, 4, 5, 7, 8, 10, 13, 16, 23, 34}) {
     std::array<int, 2> lost{};
     lost[static_cast<std::size_t>(completion % 2)] = completion;
     exchange_and_lose("lost" + std::to_string(completion), lost);
@@ -364,8 +364,7 @@ void several_lost() {
 }
 
 void several_lost_at_both() {
-  constexpr std::array<std::array<int, 2>, 10> kLost = {
-      {{1, 2}, {2, 3}, {3, 2}, {5, 1}, {7, 7}, {1, 8}, {11, 4}, {4, 13}, {19, 6}, {9, 28}}};
+  constexpr std::array<std::array<int, 2>, 6> kLost = {{{1, 2}, {3, 2}, {7, 7}, {1, 8}, {4, 13}, {19, 6}}};
   for (const std::array<int, 2>& lost : kLost)
     exchange_and_lose("both" + std::to_string(lost[0]) + "-" + std::to_string(lost[1]), lost);
 }
