@@ -42,8 +42,9 @@ namespace {
 struct Settings {
   std::string text;
   long calls[7] = {};  // of create_qp, reg_mr, post_send, completions, create_cq, modify_qp, and completions of any queue pair
-  unsigned lost = 0;   // the queue pair whose completions fail
-  std::string seen;    // what queue pairs were told: shim_seen()
+  unsigned lost = 0;   // the queue pair whose completions fail, and its device
+  const ibv_context* lost_by = nullptr;
+  std::string seen;  // what queue pairs were told: shim_seen()
 
   /// Returns the number after `word`=; `absent` if it isn't there. A word without a value counts as 1.
   long number(std::string_view word, long absent) const {
@@ -109,8 +110,8 @@ int poll(ibv_cq* queue, int room, ibv_wc* into) {
   for (int i = 0; i < count; ++i) {
     if (const long status = now.failure("fail", 3); status != 0) into[i].status = static_cast<ibv_wc_status>(status);
     if (const long status = now.failure("lose", 6); status != 0) {
-      if (now.lost == 0) now.lost = into[i].qp_num;
-      if (now.lost == into[i].qp_num) into[i].status = static_cast<ibv_wc_status>(status);
+      if (now.lost == 0) now.lost = into[i].qp_num, now.lost_by = queue->context;
+      if (now.lost == into[i].qp_num && now.lost_by == queue->context) into[i].status = static_cast<ibv_wc_status>(status);
     }
   }
   if (count > 1 && now.has("reverse")) {

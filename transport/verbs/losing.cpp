@@ -156,6 +156,8 @@ void VerbsTransport::report(Peer& at, std::size_t way) {
 /// Notes which ways the peer has closed, and what it has.
 void VerbsTransport::take_lost(Peer& from, std::uint32_t low) {
   const LostNews news = LostNews::decode(low);
+  // An older word, which came by a way that was polled later.
+  if (news.lost != from.lost_there && (news.lost & ~from.lost_there) == 0) return;
   if (const std::string_view trouble = trouble_of(news, from.ways(), from.lost_there); !trouble.empty())
     return break_lanes(from, std::string(trouble));
   from.lost_there = news.lost;
