@@ -1,6 +1,6 @@
 # How the rooms are optimised, and the headers that their sources include most, parsed once.
 #
-#   moving   transport and core: what a message passes through, with -O3
+#   moving   transport and core, what a message passes through, and layers/text, which loops over characters: with -O3
 #   telling  layers and launcher: what waits for kernels and messages, or writes texts, with -O1, which takes two thirds of the time to
 #            compile; 8 bytes between two ranks would take a tenth longer with it
 #   testing  tests, most of which do little themselves, with -O0: two thirds of the time of -O1 by g++, a third by clang++ with sanitizers

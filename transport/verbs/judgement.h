@@ -33,7 +33,7 @@ struct WholeThere {
 /// whole one, then, once this end has told its own, that it is ready.
 std::string_view trouble_of(const Immediate& news, const WholeThere& before, bool told);
 
-/// What a peer has told of another queue pair for payloads.
+/// State of another queue pair for payloads at the peer's end, as it has told.
 struct JoinThere {
   std::uint32_t number = 0;  ///< 0: nothing yet
   bool linked = false;
