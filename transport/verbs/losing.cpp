@@ -2,8 +2,7 @@
 // each end learns what has arrived at the other, and posts the rest again.
 //
 //   a way fails:  this end destroys its queue pair, so what is still under way by it can't arrive any more ── Reports of all
-//   queues
-//                 by a way that is left, and "lost" ── the peer does the same, of what it has
+//                 queues, and "lost", by each way that is left ── the peer does the same, of what it has
 //   both closed:  what this end had posted by the lost way, and the peer doesn't have, is posted again by those that are left
 //
 // Between failure and the peer's "lost" nothing else is posted, so both ends speak of the same. A payload's chunks are written
@@ -106,8 +105,12 @@ void VerbsTransport::move(Peer& at) {
   at.to_lose = 0;
   if (closing != 0) ask_idle_ways(at);
   if (at.to_lose != 0 || !at.broken.empty()) return;
-  if (at.reported != at.lost) report(at, static_cast<std::size_t>(std::countr_zero(at.carrying())));
-  if (at.to_lose == 0 && at.reported == at.lost && at.lost == at.lost_there) settle(at);
+  if (at.reported != at.lost) report(at);
+  for (std::size_t way = 0; way < at.ways() && at.broken.empty(); ++way) {
+    if (at.carries(way) && (at.told_by >> way & 1) == 0) tell_lost(at, way);
+  }
+  const bool is_told = at.to_lose == 0 && (at.told_by & at.carrying()) != 0;
+  if (is_told && at.broken.empty() && at.lost == at.lost_there) settle(at);
 }
 
 /// Writes nothing by each way that has nothing under way: if the peer is gone, all of them fail together, and not one after the
@@ -119,17 +122,13 @@ void VerbsTransport::ask_idle_ways(Peer& at) {
   }
 }
 
-/// Tells the peer by this way which ways are closed, and what has arrived.
-void VerbsTransport::report(Peer& at, std::size_t way) {
-  QueuePair& by = at.way(way);
-  const bool is_free =
-      at.report_request == 0 || (at.lost >> at.report_way & 1) != 0 || at.way(at.report_way).is_completed(at.report_request);
-  if (by.room() <= kQueues || !is_free) return;
-  const std::size_t adapter = at.adapter_of(way);
-  LostNews news{static_cast<std::uint8_t>(at.lost), static_cast<std::uint8_t>(at.carrying()), 0};
+/// Prepares what the peer shall be told: which ways are closed, and what has arrived.
+void VerbsTransport::report(Peer& at) {
+  at.here = {static_cast<std::uint8_t>(at.lost), static_cast<std::uint8_t>(at.carrying()), 0};
+  at.reported = at.lost;
+  at.told_by = 0;
   for (int stream = 0; stream < kQueues; ++stream) {
     if (!at.is_there(stream)) continue;
-    const Ring& ring = *at.ring(stream);
     VerbsReceive& in = at.in[static_cast<std::size_t>(stream)];
     const VerbsSend& out = at.out[static_cast<std::size_t>(stream)];
     Report mine{.prefix = in.prefix,
@@ -140,24 +139,32 @@ void VerbsTransport::report(Peer& at, std::size_t way) {
                 .unused = {}};
     for (std::size_t slot = 0; slot < kSlots; ++slot) mine.parts[slot] = in.parts[slot].seen;
     in.told = in.prefix;
-    std::memcpy(ring.leaving(kReportOffset), &mine, sizeof mine);
-    news.there = static_cast<std::uint8_t>(news.there | 1U << stream);
-    if (by.write({ring.leaving(kReportOffset), sizeof mine, ring.region.local_key(adapter)},
-                 {ring.there.address + kReportOffset, ring.there.keys[adapter]}, std::nullopt, false) == 0)
+    std::memcpy(at.ring(stream)->leaving(report_offset(at.lost)), &mine, sizeof mine);
+    at.here.there = static_cast<std::uint8_t>(at.here.there | 1U << stream);
+  }
+}
+
+/// Tells the peer by this way, if there is room. It is told by each that carries, as it may have closed any of them.
+void VerbsTransport::tell_lost(Peer& at, std::size_t way) {
+  QueuePair& by = at.way(way);
+  if (by.room() <= kQueues) return;
+  const std::size_t adapter = at.adapter_of(way);
+  const std::size_t offset = report_offset(at.reported);
+  for (int stream = 0; stream < kQueues; ++stream) {
+    if ((at.here.there >> stream & 1) == 0) continue;
+    const Ring& ring = *at.ring(stream);
+    if (by.write({ring.leaving(offset), sizeof(Report), ring.region.local_key(adapter)},
+                 {ring.there.address + offset, ring.there.keys[adapter]}, std::nullopt, false) == 0)
       return lose(at, way, by.post_error());
   }
-  at.report_way = way;
-  at.report_request = at.nudge(way, Immediate{News::join, 0, news.encode()}, true);
-  if (at.report_request == 0) return lose(at, way, by.post_error());
-  at.reported = at.lost;
-  at.reported_carries = news.carries;
+  if (at.nudge(way, Immediate{News::join, 0, at.here.encode()}, true) == 0) return lose(at, way, by.post_error());
+  at.told_by |= 1U << way;
 }
 
 /// Notes which ways the peer has closed, and what it has.
 void VerbsTransport::take_lost(Peer& from, std::uint32_t low) {
   const LostNews news = LostNews::decode(low);
-  // An older word, which came by a way that was polled later.
-  if (news.lost != from.lost_there && (news.lost & ~from.lost_there) == 0) return;
+  if ((news.lost & ~from.lost_there) == 0 && news.lost != 0) return;  // the same word by another way, or an older one
   if (const std::string_view trouble = trouble_of(news, from.ways(), from.lost_there); !trouble.empty())
     return break_lanes(from, std::string(trouble));
   from.lost_there = news.lost;
@@ -166,7 +173,7 @@ void VerbsTransport::take_lost(Peer& from, std::uint32_t low) {
     const bool has_report = (news.there >> stream & 1) != 0 && from.ring(stream) != nullptr;
     Report& report = from.reports[static_cast<std::size_t>(stream)];
     report = {};
-    if (has_report) std::memcpy(&report, from.ring(stream)->arriving(kReportOffset), sizeof report);
+    if (has_report) std::memcpy(&report, from.ring(stream)->arriving(report_offset(news.lost)), sizeof report);
   }
   for (std::size_t way = 0; way < from.ways(); ++way) {
     // What the peer has heard of a way, this end may have been told by one that is lost.
@@ -185,7 +192,7 @@ void VerbsTransport::settle(Peer& at) {
   for (std::size_t way = 1; way < at.ways(); ++way) {
     // What was told of ways that don't carry yet may be lost, too. Of one that either end has reported as carrying both have told
     // that it is proved, and both ends have both reports.
-    const bool stays = ((at.reported_carries | at.there.carries) >> way & 1) != 0;
+    const bool stays = ((at.here.carries | at.there.carries) >> way & 1) != 0;
     Other& other = at.others[way - 1];
     if (stays || (at.lost >> way & 1) != 0) continue;
     other.there.left = true;

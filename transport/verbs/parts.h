@@ -225,7 +225,7 @@ struct VerbsTransport::Peer {
   std::uint64_t nudge(QueuePair& by, std::optional<Immediate> immediate, bool signalled) const {
     return by.write({nullptr, 0, 0}, {address.door(), address.doors_key}, immediate, signalled);
   }
-  /// The same by one of the ways of payloads.
+  /// Does so by one of the ways of payloads.
   std::uint64_t nudge(std::size_t by, std::optional<Immediate> immediate, bool signalled) {
     return way(by).write({nullptr, 0, 0}, {address_of(by).door(), address_of(by).doors_key}, immediate, signalled);
   }
@@ -287,17 +287,16 @@ struct VerbsTransport::Peer {
   bool joining = false;            // they are made: the peer is used
   bool closing = false;            // what isn't made by now isn't needed any more
   // Lost ways (losing.cpp), bit w: way w.
-  std::size_t main = 0;                // way of `pair`
-  bool was_ready = false;              // `ready` has been true
-  std::uint32_t to_lose = 0;           // failed, not closed yet
-  std::uint32_t lost = 0;              // closed at this end
-  std::uint32_t reported = 0;          // of these, what the peer was told
-  std::uint32_t lost_there = 0;        // closed at the peer's end
-  std::uint32_t settled = 0;           // all that was lost with these has been posted again
-  std::uint32_t reported_carries = 0;  // the ways that carried then
-  LostNews there{};                    // the peer's last word of them
-  std::uint64_t report_request = 0;
-  std::size_t report_way = 0;
+  std::size_t main = 0;          // way of `pair`
+  bool was_ready = false;        // `ready` has been true
+  std::uint32_t to_lose = 0;     // failed, not closed yet
+  std::uint32_t lost = 0;        // closed at this end
+  std::uint32_t reported = 0;    // of these, what the last reports speak of
+  std::uint32_t told_by = 0;     // ways by which the peer was told of them
+  std::uint32_t lost_there = 0;  // closed at the peer's end
+  std::uint32_t settled = 0;     // all that was lost with these has been posted again
+  LostNews here{};               // this end's last word of them
+  LostNews there{};              // the peer's
   std::array<Report, kQueues> reports{};
   std::string lost_why;  // why each was lost
   Growth growth;

@@ -101,7 +101,10 @@ VerbsTransport::VerbsTransport(const VerbsOptions& options) : parts_(std::make_u
       return locked_memory_shortage(options.peers, std::min(options.heap.size(), options.heap_expected), ports.size(),
                                     parts.pairs);
     };
-    while (ports.size() > 1 && !shortage().empty()) ports.pop_back();
+    for (std::string why = shortage(); ports.size() > 1 && !why.empty(); why = shortage()) {
+      logger().info("{} isn't used beside {}: {}", ports.back().port.text(), ports.front().port.text(), why);
+      ports.pop_back();
+    }
     if (!choice.names_ports()) parts.why_not = shortage();
     if (parts.why_not.empty()) {
       parts.lengths = options.peers > whole_up_to(choice.settings) ? kSmall : kWhole;
@@ -131,6 +134,7 @@ std::string VerbsTransport::chosen() const {
   for (std::size_t i = 1; i < parts_->adapters.size(); ++i) text += "; with " + parts_->adapters[i]->port.text();
   return text;
 }
+int VerbsTransport::ways(int number) const { return std::popcount(peer(number).carrying()); }
 
 // --- peers -------------------------------------------------------------------------------------------------------------------
 
@@ -259,8 +263,7 @@ void VerbsTransport::register_memory(std::span<std::byte> memory) {
       each->slabs->add(memory);
     } catch (const Error& error) {
       if (each == parts_->adapters.front()) throw;
-      // Payloads there go by the others.
-      logger().info("{}: {}", each->port.port.text(), error.what());
+      logger().info("{}: {}; payloads there go by the other ports", each->port.port.text(), error.what());
     }
   }
 }

@@ -53,6 +53,8 @@ class VerbsTransport final : public Endpoint {
   const std::string& why_not() const;
   /// Returns the device, port and GID in use, for reports; empty without one.
   std::string chosen() const;
+  /// Returns how many queue pairs carry payloads to a peer now; 0 while none does.
+  int ways(int peer) const;
 
   std::vector<std::byte> address(int peer) override;
   Reach can_reach(int peer, std::span<const std::byte> address) const override;
@@ -154,7 +156,8 @@ class VerbsTransport final : public Endpoint {
   void lose_adapter(std::size_t adapter, const std::string& why, std::optional<std::uint32_t> queue_pair = std::nullopt);
   void move(Peer& at);
   void ask_idle_ways(Peer& at);
-  void report(Peer& at, std::size_t way);
+  void report(Peer& at);
+  void tell_lost(Peer& at, std::size_t way);
   void take_lost(Peer& from, std::uint32_t low);
   void settle(Peer& at);
   void send_again(Peer& at, int stream, std::uint32_t lost);

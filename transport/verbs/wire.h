@@ -5,7 +5,7 @@
 // the two use, from its first use on, a ring for what arrives. Of both there is a mirror for what it sends:
 //
 //   door     ┌ Opened 48 B for each queue ┐                     "here is my ring": written once, when the queue is first used
-//   ring     ┌ entry 0 … 15 │ grant 0 … 15 │ Report ┐            written by the peer in whole entries, each announced by the
+//   ring     ┌ entry 0 … 15 │ grant 0 … 15 │ Report 1 … 7 ┐      written by the peer in whole entries, each announced by the
 //                                                                immediate of its WRITE_WITH_IMM; read by the owner only after
 //                                                                that completion
 //   entry    ┌ EntryHeader 64 B ┬ payload, up to 8 KiB ┐         message t of a lane lies in entry t % 16
@@ -83,7 +83,8 @@ struct Opened {
 };
 static_assert(sizeof(Opened) == 48);
 
-/// What the writer has of a queue once it has closed a way: all that came by it and isn't here has to come again (losing.cpp).
+/// State of a queue at its writer's end once that has closed n ways: what isn't here has to come again (losing.cpp). Each n has a
+/// place of its own, so that a copy which comes late, by another way, changes nothing.
 /// Sets of messages are bits, by ticket % 64, of those after `prefix`, and of grants after the messages that were taken.
 struct Report {
   std::uint64_t prefix;        ///< messages that are finished
@@ -103,11 +104,15 @@ inline constexpr std::size_t kDoorBytes = kMostQueues * sizeof(Opened);
 inline constexpr std::size_t kEntryBytes = sizeof(EntryHeader) + kEagerBytes;
 inline constexpr std::size_t kGrantBytes = sizeof(GrantHeader) + kMaxKeys * sizeof(std::uint32_t);
 inline constexpr std::size_t kReportOffset = kSlots * (kEntryBytes + kGrantBytes);
-inline constexpr std::size_t kRingBytes = kReportOffset + sizeof(Report);
+inline constexpr std::size_t kRingBytes = kReportOffset + (kMostWays - 1) * sizeof(Report);
 
 /// Return the offset in a ring of a message's entry or grant.
 constexpr std::size_t entry_offset(std::uint64_t ticket) { return ticket % kSlots * kEntryBytes; }
 constexpr std::size_t grant_offset(std::uint64_t ticket) { return kSlots * kEntryBytes + ticket % kSlots * kGrantBytes; }
+/// Returns the offset in a ring of the Report of a rank that has closed these ways, one or more.
+constexpr std::size_t report_offset(std::uint32_t lost) {
+  return kReportOffset + static_cast<std::size_t>(std::popcount(lost) - 1) * sizeof(Report);
+}
 
 inline constexpr std::uint32_t kMostDoors = 1 << 24;  ///< queue pairs have numbers of 24 bits
 /// Returns the bytes of the region of a rank's doors for so many peers.
@@ -224,7 +229,7 @@ struct PortFields {
 };
 static_assert(sizeof(PortFields) == 32 && std::is_trivially_copyable_v<PortFields>);
 
-/// What is the same for all adapters. Then come the PortFields and names of those after the first, and the texts.
+/// Fields that all adapters share. Then come the PortFields and names of those after the first, and the texts.
 struct JobFields {
   std::uint32_t magic = 0x38567354;       ///< "TsV8"
   std::uint32_t ring_bytes = kRingBytes;  ///< differs if the peer has another layout of rings
