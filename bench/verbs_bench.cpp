@@ -1,5 +1,6 @@
-// The verbs transport between two machines of the laboratory, as perftest measures the bare device: rendezvous messages one after
-// another (ib_write_bw) and round trips of 8 bytes (ib_write_lat, ib_send_lat). NODE and SHARE say who and where; node 0 prints
+// The verbs transport between two machines of the laboratory, as perftest measures the bare device: rendezvous messages of 64
+// KiB, 256 KiB and 1 MiB one after another (ib_write_bw) and round trips of 8 bytes (ib_write_lat, ib_send_lat). NODE and SHARE
+// say who and where; node 0 prints
 //
 //   bw <bytes per message> <MB/s>      MB as perftest counts them: 2^20
 //   lat <bytes> <microseconds>         half the round trip, the median
@@ -74,9 +75,9 @@ int main(int count, char** arguments) {
     const std::string round = count > 1 ? arguments[1] : "0";
     const auto messages = static_cast<std::uint32_t>(count > 2 ? std::atoi(arguments[2]) : 16);
     const auto rounds = static_cast<std::uint32_t>(count > 3 ? std::atoi(arguments[3]) : 200);
-    constexpr std::size_t kMessage = std::size_t{1} << 20;
-    test::VerbsPair pair("bench" + round, {.heap_bytes = kWindow * kMessage});
-    bandwidth(pair, kMessage, messages);
+    constexpr std::size_t kLargest = std::size_t{1} << 20;
+    test::VerbsPair pair("bench" + round, {.heap_bytes = kWindow * kLargest});
+    for (const std::uint32_t parts : {16U, 4U, 1U}) bandwidth(pair, kLargest / parts, messages * parts);
     pair.poll_for(std::uint64_t{60'000'000'000});  // as perftest: a round trip here is about as long as an engine polls
     latency(pair, 8, rounds);
     pair.close();
