@@ -31,7 +31,7 @@ PEERS = {
 def script(benches, options, peers):
     lines = ["wait_for() { while [ ! -e $SHARE/$1 ]; do sleep 0.1; done; }"]
     for turn in range(options.rounds):
-        for name, bench in benches.items():
+        for name, bench in sorted(benches.items(), reverse=turn % 2 == 1):
             lines.append(f"echo == {name}; {shlex.quote(str(bench))} {name}{turn} {options.messages} {options.trips} || exit 1")
         for name in peers:
             for size in SIZES if name.endswith("_bw") else [8]:
