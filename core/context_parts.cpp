@@ -123,8 +123,10 @@ void ContextParts::commit(std::size_t offset, std::size_t bytes) {
     page.last_sign_ns.store(posix::now_ns(), relaxed);
     page.count_sign();
   };
-  memory->commit(local_rank, offset, bytes, give_sign, own_cores());
-  links.register_memory(memory->heap(local_rank).subspan(offset, bytes));
+  const std::span<std::byte> own = memory->heap(local_rank);
+  const std::span<std::byte> all = links.registration_of(own.subspan(offset, bytes));
+  memory->commit(local_rank, static_cast<std::size_t>(all.data() - own.data()), all.size(), give_sign, own_cores());
+  links.register_memory(own.subspan(offset, bytes));
 }
 
 /// Gives pages of the heap back to the system; returns false if they can't be, as they are registered with a NIC.

@@ -97,6 +97,11 @@ void Links::register_memory(std::span<std::byte> memory) {
   for (const auto& used : used_) used->endpoint().register_memory(memory);
 }
 
+std::span<std::byte> Links::registration_of(std::span<std::byte> memory) const {
+  for (const auto& used : used_) memory = used->endpoint().registration_of(memory);
+  return memory;
+}
+
 bool Links::pins_memory() const {
   return std::ranges::any_of(used_, [](const auto& used) { return used->endpoint().pins_memory(); });
 }

@@ -67,6 +67,8 @@ class Links {
   /// Registers a part of the heap with the transports, before it is used. Throws Error(out_of_memory) naming the limit that was
   /// hit.
   void register_memory(std::span<std::byte> memory);
+  /// Returns what register_memory(memory) would keep in place: at least `memory` (Endpoint::registration_of()).
+  std::span<std::byte> registration_of(std::span<std::byte> memory) const;
   /// Returns true if a NIC has heap memory registered. It keeps using the pages that it pinned then, even if other pages are
   /// mapped at their addresses later, so such memory must not be given back.
   bool pins_memory() const;

@@ -54,6 +54,9 @@ class Endpoint : public Transport {
   /// do). Registering again what is registered costs nothing. Throws Error(refused) outside the heap, Error(out_of_memory)
   /// naming the limit that stood in the way.
   virtual void register_memory(std::span<std::byte> memory) = 0;
+  /// Returns what register_memory(memory) would keep in place: `memory`, or more of the heap around it. What the system takes
+  /// large pages for has to be taken before: those that a NIC uses stay as they are.
+  virtual std::span<std::byte> registration_of(std::span<std::byte> memory) const { return memory; }
   /// Returns true if a NIC keeps using the pages of registered memory, even if others are mapped at their addresses later: such
   /// memory must not be given back to the system.
   virtual bool pins_memory() const { return false; }

@@ -252,6 +252,24 @@ void slabs() {
   pair.finish_receive(kStream, second);
   require(holds(target, seed_of(1 - node(), 2)), "damaged across slabs");
   pair.close();
+
+  // What is registered is known before, so that large pages can be taken for all of it.
+  const posix::Mapping memory(3 * kSlabBytes);
+  const std::span<std::byte> heap = memory.bytes();
+  verbs::VerbsTransport alone({.heap = heap, .heap_expected = kSlabBytes + 4 * kMiB});
+  const auto expect = [&](std::size_t offset, std::size_t used, std::size_t begin, std::size_t end) {
+    const std::span<std::byte> all = alone.registration_of(heap.subspan(offset, used));
+    require(all.data() == heap.data() + begin && all.size() == end - begin,
+            std::to_string(all.size()) + " bytes would be registered for those at " + std::to_string(offset));
+  };
+  expect(kMiB, kMiB, 0, kSlabBytes);
+  alone.register_memory(heap.subspan(kMiB, kMiB));
+  require(alone.is_registered(heap.first(kSlabBytes)), "the slab isn't registered whole");
+  expect(2 * kMiB, kMiB, 2 * kMiB, 3 * kMiB);
+  expect(kSlabBytes - kMiB, 2 * kMiB, kSlabBytes - kMiB, kSlabBytes + 4 * kMiB);
+  alone.register_memory(heap.subspan(kSlabBytes, kMiB));
+  require(!alone.is_registered(heap.first(kSlabBytes + 5 * kMiB)), "more is registered than is expected to be used");
+  expect(kSlabBytes, 5 * kMiB, kSlabBytes, 2 * kSlabBytes);
 }
 
 /// The largest message of the bars, once each way.

@@ -81,15 +81,33 @@ bool Slabs::each_slab(std::span<const std::byte> memory, Visit&& visit) const {
   return true;
 }
 
+std::size_t Slabs::bytes_for(std::size_t slab, std::size_t used) const {
+  const std::size_t begin = slab * kSlabBytes;
+  const std::size_t whole = std::min(kSlabBytes, heap_.size() - begin);
+  const std::size_t expected = expected_ > begin ? expected_ - begin : 0;
+  return used <= expected ? std::min(whole, expected) : whole;
+}
+
+std::span<std::byte> Slabs::around(std::span<std::byte> memory) const {
+  if (!in_heap(memory)) return memory;
+  std::size_t begin = static_cast<std::size_t>(memory.data() - heap_.data());
+  std::size_t end = begin + memory.size();
+  each_slab(memory, [&](std::size_t number, std::size_t used) {
+    if (slabs_[number].bytes >= used) return true;
+    begin = std::min(begin, number * kSlabBytes + slabs_[number].bytes);
+    end = std::max(end, number * kSlabBytes + bytes_for(number, used));
+    return true;
+  });
+  return heap_.subspan(begin, end - begin);
+}
+
 void Slabs::add(std::span<const std::byte> memory) {
   if (!in_heap(memory)) throw Error(Cause::refused, "verbs: only memory of the rank's own heap can be registered");
   each_slab(memory, [this](std::size_t number, std::size_t used) {
     Slab& slab = slabs_[number];
     if (slab.bytes >= used) return true;
     const std::size_t begin = number * kSlabBytes;
-    const std::size_t whole = std::min(kSlabBytes, heap_.size() - begin);
-    const std::size_t expected = expected_ > begin ? expected_ - begin : 0;
-    const std::size_t bytes = used <= expected ? std::min(whole, expected) : whole;
+    const std::size_t bytes = bytes_for(number, used);
     Registration registration = register_bytes(pd_, heap_.subspan(begin, bytes), "the heap");
     // The heap is shared memory, which no fork copies: children may have it.
     if (registering_hides_memory()) ::madvise(heap_.data() + begin, bytes, MADV_DOFORK);

@@ -43,6 +43,8 @@ class Slabs {
   /// Registers all slabs that `memory` touches, if they aren't. Throws Error(refused) outside the heap, Error(out_of_memory) as
   /// register_bytes().
   void add(std::span<const std::byte> memory);
+  /// Returns the bytes of the heap from the first that add(memory) would register to the last, `memory` among them.
+  std::span<std::byte> around(std::span<std::byte> memory) const;
   /// Returns true if all of `memory` is registered.
   bool covers(std::span<const std::byte> memory) const;
   /// A run of registered bytes within one slab.
@@ -63,6 +65,8 @@ class Slabs {
   };
 
   bool in_heap(std::span<const std::byte> memory) const;
+  /// Returns how many bytes of a slab are registered, from its start, where so many are used.
+  std::size_t bytes_for(std::size_t slab, std::size_t used) const;
   /// Calls visit(slab, bytes from the slab's start to the end of `memory` within it) for every slab that `memory` touches,
   /// until a call returns false; then returns false.
   template <class Visit>

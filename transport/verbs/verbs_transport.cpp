@@ -268,6 +268,10 @@ void VerbsTransport::register_memory(std::span<std::byte> memory) {
   }
 }
 
+std::span<std::byte> VerbsTransport::registration_of(std::span<std::byte> memory) const {
+  return parts_->adapters.empty() ? memory : parts_->first().slabs->around(memory);
+}
+
 bool VerbsTransport::is_registered(std::span<const std::byte> memory) const {
   return !parts_->adapters.empty() && parts_->first().slabs->covers(memory);
 }

@@ -69,6 +69,7 @@ class VerbsTransport final : public Endpoint {
   void forget(int peer) override;
 
   void register_memory(std::span<std::byte> memory) override;
+  std::span<std::byte> registration_of(std::span<std::byte> memory) const override;
   bool pins_memory() const override { return true; }
   /// Returns true if `memory` is registered, so that payloads of any size can be sent from it.
   bool is_registered(std::span<const std::byte> memory) const;
