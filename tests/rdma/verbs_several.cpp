@@ -50,10 +50,10 @@ void both_ways(VerbsPair& pair, std::uint32_t sequence, std::size_t bytes) {
   pair.finish_send(kStream, sent);
 }
 
-/// Exchanges a message, and waits until so many queue pairs carry payloads at both ends. Returns the number of messages.
+/// Exchanges a message, and waits until so many queue pairs or more carry payloads at both ends. Returns the number of messages.
 std::uint32_t settle(VerbsPair& pair, int ways) {
   both_ways(pair, 1, 100);
-  pair.until([&] { return pair.transport().ways(0) == ways; }, "further queue pairs carry payloads");
+  pair.until([&] { return pair.transport().ways(0) >= ways; }, "further queue pairs carry payloads");
   pair.meet();
   return 1;
 }
@@ -323,10 +323,11 @@ void several_silent() {
 namespace {
 
 /// Exchanges messages of all kinds by four queue pairs while machine i loses that of its completion number `lost[i]`; 0: none.
-void exchange_and_lose(const std::string& name, const std::array<int, 2>& lost) {
+/// Begins when so many of them carry payloads.
+void exchange_and_lose(const std::string& name, const std::array<int, 2>& lost, int ways = 4) {
   constexpr const char* kRetriesExceeded = "=12";
   VerbsPair pair(name, {.device = "pairs=2", .heap_bytes = kHeapBytes});
-  std::uint32_t sequence = settle(pair, 4);
+  std::uint32_t sequence = settle(pair, ways);
   if (const int completion = lost[static_cast<std::size_t>(node())]; completion != 0)
     ::setenv("RDMA_SHIM", ("lose@" + std::to_string(completion) + kRetriesExceeded).c_str(), 1);
   for (const std::size_t bytes :
@@ -343,6 +344,10 @@ void exchange_and_lose(const std::string& name, const std::array<int, 2>& lost) 
     fill(from, i + static_cast<std::uint64_t>(100 * node()));
     tickets.push_back(pair.send(kStream, envelope_of(100 + i), from));
   }
+  // A queue may be opened while the ends agree on what is lost.
+  std::array<std::byte, 5> word{};
+  const Ticket other = pair.receive(Stream::weights, envelope_of(7), word);
+  pair.finish_send(Stream::weights, pair.send(Stream::weights, envelope_of(7), pair.heap(0, word.size())));
   for (std::uint32_t i = 0; i < 8; ++i) {
     pair.finish_receive(kStream, posted[i]);
     require(holds(pair.heap(kArrivals + i * kMebibyte, i % 2 == 0 ? 500 : kMebibyte / 2 + i),
@@ -350,6 +355,7 @@ void exchange_and_lose(const std::string& name, const std::array<int, 2>& lost) 
             "damaged");
     pair.finish_send(kStream, tickets[i]);
   }
+  pair.finish_receive(Stream::weights, other);
   ::unsetenv("RDMA_SHIM");
   pair.close();
 }
@@ -361,6 +367,7 @@ void several_lost() {
     std::array<int, 2> lost{};
     lost[static_cast<std::size_t>(completion % 2)] = completion;
     exchange_and_lose("lost" + std::to_string(completion), lost);
+    if (completion <= 8) exchange_and_lose("joining" + std::to_string(completion), lost, 2);
   }
 }
 

@@ -309,12 +309,11 @@ void NodeMemory::take_large_pages(std::size_t begin, std::size_t end, const std:
 }
 
 /// Does so for one piece. Returns whether others are worth a try. MADV_COLLAPSE makes one page of many, so the first of them is
-/// allocated before: holes alone are refused (madvise(2)). It is touched, too: Linux 6.1 makes the large page, then finds no page
+/// allocated before: holes alone are refused (madvise(2)). It is mapped, too: Linux 6.1 makes the large page, then finds no page
 /// table for it, and does no more.
 bool NodeMemory::take_large_pages(std::size_t begin, std::size_t end) const {
   for (std::size_t at = begin; at < end; at += kLargePage) {
-    if (allocate(descriptor_.get(), at, kPage) != 0) return false;
-    static_cast<void>(*static_cast<const volatile std::byte*>(base_ + at));
+    if (::madvise(base_ + at, kPage, MADV_POPULATE_READ) != 0) return false;
   }
   // Other errors may pass: no large page is free (ENOMEM), a limit is reached (EBUSY), a page is in use (EAGAIN).
   if (::madvise(base_ + begin, end - begin, MADV_COLLAPSE) == 0 || errno != EINVAL) return true;

@@ -136,6 +136,8 @@ void VerbsTransport::leave_out(Peer& at, std::size_t way, const std::string& why
 /// Notes what a peer tells of a further way.
 void VerbsTransport::take_join(Peer& from, std::size_t way, std::uint32_t low) {
   if (way >= from.ways()) return break_lanes(from, "a queue pair joins that the two ends don't have in common");
+  // Once a way is lost nothing joins any more, and words of lost ways, which may overtake these, say what carries (losing.cpp).
+  if ((from.lost | from.to_lose | from.there.lost) != 0) return;
   Other& other = from.others[way - 1];
   const JoinNews news = JoinNews::decode(low);
   if (const std::string_view trouble = trouble_of(news, other.there, other.told); !trouble.empty())

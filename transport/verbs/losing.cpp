@@ -103,29 +103,17 @@ void VerbsTransport::move(Peer& at) {
   }
   at.lost |= closing;
   at.to_lose = 0;
-  if (closing != 0) ask_idle_ways(at);
-  if (at.to_lose != 0 || !at.broken.empty()) return;
-  if (at.reported != at.lost) report(at);
+  if (at.here.lost != at.lost) report(at);
   for (std::size_t way = 0; way < at.ways() && at.broken.empty(); ++way) {
     if (at.carries(way) && (at.told_by >> way & 1) == 0) tell_lost(at, way);
   }
-  const bool is_told = at.to_lose == 0 && (at.told_by & at.carrying()) != 0;
-  if (is_told && at.broken.empty() && at.lost == at.lost_there) settle(at);
-}
-
-/// Writes nothing by each way that has nothing under way: if the peer is gone, all of them fail together, and not one after the
-/// other, each after its retries.
-void VerbsTransport::ask_idle_ways(Peer& at) {
-  for (std::size_t way = 0; way < at.ways() && at.broken.empty(); ++way) {
-    if (!at.carries(way) || at.way(way).room() == 0 || !at.way(way).is_completed(at.way(way).last_signalled())) continue;
-    if (at.nudge(way, std::nullopt, true) == 0) lose(at, way, at.way(way).post_error());
-  }
+  const bool is_told = at.to_lose == 0 && (at.carrying() & ~at.told_by) == 0;
+  if (is_told && at.broken.empty() && at.lost == at.there.lost) settle(at);
 }
 
 /// Prepares what the peer shall be told: which ways are closed, and what has arrived.
 void VerbsTransport::report(Peer& at) {
   at.here = {static_cast<std::uint8_t>(at.lost), static_cast<std::uint8_t>(at.carrying()), 0};
-  at.reported = at.lost;
   at.told_by = 0;
   for (int stream = 0; stream < kQueues; ++stream) {
     if (!at.is_there(stream)) continue;
@@ -144,12 +132,13 @@ void VerbsTransport::report(Peer& at) {
   }
 }
 
-/// Tells the peer by this way, if there is room. It is told by each that carries, as it may have closed any of them.
+/// Tells the peer by this way, if there is room. It is told by each that carries, as it may have closed any of them; and if it is
+/// gone they fail together, not one after the other, each after its retries.
 void VerbsTransport::tell_lost(Peer& at, std::size_t way) {
   QueuePair& by = at.way(way);
   if (by.room() <= kQueues) return;
   const std::size_t adapter = at.adapter_of(way);
-  const std::size_t offset = report_offset(at.reported);
+  const std::size_t offset = report_offset(at.here.lost);
   for (int stream = 0; stream < kQueues; ++stream) {
     if ((at.here.there >> stream & 1) == 0) continue;
     const Ring& ring = *at.ring(stream);
@@ -164,10 +153,9 @@ void VerbsTransport::tell_lost(Peer& at, std::size_t way) {
 /// Notes which ways the peer has closed, and what it has.
 void VerbsTransport::take_lost(Peer& from, std::uint32_t low) {
   const LostNews news = LostNews::decode(low);
-  if ((news.lost & ~from.lost_there) == 0 && news.lost != 0) return;  // the same word by another way, or an older one
-  if (const std::string_view trouble = trouble_of(news, from.ways(), from.lost_there); !trouble.empty())
+  if ((news.lost & ~from.there.lost) == 0 && news.lost != 0) return;  // the same word by another way, or an older one
+  if (const std::string_view trouble = trouble_of(news, from.ways(), from.there.lost); !trouble.empty())
     return break_lanes(from, std::string(trouble));
-  from.lost_there = news.lost;
   from.there = news;
   for (int stream = 0; stream < kQueues; ++stream) {
     const bool has_report = (news.there >> stream & 1) != 0 && from.ring(stream) != nullptr;
@@ -191,7 +179,7 @@ void VerbsTransport::settle(Peer& at) {
   at.settled = at.lost;
   for (std::size_t way = 1; way < at.ways(); ++way) {
     // What was told of ways that don't carry yet may be lost, too. Of one that either end has reported as carrying both have told
-    // that it is proved, and both ends have both reports.
+    // that it is proved, and nothing joins while a way is lost: the last words of both ends tell both ends the same.
     const bool stays = ((at.here.carries | at.there.carries) >> way & 1) != 0;
     Other& other = at.others[way - 1];
     if (stays || (at.lost >> way & 1) != 0) continue;

@@ -43,7 +43,7 @@ class Slabs {
   /// Registers all slabs that `memory` touches, if they aren't. Throws Error(refused) outside the heap, Error(out_of_memory) as
   /// register_bytes().
   void add(std::span<const std::byte> memory);
-  /// Returns the bytes of the heap from the first that add(memory) would register to the last, `memory` among them.
+  /// Returns `memory` and what of its slabs add(memory) would register besides that isn't registered yet.
   std::span<std::byte> around(std::span<std::byte> memory) const;
   /// Returns true if all of `memory` is registered.
   bool covers(std::span<const std::byte> memory) const;

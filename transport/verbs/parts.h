@@ -225,7 +225,7 @@ struct VerbsTransport::Peer {
   std::uint64_t nudge(QueuePair& by, std::optional<Immediate> immediate, bool signalled) const {
     return by.write({nullptr, 0, 0}, {address.door(), address.doors_key}, immediate, signalled);
   }
-  /// Does so by one of the ways of payloads.
+  /// Writes nothing by a way, with an immediate or without. Returns as QueuePair::write().
   std::uint64_t nudge(std::size_t by, std::optional<Immediate> immediate, bool signalled) {
     return way(by).write({nullptr, 0, 0}, {address_of(by).door(), address_of(by).doors_key}, immediate, signalled);
   }
@@ -269,7 +269,7 @@ struct VerbsTransport::Peer {
     return which == 0 || (others[which - 1].told_proved && others[which - 1].left_out.empty());
   }
   /// Returns true while the two ends don't agree yet on which ways are lost: nothing else is posted then.
-  bool is_moving() const { return (lost | to_lose | lost_there) != settled; }
+  bool is_moving() const { return (lost | to_lose | there.lost) != settled; }
   /// Returns the time of the next try to link something; kNoDeadline: nothing waits for one.
   std::uint64_t next_try_ns() const {
     std::uint64_t next = growth.next_try_ns != 0 && !growth.linked ? growth.next_try_ns : kNoDeadline;
@@ -287,16 +287,14 @@ struct VerbsTransport::Peer {
   bool joining = false;            // they are made: the peer is used
   bool closing = false;            // what isn't made by now isn't needed any more
   // Lost ways (losing.cpp), bit w: way w.
-  std::size_t main = 0;          // way of `pair`
-  bool was_ready = false;        // `ready` has been true
-  std::uint32_t to_lose = 0;     // failed, not closed yet
-  std::uint32_t lost = 0;        // closed at this end
-  std::uint32_t reported = 0;    // of these, what the last reports speak of
-  std::uint32_t told_by = 0;     // ways by which the peer was told of them
-  std::uint32_t lost_there = 0;  // closed at the peer's end
-  std::uint32_t settled = 0;     // all that was lost with these has been posted again
-  LostNews here{};               // this end's last word of them
-  LostNews there{};              // the peer's
+  std::size_t main = 0;       // way of `pair`
+  bool was_ready = false;     // `ready` has been true
+  std::uint32_t to_lose = 0;  // failed, not closed yet
+  std::uint32_t lost = 0;     // closed at this end
+  std::uint32_t told_by = 0;  // ways by which the peer was told what `here` says
+  std::uint32_t settled = 0;  // all that was lost with these has been posted again
+  LostNews here{};            // this end's last word of lost ways
+  LostNews there{};           // the peer's
   std::array<Report, kQueues> reports{};
   std::string lost_why;  // why each was lost
   Growth growth;

@@ -179,7 +179,7 @@ bool QueuePair::post_receives(std::uint32_t count) {
     requests[i].wr_id = tag_;
     requests[i].next = i + 1 < requests.size() ? &requests[i + 1] : nullptr;
   }
-  static_assert(kFirstReceives >= kMostQueues + 1 + 5 * (kMostWays - 1) + kReceiveBatch,
+  static_assert(kFirstReceives >= kMostQueues + 1 + 4 * (kMostWays - 1) + kReceiveBatch,
                 "a receive less than immediates in flight is an RNR");
   while (count > 0) {
     const std::uint32_t batch = std::min(count, kReceiveBatch);

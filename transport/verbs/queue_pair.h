@@ -23,9 +23,9 @@
 namespace tsprun::detail::verbs {
 
 /// Work requests in the receive and send queue. The peer's unanswered immediates are bounded by the probe, a queue's opening and
-/// five words on each other queue pair (kFirstReceives, with what isn't posted again yet), and by 16 entries or data, 16 grants
-/// and 16 credits for each queue that is open. One that also carries the news of lost ways (losing.cpp) may have as many data
-/// more for each message as ways were lost: up to three there is room for them.
+/// four words of each other queue pair, three of its joining and one of its loss (kFirstReceives, with what isn't posted again
+/// yet), and by 16 entries or data, 16 grants and 16 credits for each queue that is open. One that takes over from lost ways
+/// (losing.cpp) may have as many data more for each message as ways were lost: up to three there is room for them.
 inline constexpr std::uint32_t kFirstReceives = 64;
 inline constexpr std::uint32_t kQueueReceives = 3 * kSlots;
 inline constexpr std::uint32_t kReceives = kFirstReceives + kQueues * kQueueReceives;

@@ -156,7 +156,6 @@ class VerbsTransport final : public Endpoint {
   void leave_adapter(std::size_t adapter, const std::string& why);
   void lose_adapter(std::size_t adapter, const std::string& why, std::optional<std::uint32_t> queue_pair = std::nullopt);
   void move(Peer& at);
-  void ask_idle_ways(Peer& at);
   void report(Peer& at);
   void tell_lost(Peer& at, std::size_t way);
   void take_lost(Peer& from, std::uint32_t low);
