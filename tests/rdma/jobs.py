@@ -482,8 +482,9 @@ packets bench
 def lost_nic(lab, _steps, size, timeout):
     """A NIC of two that goes down in mid-run, or whose frames are lost, leaves the other: the job ends well, with the bits of one machine,
     and the log names it. It is the second NIC of the machines, as the first carries the job's TCP: but in the second job the first of
-    the ranks' own."""
+    the ranks' own. Where both go down, or the machine is killed, the jobs end within the deadline."""
     train = lab.train(6, size)
+    deadline = 15
     script = f"""
 export layout=tsp=2
 [ $NODE = 1 ] && after_step down 2 ip link set eth1 down
@@ -496,6 +497,19 @@ meet main
 [ $NODE = 1 ] && {{ ip link set eth1 up; sleep 2; }}
 [ $NODE = 0 ] && after_step silent 2 weather cut 1:1
 job silent --inter verbs --rdma rxe1,rxe0,retries=2,timeout=17 {train}
+meet silent
+[ $NODE = 0 ] && weather join 1:1
+sleep 1
+deadline={deadline}
+at_fault both
+[ $NODE = 1 ] && after_step both 2 sh -c 'ip link set eth0 down; ip link set eth1 down'
+job both --inter verbs {lab.train(100000, size)}
+meet both
+[ $NODE = 1 ] && {{ ip link set eth0 up; ip link set eth1 up; }}
+sleep 2
+at_fault killed
+[ $NODE = 0 ] && after_step killed 2 weather kill 1
+job killed --inter verbs {lab.train(100000, size)}
 """
     require(lab.run(script, "--nics", "2", timeout=timeout) == 0, "the laboratory failed")
     path = lab.share / "host.json"
@@ -508,6 +522,9 @@ job silent --inter verbs --rdma rxe1,rxe0,retries=2,timeout=17 {train}
             said = lab.text(name, node, "err")
             require("a way by RDMA is lost, rxe1:1" in said and "the job goes on by rxe0:1" in said, f"{name}: node {node} says {said}")
     require("rxe1 port 1 is down" in lab.text("down", 1, "err"), f"the cause isn't named: {lab.text('down', 1, 'err')}")
+    check_failure(lab, "both", 0, deadline + 3, (1,))
+    check_failure(lab, "both", 1, deadline + 3, (0, 1))
+    check_failure(lab, "killed", 0, deadline + 3, (1,))
 
 
 def many_peers(lab, _steps, _size, timeout):
