@@ -483,7 +483,7 @@ def lost_nic(lab, _steps, size, timeout):
     """A NIC of two that goes down in mid-run, or whose frames are lost, leaves the other: the job ends well, with the bits of one machine,
     and the log names it. It is the second NIC of the machines, as the first carries the job's TCP: but in the second job the first of
     the ranks' own. Where both go down, or the machine is killed, the jobs end within the deadline."""
-    train = lab.train(6, size)
+    train = lab.train(16, size)  # long enough after the second step on any machine
     deadline = 15
     script = f"""
 export layout=tsp=2
