@@ -400,6 +400,7 @@ int run(const std::vector<std::string>& names) {
       {"several", several},
       {"several_or_one", several_or_one},
       {"several_unreachable", several_unreachable},
+      {"several_unregistered", several_unregistered},
       {"several_capped", several_capped},
       {"several_port_down", several_port_down},
       {"several_silent", several_silent},

@@ -151,6 +151,18 @@ void several_unreachable() {
   if (node() == 0) weather("join 1:1");
 }
 
+void several_unregistered() {
+  // The fourth region of machine 1 is its heap, registered with the second adapter, after the doors with both and the heap with
+  // the first.
+  if (node() == 1) ::setenv("RDMA_SHIM", "reg_mr@4=12", 1);
+  VerbsPair pair("unregistered", {.heap_bytes = kHeapBytes});
+  ::unsetenv("RDMA_SHIM");
+  std::uint32_t sequence = settle(pair, 2);
+  const Packets sent = carried(pair, ++sequence);
+  require(sent[0] >= kPackets && sent[1] < 20, "an adapter that doesn't know the heap carries something");
+  pair.close();
+}
+
 void several_capped() {
   constexpr std::size_t kBytes = 16 * kMebibyte;
   if (node() == 0) {

@@ -10,6 +10,8 @@ void several();
 void several_or_one();
 /// An adapter that doesn't reach the peer is left out, and costs no message.
 void several_unreachable();
+/// Nor does one carry anything with which the heap can't be registered. Needs verbs_shim.
+void several_unregistered();
 /// An adapter whose port goes down in mid-run, the first or the second, costs no message and little time.
 void several_port_down();
 /// Nor does one whose frames are lost in silence, once the retries are over.
