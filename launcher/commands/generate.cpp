@@ -21,6 +21,7 @@
 #include "transport/cause.h"
 #include "transport/posix.h"
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 

@@ -84,6 +84,9 @@ constexpr long kPackets = 8 * kMebibyte / kPacket;
 }  // namespace
 
 void several() {
+  const auto seed_of = [](int from, int stream) {
+    return static_cast<std::uint64_t>(stream) + (static_cast<std::uint64_t>(from) << 32);
+  };
   for (const char* settings : {"", "pairs=3"}) {
     VerbsPair pair(std::string("several") + settings, {.device = settings, .heap_bytes = kHeapBytes});
     const std::string chosen = pair.transport().chosen();
@@ -110,14 +113,13 @@ void several() {
                                     pair.heap(kArrivals + static_cast<std::size_t>(stream) * 2 * kMebibyte, kEach)));
     for (int stream = 0; stream < kStreams; ++stream) {
       const std::span<std::byte> from = pair.heap(static_cast<std::size_t>(stream) * 2 * kMebibyte, kEach);
-      fill(from, static_cast<std::uint64_t>(stream + 10 * node()));
+      fill(from, seed_of(node(), stream));
       tickets.push_back(pair.send(static_cast<Stream>(stream), envelope_of(1000), from));
     }
     for (int stream = 0; stream < kStreams; ++stream) {
       const auto i = static_cast<std::size_t>(stream);
       pair.finish_receive(static_cast<Stream>(stream), posted[i]);
-      require(holds(pair.heap(kArrivals + i * 2 * kMebibyte, kEach), static_cast<std::uint64_t>(stream + 10 * (1 - node()))),
-              "damaged");
+      require(holds(pair.heap(kArrivals + i * 2 * kMebibyte, kEach), seed_of(1 - node(), stream)), "damaged");
       pair.finish_send(static_cast<Stream>(stream), tickets[i]);
     }
     pair.close();

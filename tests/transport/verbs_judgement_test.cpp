@@ -48,7 +48,7 @@ TEST(VerbsJudgement, NewsIsOfAKnownKindAndOfAQueueThatIsOpen) {
   // Those of ways name one of them, or, with number 0, all that are lost.
   for (int way = 0; way < kMostWays; ++way) EXPECT_EQ(trouble_of(Immediate{News::join, way, 1}, false), "") << way;
   for (int queue = 0; queue < kMostQueues; ++queue)
-    EXPECT_EQ(trouble_of(Immediate{News::opened, queue, 0}, false) == "", queue < kQueues) << queue;
+    EXPECT_EQ(trouble_of(Immediate{News::opened, queue, 0}, false).empty(), queue < kQueues) << queue;
 }
 
 TEST(VerbsJudgement, AWholeQueuePairIsToldOnceAndThenReadyOnce) {
@@ -160,7 +160,7 @@ TEST(VerbsJudgement, PartsOfAPayloadComeOnceEachInAnyOrder) {
   const auto take = [&](int part, int all) {
     const PartNews news = PartNews::decode(PartNews{.ticket = 5, .part = part, .parts = all}.encode());
     EXPECT_EQ(news.ticket, 5U);
-    const std::string trouble(trouble_of(news, parts));
+    std::string trouble(trouble_of(news, parts));
     if (!trouble.empty()) return trouble;
     parts.all = static_cast<std::uint8_t>(news.parts);
     parts.seen = static_cast<std::uint8_t>(parts.seen | 1U << news.part);
