@@ -117,7 +117,9 @@ void SimulateCommand::declare(OptionTable& table) {
       "microseconds that a rank's host takes to start a kernel, one after another, as frameworks do that don't compile: a GPU "
       "waits where the host hasn't come so far",
       Number{{.lowest = 0, .highest = kMostHostMicroseconds, .usual = 5}});
-  table.add("--fold WHICH", options_.fold, "play one unit of ranks for all that do the same: {}", one_of({"on", "off"}));
+  table.add("--fold WHICH", options_.fold,
+            "play one unit of ranks for all that do the same, and few layers where many ranks have many that are alike: {}",
+            one_of({"on", "off"}));
   table.add(
       "--sums ORDER", options_.sums,
       "how sums go across nodes: rails (by all NICs, as NCCL and RCCL add, and real ranks with --reassociate), canonical (as "

@@ -64,6 +64,7 @@ ordered_json simulate_json(const SimulatePoint& point, const theory::Machine& ma
               {"links", links},
               {"messages", played->messages},
               {"classes", played->played},
+              {"layers", played->layers},
               {"wall_seconds", wall}});
   if (point.measured > 0) row.update({{"measured_seconds", point.measured}, {"error", played->seconds / point.measured - 1}});
   if (point.link_gbps > 0) row["link_gbps"] = point.link_gbps;
@@ -140,11 +141,16 @@ std::vector<std::string> simulate_remarks(std::span<const SimulatePoint> points,
   const auto possible = std::ranges::find(points, std::string(), &SimulatePoint::why);
   if (possible != points.end()) remarks.push_back(theory::ring_remark(possible->model.setting(), layouts, machine));
   std::erase(remarks, "");
-  for (const ordered_json& row : rows) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const ordered_json& row = rows[i];
     if (!is_played(row)) continue;
     std::string which = row.at("layout");
     for (const char* field : {"config", "batch", "seq"}) {
       if (differs(rows, field)) which += ", " + Cell(row.at(field)).text;
+    }
+    if (const std::size_t layers = points[i].model.setting().model.layers; row.at("layers") < layers) {
+      remarks.push_back(fmt::format("{}: steps of at most {} of the {} layers were played, and grow evenly; --fold off plays all",
+                                    which, row.at("layers").dump(), layers));
     }
     if (number(row, "mfu") > 1)
       remarks.push_back(fmt::format("{}: MFU above 100 %: the machine's efficiency or its peak is too high", which));

@@ -165,7 +165,7 @@ RecordedStep record_step(const MeshSetting& of, int rank, PeakOptions options, i
   for (int pass = 1; pass < passes; ++pass) run.pass(tokens);
   recorder.begin(run.use());
   run.pass(tokens);
-  RecordedStep step{.program = recorder.end(), .peaks = run.peaks()};
+  RecordedStep step{.program = recorder.end(), .traffic = run.traffic(), .peaks = run.peaks()};
   if (options.training) run.save();
   step.saving = run.peaks().total;
   return step;

@@ -69,9 +69,10 @@ class RunPeaks {
   bool training_;
 };
 
-/// A step of a rank as a program, and the peaks of its run.
+/// A step of a rank as a program, what it received in it, and the peaks of its run.
 struct RecordedStep {
   Program program;
+  Traffic traffic;
   CategoryBytes peaks;
   std::uint64_t saving = 0;  ///< total peak where the run also saves a checkpoint
 };

@@ -2,6 +2,7 @@
 #include "layers/theory/simulate.h"
 
 #include "core/virtual/player.h"
+#include "layers/theory/few_layers.h"
 #include "layers/theory/peaks.h"
 #include "layers/theory/step_time.h"
 #include "transport/cause.h"
@@ -137,26 +138,19 @@ double kernels_seconds(const Program& program, const Machine& machine, bool drop
   return sum;
 }
 
-/// Returns what would shorten the run most if it took no time. To play again takes long, so a resource that can't gain as much as
-/// another one does is left out: without it a step still takes as long as the kernels of any rank.
-std::string what_binds(const Machine& machine, std::span<const Program> programs, int world, bool drops,
-                       const SimulateOptions& options, const PlayedRun& run) {
-  struct WhatIf {
-    std::string_view resource;
-    Machine without;
-    double host_seconds = 0;
-    double most = 0;  // that it can gain in a step
-  };
-  std::vector<WhatIf> candidates;
+/// A machine with a resource that takes no time.
+struct WhatIf {
+  std::string_view resource;
+  Machine without;
+  double host_seconds = 0;
+  double least = 0;  ///< seconds of a step's kernels on the rank that computes longest: a step takes as long
+};
+
+std::vector<WhatIf> what_ifs(const Machine& machine, const SimulateOptions& options) {
+  std::vector<WhatIf> all;
   const auto add = [&](std::string_view resource, void (*make_infinite)(Machine&)) {
-    WhatIf& candidate =
-        candidates.emplace_back(WhatIf{.resource = resource, .without = machine, .host_seconds = options.host_seconds});
-    make_infinite(candidate.without);
-    double least = 0;
-    for (std::size_t rank = 0; rank < programs.size(); ++rank)
-      least = std::max(least,
-                       slowness_of(static_cast<int>(rank), options) * kernels_seconds(programs[rank], candidate.without, drops));
-    candidate.most = run.seconds / options.steps - least;
+    make_infinite(
+        all.emplace_back(WhatIf{.resource = resource, .without = machine, .host_seconds = options.host_seconds}).without);
   };
   if (machine.cores) {
     add("kernels", make_kernels_free);
@@ -170,20 +164,30 @@ std::string what_binds(const Machine& machine, std::span<const Program> programs
   add(name(Resource::across_nodes, machine), make_across_nodes_infinite);
   if (options.host_seconds > 0) {
     add("the host", [](Machine&) {});
-    candidates.back().host_seconds = 0;
+    all.back().host_seconds = 0;
   }
   if (machine.spine) add("leaf and spine switches", [](Machine& of) { of.spine.reset(); });
-  std::ranges::stable_sort(candidates, std::ranges::greater(), &WhatIf::most);
+  return all;
+}
+
+/// Notes how long the kernels of a rank take, if no other rank's take longer.
+void note_least(std::vector<WhatIf>& all, const Program& program, int rank, bool drops, const SimulateOptions& options) {
+  for (WhatIf& each : all)
+    each.least = std::max(each.least, slowness_of(rank, options) * kernels_seconds(program, each.without, drops));
+}
+
+/// Returns what would shorten a step of so many seconds most if it took no time; `played`: how long it takes then. To play again
+/// takes long, so a resource that can't gain as much as another one does is left out.
+std::string what_binds(std::vector<WhatIf> all, double seconds, const std::function<double(const WhatIf&)>& played) {
+  std::ranges::stable_sort(all, {}, &WhatIf::least);
   std::string_view binds;
   double gain = 0;
-  for (const WhatIf& candidate : candidates) {
-    if (candidate.most <= gain) break;
-    SimulateOptions how = options;
-    how.host_seconds = candidate.host_seconds;
-    const double seconds = play_on(candidate.without, programs, world, drops, how).seconds;
-    if ((run.seconds - seconds) / options.steps <= gain) continue;
-    gain = (run.seconds - seconds) / options.steps;
-    binds = candidate.resource;
+  for (const WhatIf& each : all) {
+    if (seconds - each.least <= gain) break;
+    const double gained = seconds - played(each);
+    if (gained <= gain) continue;
+    gain = gained;
+    binds = each.resource;
   }
   return std::string(binds);
 }
@@ -240,34 +244,62 @@ int unit_of(const Layout& layout, const Machine& machine) {
   return layout.ranks() <= leaf ? layout.ranks() : unit_of(layout, static_cast<int>(leaf));
 }
 
-Simulated simulate(const MeshSetting& of, const Machine& machine, const SimulateOptions& options) {
-  const bool drops = options.training && of.setting.model.attention_dropout > 0;
-  const int world = of.layout.ranks();
-  if (const int fewest = most_named(options) + 1; fewest > 0 && (options.fold || fewest > world)) {
-    throw Error(Cause::refused, options.fold ? std::string("slow ranks and ways need every rank to be played")
-                                             : fmt::format("slow rank {}: ranks are 0 to {}", fewest - 1, world - 1));
+namespace {
+
+/// The ranks that are played for a setting, and how.
+struct Unit {
+  const Machine& machine;
+  const SimulateOptions& options;
+  int ranks;
+  bool drops;
+
+  /// Returns the programs of all; notes the memory of the one that holds most.
+  std::vector<Program> record(const MeshSetting& of, Simulated& result) const {
+    std::vector<Program> programs;
+    for_each(of, result, [&](int, RecordedStep step) { programs.push_back(std::move(step.program)); });
+    return programs;
   }
-  const int unit = options.fold ? unit_of(of.layout, machine) : world;
+  /// Calls body(rank, its step) for each, one after another; notes the memory of the one that holds most.
+  template <class Body>
+  void for_each(const MeshSetting& of, Simulated& result, Body&& body) const {
+    for (int rank = 0; rank < ranks; ++rank) {
+      RecordedStep recorded = record_step(of, rank, likeness(of, rank, machine, options), 2, false);
+      if (recorded.peaks.total > result.memory_peaks.total) {
+        result.memory_peaks = recorded.peaks;
+        result.fullest = rank;
+      }
+      body(rank, std::move(recorded));
+    }
+  }
+  /// Returns the seconds of a step without a resource.
+  double seconds(const WhatIf& without, std::span<const Program> programs, int world) const {
+    SimulateOptions how = options;
+    how.host_seconds = without.host_seconds;
+    return play_on(without.without, programs, world, drops, how).seconds / options.steps;
+  }
+};
+
+/// Plays one step of all layers.
+Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
+  const auto& [machine, options, unit, drops] = by;
+  const int world = of.layout.ranks();
   Simulated result;
   result.played = unit;
-  std::vector<Program> programs;
-  for (int rank = 0; rank < unit; ++rank) {
-    RecordedStep recorded = record_step(of, rank, likeness(of, rank, machine, options), 2, false);
-    if (recorded.peaks.total > result.memory_peaks.total) {
-      result.memory_peaks = recorded.peaks;
-      result.fullest = rank;
-    }
-    programs.push_back(std::move(recorded.program));
-  }
+  result.layers = of.setting.model.layers;
+  std::vector<Program> programs = by.record(of, result);
   PlayedRun run = play_on(machine, programs, world, drops, options, true);
   result.traces = std::move(run.traces);
   result.tracks = shown(run);
   result.slice_seconds = run.slice_seconds;
   result.tasks = std::move(run.tasks);
-  if (options.binds) result.binds = what_binds(machine, programs, world, drops, options, run);
-
   const int units = world / unit;
   result.seconds = run.seconds / options.steps;
+  if (binds) {
+    std::vector<WhatIf> all = what_ifs(machine, options);
+    for (int rank = 0; rank < unit; ++rank) note_least(all, programs[static_cast<std::size_t>(rank)], rank, drops, options);
+    result.binds =
+        what_binds(std::move(all), result.seconds, [&](const WhatIf& without) { return by.seconds(without, programs, world); });
+  }
   for (const PlayedTimes& rank : run.ranks) {
     result.compute_seconds = std::max(result.compute_seconds, rank.compute / options.steps);
     result.exposed_seconds = std::max(result.exposed_seconds, rank.exposed / options.steps);
@@ -291,6 +323,51 @@ Simulated simulate(const MeshSetting& of, const Machine& machine, const Simulate
   result.links = busiest(run.links, run.seconds, options.steps);
   result.messages = run.messages / static_cast<std::uint64_t>(options.steps) * static_cast<std::uint64_t>(units);
   return result;
+}
+
+/// Plays steps of few layers; nothing if the step of all doesn't follow from them.
+std::optional<Simulated> play_few(const MeshSetting& of, const Unit& by) {
+  std::optional<Simulated> step =
+      from_few_layers(of, [&](std::size_t layers) { return play_whole(with_layers(of, layers), by, false); });
+  if (!step) return step;
+  std::vector<WhatIf> all = what_ifs(by.machine, by.options);
+  const auto units = static_cast<std::uint64_t>(of.layout.ranks() / by.ranks);
+  by.for_each(of, *step, [&](int rank, const RecordedStep& recorded) {
+    note_least(all, recorded.program, rank, by.drops, by.options);
+    for (std::size_t i = 0; i < kPurposes; ++i) {
+      const auto purpose = static_cast<Purpose>(i);
+      step->received[i] += units * (recorded.traffic.forward[purpose] + recorded.traffic.backward[purpose]);
+    }
+  });
+  if (!by.options.binds) return step;
+  step->binds = what_binds(std::move(all), step->seconds, [&](const WhatIf& without) {
+    return seconds_from_few_layers(of, [&](std::size_t layers) {
+      Simulated unused;
+      return by.seconds(without, by.record(with_layers(of, layers), unused), of.layout.ranks());
+    });
+  });
+  return step;
+}
+
+}  // namespace
+
+Simulated simulate(const MeshSetting& of, const Machine& machine, const SimulateOptions& options) {
+  const int world = of.layout.ranks();
+  if (const int fewest = most_named(options) + 1; fewest > 0 && (options.fold || fewest > world)) {
+    throw Error(Cause::refused, options.fold ? std::string("slow ranks and ways need every rank to be played")
+                                             : fmt::format("slow rank {}: ranks are 0 to {}", fewest - 1, world - 1));
+  }
+  const Unit unit{.machine = machine,
+                  .options = options,
+                  .ranks = options.fold ? unit_of(of.layout, machine) : world,
+                  .drops = options.training && of.setting.model.attention_dropout > 0};
+  // Fewer are played whole in a few seconds.
+  constexpr std::size_t kManyLayersOfRanks = 512;
+  const bool many = static_cast<std::size_t>(unit.ranks) * of.setting.model.layers >= kManyLayersOfRanks;
+  if (many && options.fold && !options.trace && !options.tasks) {
+    if (std::optional<Simulated> step = play_few(of, unit)) return std::move(*step);
+  }
+  return play_whole(of, unit, options.binds);
 }
 
 }  // namespace tsprun::detail::theory

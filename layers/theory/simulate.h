@@ -8,7 +8,8 @@
 // On a machine of cores (core_machine.h) a kernel takes what was measured, and the rank's core does copies and sums.
 //
 // Folding. Replicas of a data-parallel job do the same. So if several fill the world, one unit of whole replicas on whole nodes
-// is recorded and played, and stands for the others (transport/sim/sim_transport.h).
+// is recorded and played, and stands for the others (transport/sim/sim_transport.h). Nor are all layers played where many ranks
+// have many that are alike (few_layers.h); memory is that of all layers.
 #pragma once
 
 #include "core/program/program.h"
@@ -34,7 +35,7 @@ struct SlowRank {
 
 /// Settings of a simulation.
 struct SimulateOptions {
-  bool fold = true;                          ///< play one unit of ranks for all
+  bool fold = true;                          ///< play one unit of ranks for all, and some of many layers
   bool training = true;                      ///< a training step, else a forward pass
   bool blocking = false;                     ///< posted operations are waited for at once: shows what overlap saves
   int steps = 1;                             ///< played one after another; times are of one
@@ -73,6 +74,7 @@ struct Simulated {
   std::vector<LinkUse> links;
   std::uint64_t messages = 0;                                     ///< of all ranks of the world
   int played = 0;                                                 ///< ranks that were played
+  std::size_t layers = 0;                                         ///< layers that were played (few_layers.h)
   std::vector<PlayedTrace> traces;                                ///< by played rank; empty unless that was asked for
   std::vector<LinkTrack> tracks;                                  ///< likewise: of all links, or of each kind's busiest
   double slice_seconds = 0;                                       ///< of a track

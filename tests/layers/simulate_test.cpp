@@ -131,6 +131,45 @@ TEST(Simulate, OneUnitStandsForAll) {
   }
 }
 
+TEST(Simulate, FewLayersStandForMany) {
+  for (const auto& [layout, layers] : {std::pair("tsp=8", 64U), std::pair("tsp=8", 65U), std::pair("zero3=16", 64U),
+                                       std::pair("dp=2,tsp=8", 64U), std::pair("tp=2,sp=4", 65U)}) {
+    SCOPED_TRACE(testing::Message() << layout << ", " << layers);
+    theory::MeshSetting of = setting(layout, 16, 512);
+    of.setting.model.layers = layers;
+    const theory::Simulated all = theory::simulate(of, machine(), {.trace = true});  // of which every layer is played
+    const theory::Simulated few = theory::simulate(of, machine(), {.binds = true});
+    EXPECT_EQ(all.layers, layers);
+    EXPECT_EQ(few.layers, 6 + layers % 2);
+    EXPECT_NEAR(few.seconds, all.seconds, 2e-3 * all.seconds);
+    EXPECT_NEAR(few.compute_seconds, all.compute_seconds, 2e-3 * all.seconds);
+    EXPECT_NEAR(few.exposed_seconds, all.exposed_seconds, 2e-3 * all.seconds);
+    EXPECT_NEAR(few.flops, all.flops, 1e-12 * all.flops);
+    EXPECT_EQ(few.memory_peaks.total, all.memory_peaks.total);
+    EXPECT_EQ(few.fullest, all.fullest);
+    for (std::size_t purpose = 0; purpose < kPurposes; ++purpose) {
+      if (static_cast<Purpose>(purpose) == Purpose::other) continue;  // folded, a root's sum is played by the direct algorithm
+      EXPECT_EQ(few.received[purpose], all.received[purpose]) << tsprun::name(static_cast<Purpose>(purpose));
+    }
+    EXPECT_NEAR(static_cast<double>(few.messages), static_cast<double>(all.messages), 1e-3 * static_cast<double>(all.messages));
+    EXPECT_FALSE(few.binds.empty());
+    ASSERT_EQ(few.links.size(), all.links.size());
+    for (std::size_t i = 0; i < all.links.size(); ++i) {
+      EXPECT_NEAR(few.links[i].bytes, all.links[i].bytes, 1e-3 * all.links[i].bytes) << all.links[i].kind;
+      EXPECT_NEAR(few.links[i].busy, all.links[i].busy, 2e-3) << all.links[i].kind;
+    }
+  }
+}
+
+TEST(Simulate, UnlikeLayersAreAllPlayed) {
+  theory::MeshSetting of = setting("tsp=8", 16, 1024);
+  of.setting.model.layers = 64;
+  std::vector<LayerSpec> layers(64, of.setting.model.layer(0));
+  for (std::size_t layer = 0; layer < layers.size(); layer += 2) layers[layer].window = 128;
+  of.setting.model.specs = LayerSpecs(layers);
+  EXPECT_EQ(theory::simulate(of, machine(), {}).layers, 64U);
+}
+
 TEST(Simulate, OneUnitOfWholeLeavesStandsForAll) {
   theory::Machine on = machine();
   on.rail_crossing = 1;

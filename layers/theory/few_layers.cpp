@@ -1,0 +1,81 @@
+// Plays three steps, and draws a line through them.
+#include "layers/theory/few_layers.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+namespace tsprun::detail::theory {
+
+namespace {
+
+constexpr std::size_t kFewest = 2;  ///< layers of the first step; one more if their number is odd
+constexpr std::size_t kMore = 2;    ///< layers by which each step has more
+constexpr double kEven = 2e-3;      ///< part of its growth by which a step's may differ from that before
+
+/// Three steps and the number of times that the last one has to grow.
+struct Line {
+  const std::array<Simulated, 3>& steps;
+  std::size_t times;
+
+  /// Returns where a figure is at the end; `of` gives that of a step.
+  template <class Figure>
+  double operator()(Figure&& of) const {
+    return of(steps[2]) + static_cast<double>(times) * (of(steps[2]) - of(steps[0])) / 2;
+  }
+};
+
+std::size_t fewest_of(const MeshSetting& of) { return kFewest + of.setting.model.layers % kMore; }
+
+bool grows_evenly(const std::array<Simulated, 3>& steps) {
+  const double first = steps[1].seconds - steps[0].seconds;
+  const double second = steps[2].seconds - steps[1].seconds;
+  const auto same_links = [](const Simulated& one, const Simulated& other) {
+    return std::ranges::equal(one.links, other.links, {}, &LinkUse::kind, &LinkUse::kind);
+  };
+  return std::abs(second - first) <= kEven * second && same_links(steps[0], steps[1]) && same_links(steps[1], steps[2]);
+}
+
+}  // namespace
+
+MeshSetting with_layers(MeshSetting of, std::size_t layers) {
+  of.setting.model.layers = layers;
+  return of;
+}
+
+std::optional<Simulated> from_few_layers(const MeshSetting& of, const std::function<Simulated(std::size_t layers)>& play) {
+  const ModelConfig& model = of.setting.model;
+  const std::size_t first = fewest_of(of);
+  const std::size_t last = first + 2 * kMore;
+  if (!model.specs.alike() || of.layout.stages() > 1 || model.layers <= 2 * last) return std::nullopt;
+  const std::array<Simulated, 3> steps = {play(first), play(first + kMore), play(last)};
+  if (!grows_evenly(steps)) return std::nullopt;
+  const Line line{steps, (model.layers - last) / kMore};
+
+  Simulated all;
+  all.played = steps[2].played;
+  all.layers = last;
+  all.seconds = line([](const Simulated& step) { return step.seconds; });
+  all.compute_seconds = line([](const Simulated& step) { return step.compute_seconds; });
+  all.exposed_seconds = line([](const Simulated& step) { return step.exposed_seconds; });
+  all.flops = line([](const Simulated& step) { return step.flops; });
+  all.messages = steps[2].messages + line.times * (steps[2].messages - steps[1].messages);
+  for (std::size_t i = 0; i < steps[2].links.size(); ++i) {
+    const double busy = line([&](const Simulated& step) { return step.links[i].busy * step.seconds; });
+    all.links.push_back({.kind = steps[2].links[i].kind,
+                         .busy = all.seconds == 0 ? 0 : busy / all.seconds,
+                         .bytes = line([&](const Simulated& step) { return step.links[i].bytes; })});
+  }
+  return all;
+}
+
+double seconds_from_few_layers(const MeshSetting& of, const std::function<double(std::size_t layers)>& seconds) {
+  const std::size_t first = fewest_of(of);
+  const double fewest = seconds(first);
+  const double growth = seconds(first + kMore) - fewest;
+  return fewest + static_cast<double>((of.setting.model.layers - first) / kMore) * growth;
+}
+
+}  // namespace tsprun::detail::theory

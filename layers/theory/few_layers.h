@@ -1,0 +1,24 @@
+// The step of a model with many layers that are alike, from steps of the same model with few.
+//
+// Once the first ones are past, such layers take equally long in virtual time, or in turn one a little longer than the next, as
+// packs of weights take turns on the links. So time, traffic and messages grow evenly from two layers to four and to six, and
+// what two more layers add is known. Where growth isn't even nothing is concluded from it.
+#pragma once
+
+#include "layers/theory/simulate.h"
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+
+namespace tsprun::detail::theory {
+
+/// Returns the setting with another number of layers. Precondition: its layers are alike.
+MeshSetting with_layers(MeshSetting of, std::size_t layers);
+/// Returns the step of a setting from three steps with fewer layers, which `play(layers)` plays. Memory, received bytes and what
+/// binds are left unset. Nothing if layers are few or unlike, or the steps don't grow evenly.
+std::optional<Simulated> from_few_layers(const MeshSetting& of, const std::function<Simulated(std::size_t layers)>& play);
+/// Returns the seconds of a step from those of two with fewer layers, if from_few_layers() has found it to grow evenly.
+double seconds_from_few_layers(const MeshSetting& of, const std::function<double(std::size_t layers)>& seconds);
+
+}  // namespace tsprun::detail::theory
