@@ -57,8 +57,8 @@ Registration register_bytes(ibv_pd* pd, std::span<std::byte> memory, const char*
   if (registration) return registration;
   const int error = errno;
   const std::uint64_t limit = machine::limit_locked_memory();
-  const std::string message =
-      fmt::format("verbs: {:.4g} MiB of {} can't be registered with the NIC", static_cast<double>(memory.size()) / (1 << 20), what);
+  const std::string message = fmt::format("verbs: {:.4g} MiB of {} can't be registered with the NIC",
+                                          static_cast<double>(memory.size()) / (1 << 20), what);
   if (error == ENOMEM && limit != std::numeric_limits<std::uint64_t>::max()) {
     throw system_error(Cause::out_of_memory,
                        fmt::format("{} (locked memory is limited to {} KiB: {})", message, limit >> 10, kHowToRaise), error);
