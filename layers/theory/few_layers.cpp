@@ -75,7 +75,8 @@ double seconds_from_few_layers(const MeshSetting& of, const std::function<double
   const std::size_t first = fewest_of(of);
   const double fewest = seconds(first);
   const double growth = seconds(first + kMore) - fewest;
-  return fewest + static_cast<double>((of.setting.model.layers - first) / kMore) * growth;
+  const std::size_t times = (of.setting.model.layers - first) / kMore;
+  return fewest + static_cast<double>(times) * growth;
 }
 
 }  // namespace tsprun::detail::theory
