@@ -247,11 +247,11 @@ void PlanCommand::play_fastest(std::span<const theory::Candidate> found, nlohman
     theory::Simulated step;
   };
   std::vector<Played> all;
-  std::vector<std::string> left_out;
+  std::vector<std::string> remarks;
   for (std::size_t i = 0; i < found.size() && found[i].fits && all.size() < options_.simulate; ++i) {
     const theory::Candidate& each = found[i];
     if (const int unit = theory::unit_of(each.layout, *question_.machine); unit > theory::kMostPlayed) {
-      left_out.push_back(
+      remarks.push_back(
           fmt::format("{}: {} ranks would be played, and {} are the most", each.layout.label(), unit, theory::kMostPlayed));
       continue;
     }
@@ -262,6 +262,10 @@ void PlanCommand::play_fastest(std::span<const theory::Candidate> found, nlohman
                                            {.binds = true,
                                             .algorithms = global.algorithms,
                                             .reassociate = global.reassociate || question_.machine->adds_by_rails()})});
+    if (const std::size_t layers = all.back().step.layers; layers < setting.model.layers) {
+      remarks.push_back(fmt::format("{}: steps of at most {} of the {} layers were played, and grow evenly", each.layout.label(),
+                                    layers, setting.model.layers));
+    }
     rows[i]["simulated_seconds"] = all.back().step.seconds;
     rows[i]["simulated_exposed_seconds"] = all.back().step.exposed_seconds;
     rows[i]["simulated_binds"] = all.back().step.binds;
@@ -280,7 +284,7 @@ void PlanCommand::play_fastest(std::span<const theory::Candidate> found, nlohman
   }
   print("\n");
   print_lines(table.lines(table_columns()));
-  print_lines(left_out);
+  print_lines(remarks);
 }
 
 /// Runs the search and prints it. If nothing fits, the reason is printed last and put into the report.

@@ -60,7 +60,6 @@ std::optional<Simulated> from_few_layers(const MeshSetting& of, const std::funct
   all.seconds = line([](const Simulated& step) { return step.seconds; });
   all.compute_seconds = line([](const Simulated& step) { return step.compute_seconds; });
   all.exposed_seconds = line([](const Simulated& step) { return step.exposed_seconds; });
-  all.flops = line([](const Simulated& step) { return step.flops; });
   all.messages = steps[2].messages + line.times * (steps[2].messages - steps[1].messages);
   for (std::size_t i = 0; i < steps[2].links.size(); ++i) {
     const double busy = line([&](const Simulated& step) { return step.links[i].busy * step.seconds; });

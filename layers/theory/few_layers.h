@@ -15,8 +15,9 @@ namespace tsprun::detail::theory {
 
 /// Returns the setting with another number of layers. Precondition: its layers are alike.
 MeshSetting with_layers(MeshSetting of, std::size_t layers);
-/// Returns the step of a setting from three steps with fewer layers, which `play(layers)` plays. Memory, received bytes and what
-/// binds are left unset. Nothing if layers are few or unlike, or the steps don't grow evenly.
+/// Returns the step of a setting from three steps with fewer layers, which `play(layers)` plays. What programs of all layers
+/// say is left unset: memory, FLOPs, received bytes and what binds. Nothing if layers are few or unlike, or the steps don't grow
+/// evenly.
 std::optional<Simulated> from_few_layers(const MeshSetting& of, const std::function<Simulated(std::size_t layers)>& play);
 /// Returns the seconds of a step from those of two with fewer layers, if from_few_layers() has found it to grow evenly.
 double seconds_from_few_layers(const MeshSetting& of, const std::function<double(std::size_t layers)>& seconds);

@@ -138,6 +138,14 @@ double kernels_seconds(const Program& program, const Machine& machine, bool drop
   return sum;
 }
 
+double flops_of(const Program& program) {
+  double sum = 0;
+  for (const ProgramItem& item : program.items) {
+    if (item.kind == ItemKind::kernel) sum += program.costs[item.index].flops;
+  }
+  return sum;
+}
+
 /// A machine with a resource that takes no time.
 struct WhatIf {
   std::string_view resource;
@@ -310,9 +318,7 @@ Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
   }
   for (const Program& program : programs) {
     if (options.trace) result.groups.push_back(program.groups);
-    for (const ProgramItem& item : program.items) {
-      if (item.kind == ItemKind::kernel) result.flops += program.costs[item.index].flops * units;
-    }
+    result.flops += flops_of(program) * units;
   }
   for (std::size_t rank = 0; options.tasks && rank < programs.size(); ++rank) {
     std::vector<double> seconds;
@@ -331,12 +337,14 @@ std::optional<Simulated> play_few(const MeshSetting& of, const Unit& by) {
       from_few_layers(of, [&](std::size_t layers) { return play_whole(with_layers(of, layers), by, false); });
   if (!step) return step;
   std::vector<WhatIf> all = what_ifs(by.machine, by.options);
-  const auto units = static_cast<std::uint64_t>(of.layout.ranks() / by.ranks);
+  const int units = of.layout.ranks() / by.ranks;
   by.for_each(of, *step, [&](int rank, const RecordedStep& recorded) {
     note_least(all, recorded.program, rank, by.drops, by.options);
+    step->flops += flops_of(recorded.program) * units;
     for (std::size_t i = 0; i < kPurposes; ++i) {
       const auto purpose = static_cast<Purpose>(i);
-      step->received[i] += units * (recorded.traffic.forward[purpose] + recorded.traffic.backward[purpose]);
+      step->received[i] +=
+          static_cast<std::uint64_t>(units) * (recorded.traffic.forward[purpose] + recorded.traffic.backward[purpose]);
     }
   });
   if (!by.options.binds) return step;

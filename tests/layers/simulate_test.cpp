@@ -153,6 +153,11 @@ TEST(Simulate, FewLayersStandForMany) {
     }
     EXPECT_NEAR(static_cast<double>(few.messages), static_cast<double>(all.messages), 1e-3 * static_cast<double>(all.messages));
     EXPECT_FALSE(few.binds.empty());
+    const theory::Simulated forward = theory::simulate(of, machine(), {.training = false});
+    const theory::Simulated all_forward = theory::simulate(of, machine(), {.training = false, .trace = true});
+    EXPECT_NEAR(forward.seconds, all_forward.seconds, 2e-3 * all_forward.seconds);
+    EXPECT_EQ(forward.received[static_cast<std::size_t>(Purpose::weights)],
+              all_forward.received[static_cast<std::size_t>(Purpose::weights)]);
     ASSERT_EQ(few.links.size(), all.links.size());
     for (std::size_t i = 0; i < all.links.size(); ++i) {
       EXPECT_NEAR(few.links[i].bytes, all.links[i].bytes, 1e-3 * all.links[i].bytes) << all.links[i].kind;

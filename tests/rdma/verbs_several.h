@@ -16,7 +16,8 @@ void several_unregistered();
 void several_port_down();
 /// Nor does one whose frames are lost in silence, once the retries are over.
 void several_silent();
-/// Nor does a queue pair that fails at any completion, at one end, while the other one works. Needs verbs_shim.
+/// Nor does a queue pair that fails at any completion, at one end, while the others work, or still join, also where a queue is
+/// first used meanwhile. Needs verbs_shim.
 void several_lost();
 /// Nor do queue pairs that fail at both ends, mostly unlike ones, while these may be agreeing on the first. Needs verbs_shim.
 void several_lost_at_both();
