@@ -5,6 +5,8 @@
 #include "launcher/values.h"
 #include "layers/io/file.h"
 #include "layers/io/json_text.h"
+#include "layers/io/read_ahead.h"
+#include "layers/parameters/model_folder.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -20,6 +22,7 @@ namespace tsprun::detail::launcher {
 namespace {
 
 constexpr std::size_t kByteIds = 256;
+constexpr std::uint64_t kReadAheadBytes = std::uint64_t{1} << 30;
 constexpr std::uint64_t kLargestText = std::uint64_t{1} << 36;
 constexpr const char* kTokenizerFile = "tokenizer.json";
 
@@ -74,6 +77,12 @@ ModelText ModelText::without_tokenizer(const ModelCommandOptions& model) {
 ModelText ModelText::of(const ModelCommandOptions& model) {
   if (!is_folder(model.source) || !there(model.source / kTokenizerFile)) return without_tokenizer(model);
   ModelText text;
+  // While the tokenizer is made, a disk would be idle: it reads the weights, but not before the tokenizer.
+  std::vector<file::Range> next{{.path = model.source / kTokenizerFile}};
+  if (!model.model.empty()) {
+    for (std::filesystem::path& weights : ModelFolder(model.model).paths()) next.push_back({.path = std::move(weights)});
+  }
+  const file::ReadAhead ahead(std::move(next), kReadAheadBytes);
   text.tokenizer_ = text::Tokenizer::load(model.source);
   text.encoder_ = std::make_shared<text::Encoder>(*text.tokenizer_);
   text.file_ = model.source / kTokenizerFile;

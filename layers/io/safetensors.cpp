@@ -97,6 +97,16 @@ const TensorInfo& File::require(std::string_view name, std::span<const std::size
   return *tensor;
 }
 
+file::Range File::range_of(const TensorInfo& tensor, const Rectangle& block) const {
+  const std::size_t element = size_of(tensor.type);
+  const std::size_t gap = (tensor.columns() - block.columns) * element;
+  const std::size_t count = block.rows * block.columns;
+  if (count == 0 || (gap > kGapBytes && block.rows > 1)) return {.path = path_, .offset = tensor.offset, .bytes = 0};
+  return {.path = path_,
+          .offset = tensor.offset + (block.first_row * tensor.columns() + block.first_column) * element,
+          .bytes = count * element + (block.rows - 1) * gap};
+}
+
 /// Reads a block that isn't all columns of its rows: several rows at a time, with the gaps between them, from which the block's
 /// columns are cut out.
 void File::read_with_gaps(const TensorInfo& tensor, const Rectangle& block, Buffer into) const {

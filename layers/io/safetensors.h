@@ -11,6 +11,7 @@
 #pragma once
 
 #include "layers/io/convert.h"
+#include "layers/io/read_ahead.h"
 #include "transport/posix.h"
 #include "tsprun/types.h"
 
@@ -82,6 +83,10 @@ class File {
   /// Returns the tensor of that name. Throws Error(refused) if there is none, if its elements aren't F64, F32, F16 or BF16, or if
   /// its shape isn't `shape`.
   const TensorInfo& require(std::string_view name, std::span<const std::size_t> shape) const;
+
+  /// Returns the bytes of the file from a block's first element to its last; none if read() leaves out what lies between its
+  /// rows.
+  file::Range range_of(const TensorInfo& tensor, const Rectangle& block) const;
 
   /// Reads a block, row by row, into contiguous memory of block.rows × block.columns elements and converts each element to
   /// into.dtype (f64, f32, bf16). Uses up to 1 MiB of scratch, or that of one row if it is longer. Throws Error(refused).

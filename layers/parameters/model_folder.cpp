@@ -257,6 +257,11 @@ void ModelFolder::read(std::string_view name, const safetensors::Rectangle& bloc
   file_of(place).read(*file_of(place).find(place.stored), block, into);
 }
 
+file::Range ModelFolder::range_of(std::string_view name, const safetensors::Rectangle& block) const {
+  const Place& place = place_of(name);
+  return file_of(place).range_of(*file_of(place).find(place.stored), block);
+}
+
 const safetensors::TensorInfo* ModelFolder::find(std::string_view name) const {
   const auto at = where_.find(name);
   return at == where_.end() ? nullptr : file_of(at->second).find(at->second.stored);

@@ -32,6 +32,9 @@ class ModelFolder {
   /// Reads a block of a tensor into contiguous memory, converted to into.dtype. Throws Error(refused).
   void read(std::string_view name, const safetensors::Rectangle& block, Buffer into) const;
 
+  /// Returns which bytes of which file read() takes from the disk, as far as they lie side by side. Throws Error(refused).
+  file::Range range_of(std::string_view name, const safetensors::Rectangle& block) const;
+
   /// Returns the tensor of that name; null if there is none.
   const safetensors::TensorInfo* find(std::string_view name) const;
   /// Returns the path of the file that holds the tensor. Throws Error(refused) if none does.

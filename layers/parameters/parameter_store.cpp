@@ -17,6 +17,9 @@ namespace {
 /// Bytes of the pieces that all threads work on at a time: a thread's own stays in its second cache.
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
+/// Bytes of a model's files that are read ahead of the parameters that want them.
+constexpr std::uint64_t kReadAheadBytes = std::uint64_t{256} << 20;
+
 /// Rows of the parameter that the pieces have which are worked on at a time.
 std::size_t rows_at_a_time(const PartPlan& plan, const Tensor& tensor) {
   const std::size_t row_bytes = plan.block.columns * size_of(tensor.dtype());
@@ -174,8 +177,12 @@ void ParameterStore::fill_fresh(std::size_t layers, std::uint64_t seed) {
 
 bool ParameterStore::load(const ModelFolder& weights) {
   std::atomic<bool> finite = true;
+  std::vector<file::Range> ranges;
+  for (const ParameterPart& part : parts_) ranges.push_back(weights.range_of(part.plan.parameter.name, part.plan.block));
+  file::ReadAhead ahead(std::move(ranges), kReadAheadBytes);
   const Source read = [&](const PartPlan& plan, const safetensors::Rectangle& block, Buffer into) {
     weights.read(plan.parameter.name, block, into);
+    ahead.passed(weights.range_of(plan.parameter.name, block).bytes);
     if (kernels::first_not_finite(ConstTensor(into.data, into.dtype, {into.count}))) finite = false;
   };
   fill(read);

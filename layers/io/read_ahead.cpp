@@ -1,0 +1,57 @@
+// Calls readahead(2), piece by piece: the kernel cuts off what is longer than the device's largest request.
+#include "layers/io/read_ahead.h"
+
+#include "layers/io/file.h"
+#include "transport/cause.h"
+#include "transport/signals_blocked.h"
+
+#include <algorithm>
+#include <fcntl.h>
+#include <utility>
+
+namespace tsprun::detail::file {
+
+namespace {
+
+constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
+
+}  // namespace
+
+ReadAhead::ReadAhead(std::vector<Range> ranges, std::uint64_t most) : most_(most) {
+  const SignalsBlocked blocked;
+  thread_ = std::jthread([this, ranges = std::move(ranges)](const std::stop_token& stop) {
+    for (const Range& range : ranges) {
+      try {
+        ask_for(range, stop);
+      } catch (const Error&) {  // who reads the file for good says so
+      }
+      if (stop.stop_requested()) return;
+    }
+  });
+}
+
+void ReadAhead::ask_for(const Range& range, const std::stop_token& stop) {
+  const posix::UniqueFd file = open_to_read(range.path);
+  const std::uint64_t bytes = size(file, range.path);
+  const std::uint64_t begin = std::min(range.offset, bytes);
+  const std::uint64_t end = begin + std::min(range.bytes, bytes - begin);
+  for (std::uint64_t offset = begin; offset < end;) {
+    const std::uint64_t piece = std::min(kPieceBytes, end - offset);
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait(lock, stop, [&] { return asked_ + piece <= passed_ + most_; })) return;
+    lock.unlock();
+    if (stop.stop_requested() || ::readahead(file.get(), static_cast<off64_t>(offset), piece) != 0) return;
+    asked_ += piece;
+    offset += piece;
+  }
+}
+
+void ReadAhead::passed(std::uint64_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    passed_ += bytes;
+  }
+  changed_.notify_one();
+}
+
+}  // namespace tsprun::detail::file
