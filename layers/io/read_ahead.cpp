@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <fcntl.h>
+#include <system_error>
 #include <utility>
 
 namespace tsprun::detail::file {
@@ -19,15 +20,18 @@ constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 
 ReadAhead::ReadAhead(std::vector<Range> ranges, std::uint64_t most) : most_(most) {
   const SignalsBlocked blocked;
-  thread_ = std::jthread([this, ranges = std::move(ranges)](const std::stop_token& stop) {
-    for (const Range& range : ranges) {
-      try {
-        ask_for(range, stop);
-      } catch (const Error&) {  // who reads the file for good says so
+  try {
+    thread_ = std::jthread([this, ranges = std::move(ranges)](const std::stop_token& stop) {
+      for (const Range& range : ranges) {
+        try {
+          ask_for(range, stop);
+        } catch (const Error&) {  // who reads the file for good says so
+        }
+        if (stop.stop_requested()) return;
       }
-      if (stop.stop_requested()) return;
-    }
-  });
+    });
+  } catch (const std::system_error&) {  // no more threads
+  }
 }
 
 void ReadAhead::ask_for(const Range& range, const std::stop_token& stop) {

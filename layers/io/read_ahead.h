@@ -24,7 +24,7 @@ struct Range {
 class ReadAhead {
  public:
   /// Starts the thread; it takes no signals. It asks for at most `most` bytes, in pieces of 1 MiB, more than have passed: what
-  /// lies in the page cache unused for long may leave it. Throws std::system_error if there can't be a thread.
+  /// lies in the page cache unused for long may leave it. Where there can't be a thread, nothing is asked for.
   ReadAhead(std::vector<Range> ranges, std::uint64_t most);
 
   /// Notes that so many more bytes of the ranges were read, in whichever order. Any thread.
