@@ -101,8 +101,8 @@ build_and_test() {
   # ThreadSanitizer of these compilers can't map its shadow where the kernel randomises addresses by more than 28 bits.
   if [ "$preset" = tsan ] && [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ]; then wrap=(setarch -R); fi
   build_preset "$preset" "${targets[@]}" || return 1
-  # One more than cores: tests wait a quarter of their time, for deadlines and for machines of the laboratory.
-  (cd "$root" && "${wrap[@]}" ctest --preset "$preset" -j "$(($(nproc) + 1))" "$@")
+  # More than cores: tests wait a third of their time, for deadlines and for machines of the laboratory.
+  (cd "$root" && "${wrap[@]}" ctest --preset "$preset" -j "$(($(nproc) + $(nproc) / 2 + 1))" "$@")
 }
 
 # The project's own sources.

@@ -43,9 +43,9 @@ class ForgottenFile {
     return page * static_cast<std::size_t>(std::count_if(first, first + static_cast<std::ptrdiff_t>(bytes / page),
                                                          [](unsigned char flags) { return (flags & 1) != 0; }));
   }
-  /// Waits until so many bytes are in memory, for ten seconds at most, and returns how many are.
+  /// Waits until so many bytes are in memory, for a minute at most, and returns how many are.
   std::size_t wait_for(std::size_t offset, std::size_t bytes) const {
-    for (int tries = 0; tries < 1000 && resident(offset, bytes) < bytes; ++tries)
+    for (int tries = 0; tries < 6000 && resident(offset, bytes) < bytes; ++tries)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     return resident(offset, bytes);
   }
