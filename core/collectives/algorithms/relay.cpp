@@ -60,17 +60,23 @@ void Relay::advance(Walk& walk) const {
 /// Notes that the first `pieces` pieces of a part are here.
 void Relay::have(int part, std::size_t pieces) {
   std::size_t& here = have_[static_cast<std::size_t>(part)];
-  here = std::max(here, pieces);
+  if (pieces <= here) return;
+  if (here == prepared_[static_cast<std::size_t>(part)]) fresh_.insert(std::ranges::lower_bound(fresh_, part), part);
+  here = pieces;
 }
 
 /// Prepares the pieces for sending that are here and are to be forwarded; returns true when all of them are prepared.
 bool Relay::prepare() {
-  for (std::size_t p = 0; p < parts_.size(); ++p) {
+  for (auto part = fresh_.begin(); part != fresh_.end(); ++part) {
+    const auto p = static_cast<std::size_t>(*part);
     for (; leaves_[p] && prepared_[p] < have_[p]; ++prepared_[p]) {
       const Part piece = piece_of(parts_[p], prepared_[p]);
-      if (!offer_.prepare(piece.offset, piece.bytes)) return false;
+      if (offer_.prepare(piece.offset, piece.bytes)) continue;
+      fresh_.erase(fresh_.begin(), part);
+      return false;
     }
   }
+  fresh_.clear();
   return true;
 }
 

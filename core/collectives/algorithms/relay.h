@@ -76,6 +76,7 @@ class Relay {
   std::vector<Part> parts_;
   std::vector<std::size_t> have_;      // by part: number of pieces that are here
   std::vector<std::size_t> prepared_;  // by part: number of pieces that may be sent
+  std::vector<int> fresh_;             // parts with pieces that are here and may not be sent yet, in order
   std::vector<bool> leaves_;           // by part: true if it is forwarded
   std::vector<RelayedSend> outgoing_;
   std::vector<RelayedReceive> incoming_;
