@@ -29,13 +29,18 @@ class Timeline final : public Clock {
   double now() const { return now_; }
   /// Adds an event `seconds` ≥ 0 from now. `handler` is borrowed until then.
   void add(double seconds, Handler& handler, std::uint64_t what) {
-    events_.push({.at = now_ + seconds, .number = ++added_, .handler = &handler, .what = what});
+    const Event event{.at = now_ + seconds, .number = ++added_, .handler = &handler, .what = what};
+    if (event.at == now_) soon_.push(event);
+    else later_.push(event);
   }
   /// Moves the clock to the next event and lets it happen; returns false if there is none.
   bool step() {
-    if (events_.empty()) return false;
-    const Event next = events_.top();
-    events_.pop();
+    if (soon_.empty() && later_.empty()) return false;
+    // Later events whose time has come were added before the clock came here, so before those that happen soon.
+    const bool is_later = soon_.empty() || (!later_.empty() && later_.top().at == now_);
+    const Event next = is_later ? later_.top() : soon_.front();
+    if (is_later) later_.pop();
+    else soon_.pop();
     now_ = next.at;
     next.handler->happen(next.what);
     return true;
@@ -51,7 +56,8 @@ class Timeline final : public Clock {
     std::uint64_t what;
     bool operator<(const Event& other) const { return at != other.at ? at > other.at : number > other.number; }
   };
-  std::priority_queue<Event> events_;
+  std::queue<Event> soon_;            ///< of the time that the clock shows
+  std::priority_queue<Event> later_;  ///< of later times
   double now_ = 0;
   std::uint64_t added_ = 0;
 };
