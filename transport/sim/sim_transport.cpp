@@ -1,6 +1,8 @@
 // Messages of played ranks.
 #include "transport/sim/sim_transport.h"
 
+#include <algorithm>
+
 namespace tsprun::detail::sim {
 
 namespace {
@@ -85,7 +87,10 @@ void SimTransport::Lane::drop_finished() {
 // --- lanes of a rank ---------------------------------------------------------------------------------------------------------
 
 SimTransport::Lane& SimTransport::incoming(int from, Stream stream) {
-  std::unique_ptr<Lane>& lane = incoming_[static_cast<std::uint64_t>(from) * kQueues + static_cast<std::uint64_t>(stream)];
+  std::vector<std::unique_ptr<Lane>>& lanes = incoming_[static_cast<std::size_t>(stream)];
+  const auto peer = static_cast<std::size_t>(from);
+  if (peer >= lanes.size()) lanes.resize(peer + 1);
+  std::unique_ptr<Lane>& lane = lanes[peer];
   if (lane == nullptr) {
     lane = std::make_unique<Lane>();
     lane->receiver = this;
@@ -181,17 +186,19 @@ void SimTransport::release(LaneId from, Ticket ticket) {
 }
 
 int SimTransport::unread() const {
-  for (const auto& [key, lane] : incoming_) {
-    if (lane->sent > lane->asked) return static_cast<int>(key / kQueues);
+  for (const std::vector<std::unique_ptr<Lane>>& lanes : incoming_) {
+    const auto unread = std::ranges::find_if(lanes, [](const auto& lane) { return lane != nullptr && lane->sent > lane->asked; });
+    if (unread != lanes.end()) return static_cast<int>(unread - lanes.begin());
   }
   return -1;
 }
 
 Found SimTransport::found(LaneId from) const {
-  const auto lane = incoming_.find(static_cast<std::uint64_t>(from.peer) * kQueues + static_cast<std::uint64_t>(from.stream));
-  if (lane == incoming_.end()) return {};
-  for (const Message& message : lane->second->messages) {
-    if (message.here && !lane->second->fits(message)) {
+  const std::vector<std::unique_ptr<Lane>>& lanes = incoming_[static_cast<std::size_t>(from.stream)];
+  const auto peer = static_cast<std::size_t>(from.peer);
+  if (peer >= lanes.size() || lanes[peer] == nullptr) return {};
+  for (const Message& message : lanes[peer]->messages) {
+    if (message.here && !lanes[peer]->fits(message)) {
       return {.envelope = message.sent, .bytes = message.bytes, .detail = {}};
     }
   }

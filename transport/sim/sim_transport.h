@@ -17,12 +17,12 @@
 #include "transport/sim/message_log.h"
 #include "transport/transport.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 namespace tsprun::detail::sim {
@@ -120,7 +120,7 @@ class SimTransport final : public Transport {
 
   SimWorld& world_;
   int rank_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Lane>> incoming_;  // by peer and stream
+  std::array<std::vector<std::unique_ptr<Lane>>, kQueues> incoming_;  // by stream and peer; null or not there: never used
   TrafficCounters counters_;
   Chores chores_;
   MessageLog* log_ = nullptr;  // null: there is none
