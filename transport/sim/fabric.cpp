@@ -18,8 +18,9 @@ constexpr std::uint64_t kLinkFree = 0;
 constexpr std::uint64_t kQuantumThere = 1;
 constexpr std::uint64_t kArrived = 2;
 constexpr std::uint64_t kNextLink = 3;
-constexpr std::uint64_t kLeavesSpine = 4;  // of the first that does
-constexpr std::uint64_t kKinds = 5;
+constexpr std::uint64_t kLeavesSpine = 4;   // of the first that does
+constexpr std::uint64_t kFreeAndThere = 5;  // kLinkFree and, at the same time, kQuantumThere
+constexpr std::uint64_t kKinds = 6;
 
 }  // namespace
 
@@ -161,18 +162,23 @@ void Fabric::carry(std::uint32_t number) {
   const double out = seconds_on_link(transfer);
   note(transfer, 0, out);
   ports_[transfer.way.links[0]].busy = true;
-  timeline_.add(out, *this, number * kKinds + kLinkFree);
-  go_on(number, out);
+  go_on(number, out, 0, out);
 }
 
 /// Lets a quantum go on behind the link on which it is. It will have crossed all so far in `there` seconds, and the next link can
-/// carry its first bytes since `since` seconds from now.
-void Fabric::go_on(std::uint32_t number, double there, double since) {
+/// carry its first bytes since `since` seconds from now. Its first link is free again in `frees` seconds, if it still carries it.
+void Fabric::go_on(std::uint32_t number, double there, double since, std::optional<double> frees) {
   Transfer& transfer = transfers_[number];
   const Way& way = transfer.way;
+  const auto free_first = [&] {
+    if (frees) timeline_.add(*frees, *this, number * kKinds + kLinkFree);
+  };
   while (transfer.hop + 1 < way.hops) {
     const std::uint32_t link = way.links[++transfer.hop];
-    if (link == spine_ && shared_spine_) return come_to_spine(number, there);
+    if (link == spine_ && shared_spine_) {
+      free_first();
+      return come_to_spine(number, there);
+    }
     Port& port = ports_[link];
     const double now = timeline_.now();
     const double takes = seconds_on_link(transfer);
@@ -184,10 +190,16 @@ void Fabric::go_on(std::uint32_t number, double there, double since) {
     // The links behind are taken when it gets to them: others may use them until then.
     if (begins <= 0 || transfer.hop + 1 == way.hops) continue;
     transfer.there_at = now + there;
+    free_first();
     timeline_.add(begins, *this, number * kKinds + kNextLink);
     return;
   }
-  timeline_.add(there, *this, number * kKinds + kQuantumThere);
+  if (frees == there) {
+    timeline_.add(there, *this, number * kKinds + kFreeAndThere);
+  } else {
+    free_first();
+    timeline_.add(there, *this, number * kKinds + kQuantumThere);
+  }
 }
 
 void Fabric::come_to_spine(std::uint32_t number, double there) {
@@ -221,6 +233,23 @@ void Fabric::leave_spine() {
   if (!shared_spine_->empty()) await_spine();
 }
 
+/// Lets the next of the transfers that wait for a first link have it.
+void Fabric::free_link(std::uint32_t link) {
+  Port& port = ports_[link];
+  port.busy = false;
+  if (port.waiting.empty()) return;
+  // The first transfer whose later links are free, if there is one: the others would only wait behind this link.
+  auto next = std::ranges::find_if(port.waiting, [this](std::uint32_t other) {
+    const Way& way = transfers_[other].way;
+    return std::all_of(way.links.begin() + 1, way.links.begin() + way.hops,
+                       [this](std::uint32_t later) { return ports_[later].free_at <= timeline_.now(); });
+  });
+  if (next == port.waiting.end()) next = port.waiting.begin();
+  const std::uint32_t chosen = *next;
+  port.waiting.erase(next);
+  carry(chosen);
+}
+
 void Fabric::happen(std::uint64_t what) {
   if (what % kKinds == kLeavesSpine) {
     if (what / kKinds == spine_event_) leave_spine();  // else another was added after it, for an earlier time
@@ -229,22 +258,7 @@ void Fabric::happen(std::uint64_t what) {
   const auto number = static_cast<std::uint32_t>(what / kKinds);
   Transfer& transfer = transfers_[number];
   switch (what % kKinds) {
-    case kLinkFree: {
-      Port& port = ports_[transfer.way.links[0]];
-      port.busy = false;
-      if (port.waiting.empty()) break;
-      // The first transfer whose later links are free, if there is one: the others would only wait behind this link.
-      auto next = std::ranges::find_if(port.waiting, [this](std::uint32_t other) {
-        const Way& way = transfers_[other].way;
-        return std::all_of(way.links.begin() + 1, way.links.begin() + way.hops,
-                           [this](std::uint32_t link) { return ports_[link].free_at <= timeline_.now(); });
-      });
-      if (next == port.waiting.end()) next = port.waiting.begin();
-      const std::uint32_t chosen = *next;
-      port.waiting.erase(next);
-      carry(chosen);
-      break;
-    }
+    case kFreeAndThere: free_link(transfer.way.links[0]); [[fallthrough]];
     case kQuantumThere:
       if (transfer.left > 0) {
         enter(number);
@@ -252,6 +266,7 @@ void Fabric::happen(std::uint64_t what) {
         timeline_.add(transfer.way.latency, *this, number * kKinds + kArrived);
       }
       break;
+    case kLinkFree: free_link(transfer.way.links[0]); break;
     case kNextLink: go_on(number, transfer.there_at - timeline_.now()); break;
     default: {
       // The entry may be used again by what the handler sends.

@@ -108,7 +108,8 @@ class Fabric final : public Handler {
   void carry(std::uint32_t transfer);
   double seconds_on_link(const Transfer& transfer) const;
   void note(const Transfer& transfer, double begins, double seconds);
-  void go_on(std::uint32_t transfer, double there, double since = 0);
+  void go_on(std::uint32_t transfer, double there, double since = 0, std::optional<double> frees = {});
+  void free_link(std::uint32_t link);
   void come_to_spine(std::uint32_t transfer, double there);
   void await_spine();
   void leave_spine();
