@@ -17,22 +17,35 @@ struct Measured {
   json links;
 };
 
-Measured bench(const std::string& intra, const std::string& bytes, const std::string& times,
-               const std::vector<std::string>& faults, int cores = 0) {
+Measured bench(const std::string& intra, const std::string& bytes, int times, const std::vector<std::string>& faults,
+               int cores = 0) {
   const TemporaryDirectory folder;
   std::vector<std::string> arguments = {"-n", "3", "--intra", intra, "--json", folder.path("report.json")};
   for (const std::string& fault : faults) arguments.insert(arguments.end(), {"--fault", fault});
-  arguments.insert(arguments.end(), {"bench", "all_gather", "--sizes", bytes, "--iters", times, "--check=off"});
+  arguments.insert(arguments.end(), {"bench", "all_gather", "--sizes", bytes, "--iters", std::to_string(times), "--check=off"});
   const Finished run = run_tsprun(arguments, {.environment = {}, .cores = cores});
   EXPECT_EQ(run.end.code, 0) << run.describe();
   return {run.err, read_json(folder.path("report.json")).at("links")};
 }
 
+constexpr const char* kSlow = "messages from rank 1 to rank 2 come slowly";
+
+/// Measures a job one of whose links is slow: each message takes 65 ms there, so that ranks sleep nearly all the time. A link is
+/// named where it took a quarter of the job, and starting one takes long on a busy machine: then more messages are sent.
+Measured with_slow_link(const std::string& intra, int times, int cores = 0) {
+  const auto run = [&] { return bench(intra, "192K", times, {"slow:from=1,to=2,gbps=0.001"}, cores); };
+  Measured measured = run();
+  for (int tries = 0; tries < 2 && measured.err.find(kSlow) == std::string::npos; ++tries) {
+    times *= 4;
+    measured = run();
+  }
+  return measured;
+}
+
 class SlowLink : public ::testing::TestWithParam<const char*> {};
 
-// Each message takes 65 ms, so that ranks sleep nearly all the time: what they wait for a core on a busy machine explains little.
 TEST_P(SlowLink, IsNamedAndHasTheSpeedItHas) {
-  const Measured run = bench(GetParam(), "192K", "20", {"slow:from=1,to=2,gbps=0.001"});
+  const Measured run = with_slow_link(GetParam(), 20);
   double pending = 0;
   for (const json& link : run.links) {
     const bool slow = link.at("from") == 1 && link.at("to") == 2;
@@ -44,7 +57,7 @@ TEST_P(SlowLink, IsNamedAndHasTheSpeedItHas) {
     }
   }
   for (const json& link : run.links) EXPECT_LE(link.at("pending_seconds"), pending) << link;
-  EXPECT_NE(run.err.find("messages from rank 1 to rank 2 come slowly"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find(kSlow), std::string::npos) << run.err;
 }
 
 // A rank that waits yields its core to whoever wants it; that it then has none explains nothing.
@@ -52,15 +65,15 @@ TEST_P(SlowLink, IsNamedWhereStrangersUseTheCores) {
   std::vector<std::unique_ptr<Process>> strangers;
   const std::vector<std::string> busy = {"timeout", "60", "sh", "-c", "while :; do :; done"};
   for (int i = 0; i < 4; ++i) strangers.push_back(std::make_unique<Process>(busy, ProcessOptions{.environment = {}, .cores = 2}));
-  const Measured run = bench(GetParam(), "192K", "36", {"slow:from=1,to=2,gbps=0.001"}, 2);
-  EXPECT_NE(run.err.find("messages from rank 1 to rank 2 come slowly"), std::string::npos) << run.err;
+  const Measured run = with_slow_link(GetParam(), 36, 2);
+  EXPECT_NE(run.err.find(kSlow), std::string::npos) << run.err;
 }
 
 // Who is kept from its core by a stranger's process is late, and rightly named: on a busy machine that takes some tries.
 TEST_P(SlowLink, IsNoneWhereAllAreAlike) {
   std::string said = "come slowly";
   for (int tries = 0; tries < 10 && said.find("come slowly") != std::string::npos; ++tries)
-    said = bench(GetParam(), "6M", "200", {}).err;
+    said = bench(GetParam(), "6M", 200, {}).err;
   EXPECT_EQ(said.find("come slowly"), std::string::npos) << said;
 }
 
