@@ -104,6 +104,7 @@ void find_model(ModelCommandOptions& options, const ModelOptionUse& use) {
     loaded = read_config(std::filesystem::path(options.model) / "config.json");
     const ModelFolder weights(options.model);
     const std::vector<Parameter> parameters = model_parameters(loaded.config);
+    options.weights = weights.paths();
     if (const std::string unused = weights.check(parameters, loaded.sees_images); !unused.empty()) spdlog::warn("{}", unused);
     const auto is_bf16 = [&](const Parameter& parameter) {
       return !parameter.is_matrix() || weights.find(parameter.name)->type == stored_type_of(DType::bf16);
@@ -372,7 +373,7 @@ Inputs model_inputs(const ModelCommandOptions& options) {
     inputs.files.push_back(
         {options.model.empty() ? "--resume" : "--model", options.tokenizer, options.tokenizer.filename().string()});
   if (options.model.empty()) return inputs;
-  std::vector<std::filesystem::path> read = ModelFolder(options.model).paths();
+  std::vector<std::filesystem::path> read = options.weights;
   read.insert(read.begin(), std::filesystem::path(options.model) / "config.json");
   for (const std::filesystem::path& file : read) inputs.files.push_back({"--model", file, file.filename().string()});
   return inputs;

@@ -58,8 +58,9 @@ struct ModelCommandOptions {
   Given<bool> strict_audit{false};  ///< --audit strict: a figure that isn't as forecast fails the job
 
   // Values derived during validation, not given on the command line.
-  std::optional<ModelConfig> resumed;  ///< the checkpoint's model: --config may then be left out
-  ModelConfig shape;                   ///< the model of --config or of the folder's config.json
+  std::optional<ModelConfig> resumed;          ///< the checkpoint's model: --config may then be left out
+  ModelConfig shape;                           ///< the model of --config or of the folder's config.json
+  std::vector<std::filesystem::path> weights;  ///< files of --model, and the index that names them if there is one
   std::filesystem::path source;        ///< the folder, or else the config.json, that describes the model; empty: a built-in one
   std::vector<std::uint32_t> lengths;  ///< of the documents of --documents
   std::uint64_t tokens = 0;            ///< number of tokens in all files of --data

@@ -6,7 +6,6 @@
 #include "layers/io/file.h"
 #include "layers/io/json_text.h"
 #include "layers/io/read_ahead.h"
-#include "layers/parameters/model_folder.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -79,9 +78,7 @@ ModelText ModelText::of(const ModelCommandOptions& model) {
   ModelText text;
   // While the tokenizer is made, a disk would be idle: it reads the weights, but not before the tokenizer.
   std::vector<file::Range> next{{.path = model.source / kTokenizerFile}};
-  if (!model.model.empty()) {
-    for (std::filesystem::path& weights : ModelFolder(model.model).paths()) next.push_back({.path = std::move(weights)});
-  }
+  for (const std::filesystem::path& weights : model.weights) next.push_back({.path = weights});
   const file::ReadAhead ahead(std::move(next), kReadAheadBytes);
   text.tokenizer_ = text::Tokenizer::load(model.source);
   text.encoder_ = std::make_shared<text::Encoder>(*text.tokenizer_);

@@ -1,6 +1,8 @@
 // Reading of files into the page cache beside other work, so that who needs them then doesn't wait for a disk that was idle.
 #pragma once
 
+#include "transport/posix.h"
+
 #include <condition_variable>
 #include <cstdint>
 #include <filesystem>
@@ -23,7 +25,7 @@ struct Range {
 /// memory, and a file that can't be read costs nothing but the help.
 class ReadAhead {
  public:
-  /// Starts the thread; it takes no signals. It asks for at most `most` bytes, in pieces of 1 MiB, more than have passed: what
+  /// Starts the thread; it takes no signals. It asks for at most `most` bytes, in pieces of 128 KiB, more than have passed: what
   /// lies in the page cache unused for long may leave it. Where there can't be a thread, nothing is asked for.
   ReadAhead(std::vector<Range> ranges, std::uint64_t most);
 
@@ -31,7 +33,7 @@ class ReadAhead {
   void passed(std::uint64_t bytes);
 
  private:
-  void ask_for(const Range& range, const std::stop_token& stop);
+  void ask_for(const posix::UniqueFd& file, const Range& range, const std::stop_token& stop);
 
   std::uint64_t most_;
   std::mutex mutex_;

@@ -99,12 +99,10 @@ const TensorInfo& File::require(std::string_view name, std::span<const std::size
 
 file::Range File::range_of(const TensorInfo& tensor, const Rectangle& block) const {
   const std::size_t element = size_of(tensor.type);
-  const std::size_t gap = (tensor.columns() - block.columns) * element;
-  const std::size_t count = block.rows * block.columns;
-  if (count == 0 || (gap > kGapBytes && block.rows > 1)) return {.path = path_, .offset = tensor.offset, .bytes = 0};
+  const bool is_read = block.columns > 0 && (tensor.columns() - block.columns) * element <= kGapBytes;
   return {.path = path_,
           .offset = tensor.offset + (block.first_row * tensor.columns() + block.first_column) * element,
-          .bytes = count * element + (block.rows - 1) * gap};
+          .bytes = is_read ? block.rows * tensor.columns() * element : 0};
 }
 
 /// Reads a block that isn't all columns of its rows: several rows at a time, with the gaps between them, from which the block's

@@ -84,8 +84,8 @@ class File {
   /// its shape isn't `shape`.
   const TensorInfo& require(std::string_view name, std::span<const std::size_t> shape) const;
 
-  /// Returns the bytes of the file from a block's first element to its last; none if read() leaves out what lies between its
-  /// rows.
+  /// Returns the bytes of a block's rows in the file, from its first element on, with what lies between rows as far as read()
+  /// reads it; none if read() leaves it out. Pieces of a block have as many together as the block.
   file::Range range_of(const TensorInfo& tensor, const Rectangle& block) const;
 
   /// Reads a block, row by row, into contiguous memory of block.rows × block.columns elements and converts each element to

@@ -5,9 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tsprun::detail::safetensors::safetensors_test {
@@ -30,6 +32,30 @@ std::vector<float> counting(std::size_t count) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i);
   return values;
+}
+
+TEST(SafetensorsFile, SaysWhichBytesItReads) {
+  const test::TemporaryFolder folder;
+  const auto path = folder.write(
+      "a.safetensors",
+      file_bytes(R"({"w": {"dtype": "F32", "shape": [8, 6000], "data_offsets": [0, 192000]}})", raw(counting(48000))));
+  const File file(path);
+  const TensorInfo& w = *file.find("w");
+  const file::Range all = file.range_of(w, whole(w));
+  EXPECT_EQ(all.path, path);
+  EXPECT_EQ(all.offset, w.offset);
+  EXPECT_EQ(all.bytes, w.bytes);
+  EXPECT_EQ(file.range_of(w, {3, 2, 10, 5000}).offset, w.offset + (3 * 6000 + 10) * 4);
+  // Columns that lie 4000 bytes apart are read with what lies between, those that lie 23960 bytes apart without it.
+  for (const auto& [columns, bytes] : {std::pair<std::size_t, std::size_t>{6000, 192000}, {5000, 192000}, {10, 0}}) {
+    EXPECT_EQ(file.range_of(w, {0, 8, 0, columns}).bytes, bytes);
+    std::uint64_t of_pieces = 0;
+    for (const auto& [row, rows] : {std::pair<std::size_t, std::size_t>{0, 1}, {1, 2}, {3, 5}})
+      of_pieces += file.range_of(w, {row, rows, 0, columns}).bytes;
+    EXPECT_EQ(of_pieces, bytes) << columns;
+  }
+  EXPECT_EQ(file.range_of(w, {0, 8, 0, 0}).bytes, 0U);
+  EXPECT_EQ(file.range_of(w, {8, 0, 0, 6000}).bytes, 0U);
 }
 
 TEST(SafetensorsFile, ReadsRowsAndColumnsInAnyElementType) {
