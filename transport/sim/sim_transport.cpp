@@ -87,12 +87,12 @@ void SimTransport::Lane::drop_finished() {
 // --- lanes of a rank ---------------------------------------------------------------------------------------------------------
 
 SimTransport::Lane& SimTransport::incoming(int from, Stream stream) {
-  std::vector<std::unique_ptr<Lane>>& lanes = incoming_[static_cast<std::size_t>(stream)];
-  const auto peer = static_cast<std::size_t>(from);
-  if (peer >= lanes.size()) lanes.resize(peer + 1);
-  std::unique_ptr<Lane>& lane = lanes[peer];
+  std::vector<LanesFrom>& of_stream = incoming_[static_cast<std::size_t>(stream)];
+  if (of_stream.empty()) of_stream.resize(static_cast<std::size_t>(world_.unit));
+  LanesFrom& lanes = of_stream[static_cast<std::size_t>(from % world_.unit)];
+  Lane* lane = lanes.find(from);
   if (lane == nullptr) {
-    lane = std::make_unique<Lane>();
+    lane = lanes.all.insert(lanes.at(from), {.peer = from, .lane = std::make_unique<Lane>()})->lane.get();
     lane->receiver = this;
     lane->sender = from % world_.unit;
     lane->exact = from < world_.unit;
@@ -186,19 +186,21 @@ void SimTransport::release(LaneId from, Ticket ticket) {
 }
 
 int SimTransport::unread() const {
-  for (const std::vector<std::unique_ptr<Lane>>& lanes : incoming_) {
-    const auto unread = std::ranges::find_if(lanes, [](const auto& lane) { return lane != nullptr && lane->sent > lane->asked; });
-    if (unread != lanes.end()) return static_cast<int>(unread - lanes.begin());
+  for (const std::vector<LanesFrom>& of_stream : incoming_) {
+    for (const LanesFrom& lanes : of_stream) {
+      const auto unread = std::ranges::find_if(lanes.all, [](const auto& used) { return used.lane->sent > used.lane->asked; });
+      if (unread != lanes.all.end()) return unread->peer;
+    }
   }
   return -1;
 }
 
 Found SimTransport::found(LaneId from) const {
-  const std::vector<std::unique_ptr<Lane>>& lanes = incoming_[static_cast<std::size_t>(from.stream)];
-  const auto peer = static_cast<std::size_t>(from.peer);
-  if (peer >= lanes.size() || lanes[peer] == nullptr) return {};
-  for (const Message& message : lanes[peer]->messages) {
-    if (message.here && !lanes[peer]->fits(message)) {
+  const std::vector<LanesFrom>& of_stream = incoming_[static_cast<std::size_t>(from.stream)];
+  const Lane* lane = of_stream.empty() ? nullptr : of_stream[static_cast<std::size_t>(from.peer % world_.unit)].find(from.peer);
+  if (lane == nullptr) return {};
+  for (const Message& message : lane->messages) {
+    if (message.here && !lane->fits(message)) {
       return {.envelope = message.sent, .bytes = message.bytes, .detail = {}};
     }
   }

@@ -17,6 +17,7 @@
 #include "transport/sim/message_log.h"
 #include "transport/transport.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -120,7 +121,20 @@ class SimTransport final : public Transport {
 
   SimWorld& world_;
   int rank_;
-  std::array<std::vector<std::unique_ptr<Lane>>, kQueues> incoming_;  // by stream and peer; null or not there: never used
+  /// Lanes of one stream from a played rank and its counterparts.
+  struct LanesFrom {
+    struct Used {
+      int peer;
+      std::unique_ptr<Lane> lane;
+    };
+    std::vector<Used> all;  // by peer
+    auto at(int peer) const { return std::ranges::lower_bound(all, peer, {}, &Used::peer); }
+    Lane* find(int peer) const {
+      const auto used = at(peer);
+      return used == all.end() || used->peer != peer ? nullptr : used->lane.get();
+    }
+  };
+  std::array<std::vector<LanesFrom>, kQueues> incoming_;  // by stream and played rank; empty: never used
   TrafficCounters counters_;
   Chores chores_;
   MessageLog* log_ = nullptr;  // null: there is none
