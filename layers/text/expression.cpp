@@ -3,6 +3,7 @@
 
 #include "layers/io/json_text.h"
 #include "layers/text/characters.h"
+#include "layers/text/search_blocks.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -13,6 +14,8 @@
 #include <ctime>
 #include <mutex>
 #include <stdexcept>
+#include <thread>
+#include <vector>
 
 namespace tsprun::detail::text {
 
@@ -155,11 +158,11 @@ void Pattern::give_up(std::string_view text, std::size_t at, std::string_view wh
 
 void Pattern::begin_text(std::size_t bytes) { time_of_text = {.bytes = bytes}; }
 
-bool Pattern::find_from(std::string_view text, std::size_t from, Place& match) const {
+bool Pattern::find_from(std::string_view text, std::size_t from, std::size_t until, Place& match) const {
   if (!compiled_) {
     const std::size_t at = text.find(literal_, from);
     match = {at, at + literal_.size()};
-    return at != std::string_view::npos;
+    return at < until && at != std::string_view::npos;
   }
   thread_local Scratch scratch;
   const OnigUChar* begin = bytes_of(text.data());
@@ -167,7 +170,7 @@ bool Pattern::find_from(std::string_view text, std::size_t from, Place& match) c
   onig_set_retry_limit_in_search_of_match_param(scratch.limits, kMostSteps + kMostStepsPerByte * text.size());
   const OnigUChar* end = begin + text.size();
   int at = ONIG_MISMATCH;
-  for (bool all = false; at == ONIG_MISMATCH && !all;) {
+  for (bool all = false; at == ONIG_MISMATCH && !all && from < until;) {
     // A search tries all places that are left: where it's told to try some, the engine takes the text for ended behind them.
     all = compiled_->quick || text.size() - from <= kBytesOfASearch;
     at =
@@ -180,14 +183,17 @@ bool Pattern::find_from(std::string_view text, std::size_t from, Place& match) c
   if (at == ONIG_MISMATCH) return false;
   if (at < 0) give_up(text, from, trouble(at, nullptr));
   match = {static_cast<std::size_t>(scratch.region->beg[0]), static_cast<std::size_t>(scratch.region->end[0])};
-  return true;
+  return match.begin < until;
 }
 
-bool Pattern::find(std::string_view text, Search& search) const {
-  while (search.from <= text.size()) {
+bool Pattern::find(std::string_view text, Search& search, std::size_t until) const {
+  while (search.from < until) {
     const std::size_t last = search.match.end;
     Place found{};
-    if (!find_from(text, search.from, found)) return false;
+    if (!find_from(text, search.from, until, found)) {
+      search.from = until;
+      return false;
+    }
     if (found.begin == found.end && search.any && found.end == last) {
       search.from += search.from < text.size() ? character_at(text, search.from).bytes : 1;
       continue;
@@ -198,6 +204,48 @@ bool Pattern::find(std::string_view text, Search& search) const {
     return true;
   }
   return false;
+}
+
+SearchPlan SearchPlan::of(std::size_t bytes) {
+  constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
+  if (bytes < 4 * kBlockBytes) return {.threads = 1, .block_bytes = kBlockBytes};
+  return {.threads = std::clamp(std::thread::hardware_concurrency(), 1U, 16U), .block_bytes = kBlockBytes};
+}
+
+void Pattern::each_match(std::string_view text, const SearchPlan& plan, FunctionRef<void(Place)> take) const {
+  // Literals are found quickly, and what fails quickly is searched for in all of a text.
+  if (plan.threads > 1 && text.size() > plan.block_bytes && compiled_ && !compiled_->quick)
+    return each_match_of_blocks(text, plan, take);
+  Search search;
+  while (find(text, search, text.size() + 1)) take(search.match);
+}
+
+void Pattern::each_match_of_blocks(std::string_view text, const SearchPlan& plan, FunctionRef<void(Place)> take) const {
+  SearchBlocks blocks(*this, text, plan);
+  Search search;
+  for (std::size_t block = 0; block < blocks.count(); ++block) {
+    const std::vector<Place> found = blocks.take(block);
+    // Takes what the block's search found behind the place that this one has got to, if it came by there: it began there, or
+    // found a match that ends there, too.
+    const auto take_what_follows = [&] {
+      if (search.from != search.match.end) return;  // not behind a match
+      auto next = found.begin();
+      if (search.from != blocks.begin(block)) {
+        next = std::ranges::lower_bound(found, search.from, {}, &Place::end);
+        if (next == found.end() || next->end != search.from) return;
+        ++next;
+      }
+      for (; next != found.end(); ++next) {
+        take(*next);
+        search = {.match = *next, .from = next->end, .any = true};
+      }
+    };
+    take_what_follows();
+    while (find(text, search, blocks.end(block))) {
+      take(search.match);
+      take_what_follows();
+    }
+  }
 }
 
 }  // namespace tsprun::detail::text

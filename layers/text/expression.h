@@ -2,6 +2,8 @@
 // tokenizers.
 #pragma once
 
+#include "layers/text/function_ref.h"
+
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -16,6 +18,14 @@ struct Place {
   std::size_t end;
 };
 
+/// How a text is searched: by so many threads, of which each takes the next block of so many bytes.
+struct SearchPlan {
+  std::size_t threads;
+  std::size_t block_bytes;
+  /// Returns that of a text of so many bytes: threads for all cores that this process may use, if it is long.
+  static SearchPlan of(std::size_t bytes);
+};
+
 /// A pattern. Threads may share it.
 class Pattern {
  public:
@@ -28,33 +38,41 @@ class Pattern {
   static void begin_text(std::size_t bytes);
 
   /// Calls visit(place, matched) for each match and for what lies before, between and behind them, in the text's order; a text
-  /// without characters has one place, which doesn't match. Throws Error(refused) if the engine gives up or
-  /// the text's time is over.
+  /// without characters has one place, which doesn't match. The plan changes nothing but the time. Throws Error(refused) if the
+  /// engine gives up or the text's time is over.
   template <class Visit>
   void each_place(std::string_view text, const Visit& visit) const {
+    each_place(text, visit, SearchPlan::of(text.size()));
+  }
+  template <class Visit>
+  void each_place(std::string_view text, const Visit& visit, const SearchPlan& plan) const {
     if (text.empty()) return visit(Place{0, 0}, false);
     std::size_t done = 0;
-    Search search;
-    while (find(text, search)) {
-      if (search.match.begin != done) visit(Place{done, search.match.begin}, false);
-      visit(search.match, true);
-      done = search.match.end;
-    }
+    each_match(text, plan, [&](Place match) {
+      if (match.begin != done) visit(Place{done, match.begin}, false);
+      visit(match, true);
+      done = match.end;
+    });
     if (done != text.size()) visit(Place{done, text.size()}, false);
   }
 
  private:
+  friend class SearchBlocks;
   struct Compiled;
+  /// Where a search has got to.
   struct Search {
     Place match{0, 0};
-    std::size_t from = 0;
-    bool any = false;  // there was a match before
+    std::size_t from = 0;  // after a match its end
+    bool any = false;      // there was a match before
   };
   explicit Pattern(std::string literal, std::shared_ptr<const Compiled> compiled)
       : literal_(std::move(literal)), compiled_(std::move(compiled)) {}
-  /// Finds the next match; an empty one where the last ended isn't one. False: there is none.
-  bool find(std::string_view text, Search& search) const;
-  bool find_from(std::string_view text, std::size_t from, Place& match) const;
+  void each_match(std::string_view text, const SearchPlan& plan, FunctionRef<void(Place)> take) const;
+  void each_match_of_blocks(std::string_view text, const SearchPlan& plan, FunctionRef<void(Place)> take) const;
+  /// Finds the next match that begins before `until`; an empty one where the last ended isn't one. False: there is none, and the
+  /// search has got to `until`.
+  bool find(std::string_view text, Search& search, std::size_t until) const;
+  bool find_from(std::string_view text, std::size_t from, std::size_t until, Place& match) const;
   [[noreturn]] void give_up(std::string_view text, std::size_t at, std::string_view why) const;
 
   std::string literal_;
