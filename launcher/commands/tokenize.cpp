@@ -128,7 +128,7 @@ class Tokenize final : public Command {
     const std::string text = file::read_text(file, kMostText, "a text");
     std::vector<Token> ids;
     try {
-      text::Encoder(tokenizer).encode(text, special_, ids);
+      text::Encoder(tokenizer).encode(text, special_, ids, progress_of_tokens(file, text.size()));
     } catch (const Error& error) {
       if (error.cause() != Cause::refused) throw;
       refuse(fmt::format("{}: {}", file, error.what()));

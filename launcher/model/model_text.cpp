@@ -3,8 +3,10 @@
 
 #include "launcher/refuse.h"
 #include "launcher/values.h"
+#include "layers/io/digest.h"
 #include "layers/io/file.h"
 #include "layers/io/json_text.h"
+#include "layers/io/kept_tokens.h"
 #include "layers/io/read_ahead.h"
 #include "transport/cause.h"
 
@@ -13,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <utility>
 
@@ -31,6 +34,18 @@ constexpr std::array<const char*, 9> kOtherTokenizers = {"tokenizer.model",  "vo
                                                          "spiece.model",     "sentencepiece.bpe.model",
                                                          "tekken.json",      "tokenizer_config.json",
                                                          "added_tokens.json"};
+
+/// Least bytes of a text whose tokens are kept: making them takes half a second.
+constexpr std::size_t kLeastKept = std::size_t{8} << 20;
+constexpr std::chrono::seconds kBetweenLines{2};
+
+/// Returns the checksum of all that a text's tokens follow from: this program's version, the tokenizer, and the text.
+Digest key_of(const std::filesystem::path& tokenizer, std::string_view text) {
+  const posix::UniqueFd file = file::open_to_read(tokenizer);
+  const std::string all = TSP_VERSION + hexadecimal(digest_file(file, tokenizer, file::size(file, tokenizer))) +
+                          hexadecimal(digest(std::as_bytes(std::span(text))));
+  return digest(std::as_bytes(std::span(all)));
+}
 
 bool is_folder(const std::filesystem::path& path) {
   std::error_code error;
@@ -56,6 +71,14 @@ Token end_of_document(const std::optional<text::Tokenizer>& tokenizer, const std
 
 void end_document(std::vector<Token>& ids, Token end) {
   if (!ids.empty() && ids.back() != end) ids.push_back(end);
+}
+
+std::function<void(std::size_t bytes)> progress_of_tokens(std::string name, std::size_t bytes) {
+  return [name = std::move(name), bytes, next = std::chrono::steady_clock::now() + kBetweenLines](std::size_t done) mutable {
+    if (std::chrono::steady_clock::now() < next) return;
+    next += kBetweenLines;
+    spdlog::info("{}: {} of {} MiB are tokens", name, done >> 20, bytes >> 20);
+  };
 }
 
 ModelText ModelText::without_tokenizer(const ModelCommandOptions& model) {
@@ -104,7 +127,8 @@ std::vector<Token> ModelText::ids_within(std::string_view text, std::string_view
   return encoded(text, name, false);
 }
 
-std::vector<Token> ModelText::encoded(std::string_view text, std::string_view name, bool add_special) const {
+std::vector<Token> ModelText::encoded(std::string_view text, std::string_view name, bool add_special,
+                                      const std::function<void(std::size_t bytes)>& progress) const {
   if (!why_not_.empty()) {
     refuse(
         fmt::format("{}: text, but {}. Without a tokenizer train and eval take token ids (--data tokens.u32), and so does "
@@ -117,12 +141,29 @@ std::vector<Token> ModelText::encoded(std::string_view text, std::string_view na
     return ids;
   }
   try {
-    encoder_->encode(text, add_special, ids);
+    encoder_->encode(text, add_special, ids, progress);
   } catch (const Error& error) {
     if (error.cause() != Cause::refused) throw;
     refuse(fmt::format("{}: {}", name, error.what()));
   }
   return ids;
+}
+
+/// Returns the ids of a file's text.
+std::vector<Token> ModelText::of_file(const std::filesystem::path& path, std::string_view text) const {
+  if (!tokenizer_ || text.size() < kLeastKept) return ids(text, path.string());
+  const KeptTokens kept(path, key_of(file_, text));
+  if (std::optional<std::vector<Token>> found = kept.read()) {
+    spdlog::info("{}: its tokens are those of an earlier run, {}", path.string(), kept.path().string());
+    return *std::move(found);
+  }
+  std::vector<Token> made = encoded(text, path.string(), true, progress_of_tokens(path.string(), text.size()));
+  try {
+    kept.write(made);
+  } catch (const Error& error) {
+    spdlog::info("tokens aren't kept for other runs: {}", error.what());
+  }
+  return made;
 }
 
 IdsOfTexts ModelText::ids_of(const std::vector<std::filesystem::path>& files, std::optional<Token> end) const {
@@ -132,7 +173,7 @@ IdsOfTexts ModelText::ids_of(const std::vector<std::filesystem::path>& files, st
     if (names_ids(path) || texts.contains(path)) continue;
     refuse_other_numbers(path);
     const std::string text = why_not_.empty() ? file::read_text(path, kLargestText, "a text") : std::string();
-    std::vector<Token> ids = this->ids(text, path.string());
+    std::vector<Token> ids = of_file(path, text);
     if (end) end_document(ids, *end);
     spdlog::info("{}: {} bytes of text are {} tokens", path.string(), text.size(), ids.size());
     texts.emplace(path, std::make_shared<const std::vector<Token>>(std::move(ids)));

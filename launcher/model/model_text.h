@@ -8,7 +8,9 @@
 #include "layers/text/stop_texts.h"
 #include "layers/text/tokenizer.h"
 
+#include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,6 +25,10 @@ namespace tsprun::detail::launcher {
 Token end_of_document(const std::optional<text::Tokenizer>& tokenizer, const std::string& typed, std::size_t ids);
 /// Puts the end of a document behind its ids, unless they end with it or there are none.
 void end_document(std::vector<Token>& ids, Token end);
+
+/// Returns what says on the log, every two seconds, how much of a text of so many bytes has become tokens. `name` is the text in
+/// messages.
+std::function<void(std::size_t bytes)> progress_of_tokens(std::string name, std::size_t bytes);
 
 /// The tokens of a model's texts. Copies share the tokenizer; texts are read by one thread at a time.
 class ModelText {
@@ -39,8 +45,9 @@ class ModelText {
   /// Does as ids(), for a text that has its special tokens in it already: none is put around it.
   std::vector<Token> ids_within(std::string_view text, std::string_view name) const;
   /// Returns the ids of the files that are text, unless their bytes are the ids; behind those of each file `end`, if it is given
-  /// and they don't end with it. Says on the log how many. Throws Error(refused) as ids() does, and for files that TokenStream
-  /// would refuse by their names or first bytes.
+  /// and they don't end with it. Those of a long text are kept beside it (kept_tokens.h), and taken from there as long as text,
+  /// tokenizer and version of this program are the same. Says on the log how many, and of long texts how far it is. Throws
+  /// Error(refused) as ids() does, and for files that TokenStream would refuse by their names or first bytes.
   IdsOfTexts ids_of(const std::vector<std::filesystem::path>& files, std::optional<Token> end = {}) const;
 
   const std::optional<text::Tokenizer>& tokenizer() const { return tokenizer_; }
@@ -50,7 +57,9 @@ class ModelText {
   const std::filesystem::path& file() const { return file_; }
 
  private:
-  std::vector<Token> encoded(std::string_view text, std::string_view name, bool add_special) const;
+  std::vector<Token> encoded(std::string_view text, std::string_view name, bool add_special,
+                             const std::function<void(std::size_t bytes)>& progress = {}) const;
+  std::vector<Token> of_file(const std::filesystem::path& path, std::string_view text) const;
   static ModelText without_tokenizer(const ModelCommandOptions& model);
 
   std::optional<text::Tokenizer> tokenizer_;

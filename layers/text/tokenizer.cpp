@@ -42,6 +42,10 @@ std::string Tokenizer::decode(std::span<const Token> ids, bool skip_special) con
   return text += stream.finish();
 }
 
+namespace {
+constexpr std::size_t kBytesBetweenTelling = std::size_t{1} << 20;
+}  // namespace
+
 struct Encoder::Scratch {
   WordCache cache;
   std::string normalized;
@@ -51,7 +55,8 @@ Encoder::Encoder(const Tokenizer& tokenizer) : parts_(tokenizer.parts_), scratch
 Encoder::Encoder(Encoder&&) noexcept = default;
 Encoder::~Encoder() = default;
 
-void Encoder::encode(std::string_view text, bool add_special, std::vector<Token>& ids) {
+void Encoder::encode(std::string_view text, bool add_special, std::vector<Token>& ids,
+                     const std::function<void(std::size_t bytes)>& progress) {
   std::size_t wrong = 0;
   if (const std::size_t good = utf8_prefix(text, wrong); good != text.size()) {
     throw Error(Cause::refused,
@@ -62,7 +67,15 @@ void Encoder::encode(std::string_view text, bool add_special, std::vector<Token>
   Pattern::begin_text(text.size());
   const TokenizerParts& parts = *parts_;
   if (add_special) ids.insert(ids.end(), parts.before.begin(), parts.before.end());
-  const auto word = [&](std::string_view piece, bool) { parts.model->encode(piece, scratch_->cache, ids); };
+  std::size_t done = 0;
+  std::size_t told = 0;
+  const auto word = [&](std::string_view piece, bool) {
+    parts.model->encode(piece, scratch_->cache, ids);
+    done += piece.size();
+    if (done - told < kBytesBetweenTelling) return;
+    told = done;
+    if (progress) progress(std::min(done, text.size()));
+  };
   parts.added.cut(text, false, [&](std::string_view piece, Token added) {
     if (added != kNone) return ids.push_back(added);
     bool from_start = piece.data() == text.data();

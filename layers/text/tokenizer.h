@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -46,9 +47,11 @@ class Encoder {
   Encoder(Encoder&&) noexcept;
   ~Encoder();
 
-  /// Appends a text's ids. `add_special`: also those that the file puts around each text, such as the one that begins it. Throws
-  /// Error(refused): the text isn't UTF-8 (with the byte), an expression gives up, or a character has no token.
-  void encode(std::string_view text, bool add_special, std::vector<Token>& ids);
+  /// Appends a text's ids. `add_special`: also those that the file puts around each text, such as the one that begins it.
+  /// `progress`, if there is one, is called every MiB or so with how many bytes have become tokens, about. Throws Error(refused):
+  /// the text isn't UTF-8 (with the byte), an expression gives up, or a character has no token.
+  void encode(std::string_view text, bool add_special, std::vector<Token>& ids,
+              const std::function<void(std::size_t bytes)>& progress = {});
 
  private:
   struct Scratch;

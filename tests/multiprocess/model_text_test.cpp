@@ -66,6 +66,42 @@ void expect(const std::string& said, const std::string& part) { EXPECT_NE(said.f
 
 const std::string kText = "The cat sat on the mat, and the na\u00efve \u4e2d\u6587 dog said: 12 times!\n";
 
+TEST_F(ModelWithATokenizer, KeepsTheTokensOfALongText) {
+  std::string text;
+  while (text.size() < std::size_t{9} << 20) text += kText;
+  const std::string book = write("book.txt", text);
+  const auto loss = [&] {
+    const json run = report({"train", "--model", model(), "--data", book, "--seq", "16", "--steps", "1", "--lr", "0.1"});
+    return std::pair(run.at("steps"), last_.err.find("its tokens are those of an earlier run") != std::string::npos);
+  };
+  const auto kept = [&] {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(path("")))
+      if (entry.path().extension() == ".tokens") found.push_back(entry.path().string());
+    return found;
+  };
+  const auto first = loss();
+  EXPECT_FALSE(first.second);
+  ASSERT_EQ(kept().size(), 1U);
+  const auto again = loss();
+  EXPECT_TRUE(again.second);
+  EXPECT_EQ(again.first.at(0).at("loss"), first.first.at(0).at("loss"));
+
+  // Whoever changes the file changes no result.
+  std::fstream file(kept().front(), std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(1000);
+  file.write("\0\0\0\0", 4);
+  file.close();
+  const auto anew = loss();
+  EXPECT_FALSE(anew.second);
+  EXPECT_EQ(anew.first.at(0).at("loss"), first.first.at(0).at("loss"));
+  EXPECT_TRUE(loss().second);
+
+  write("book.txt", "Another" + text);
+  EXPECT_FALSE(loss().second);
+  EXPECT_EQ(kept().size(), 2U);
+}
+
 TEST_F(ModelWithATokenizer, ReadsDataAsItsTokenizerDoes) {
   std::string text;
   for (int i = 0; i < 20; ++i) text += kText;
