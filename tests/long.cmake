@@ -21,7 +21,7 @@ set(long
     "^multiprocess\\.(NoSharedMemory\\.Collectives|NotFiniteCommands|PlanCommand|Played|Plot|SaveFolder|SigUsr1|Under)"
     "^multiprocess\\.(SimulateCommand\\.(Moves|Traces)|StandardOutput\\.(That|Who)|TrainingFiles|TrainOverTransports|Trace\\.)"
     "^multiprocess\\.Train\\.(GoesOn|HasTheSame|Receives)"
-    "^multiprocess\\.(KillAndResume|KillStorm\\.On(Programs|TheParents)|Watchdog\\.LeavesAJobAlone)")
+    "^multiprocess\\.(KillAndResume|ModelWithATokenizer\\.KeepsTheTokens|KillStorm\\.On(Programs|TheParents)|Watchdog\\.LeavesAJobAlone)")
 foreach(label unit multiprocess)
   set(tests ${multiprocess_tests_TESTS})
   if(label STREQUAL "unit")
