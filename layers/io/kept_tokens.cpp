@@ -39,7 +39,6 @@ class Unfinished {
   explicit Unfinished(const std::filesystem::path& path) : name_(path.string() + ".XXXXXX") {
     file_ = posix::UniqueFd(::mkostemp(name_.data(), O_CLOEXEC));
     if (!file_) throw system_error(Cause::refused, fmt::format("{}: can't be made", path.string()), errno);
-    ::fchmod(file_.get(), 0644);
   }
   Unfinished(const Unfinished&) = delete;
   Unfinished& operator=(const Unfinished&) = delete;
@@ -61,14 +60,23 @@ class Unfinished {
 }  // namespace
 
 KeptTokens::KeptTokens(const std::filesystem::path& text, const Digest& key)
-    : path_(text.parent_path() /
+    : text_(text),
+      path_(text.parent_path() /
             fmt::format(".{}.{}.tokens", text.filename().string(), hexadecimal(key).substr(0, kDigitsOfKey))),
       key_(key) {}
+
+bool KeptTokens::is_trusted(const posix::UniqueFd& file) const {
+  struct stat tokens {};
+  struct stat text {};
+  if (::fstat(file.get(), &tokens) != 0) return false;
+  return tokens.st_uid == ::geteuid() || (::stat(text_.c_str(), &text) == 0 && tokens.st_uid == text.st_uid);
+}
 
 std::optional<std::vector<Token>> KeptTokens::read() const {
   if (!file::exists(path_)) return std::nullopt;
   try {
     const posix::UniqueFd file = file::open_to_read(path_);
+    if (!is_trusted(file)) return std::nullopt;
     const std::uint64_t bytes = file::size(file, path_);
     HeaderOfTokens header{};
     if (bytes < sizeof(header)) return std::nullopt;
@@ -87,7 +95,8 @@ std::optional<std::vector<Token>> KeptTokens::read() const {
 
 void KeptTokens::write(std::span<const Token> ids) const {
   const HeaderOfTokens header{.magic = kMagicOfTokens, .key = key_, .of_ids = digest(std::as_bytes(ids)), .count = ids.size()};
-  Unfinished unfinished(path_);
+  Unfinished unfinished(path_);  // readable for its owner alone
+  if (struct stat text{}; ::stat(text_.c_str(), &text) == 0) ::fchmod(unfinished.file().get(), text.st_mode & 0666U);
   file::write(unfinished.file(), path_, 0, std::as_bytes(std::span(&header, 1)));
   file::write(unfinished.file(), path_, sizeof(header), std::as_bytes(ids));
   unfinished.rename_to(path_);

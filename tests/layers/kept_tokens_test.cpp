@@ -11,6 +11,7 @@
 #include <iterator>
 #include <span>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 namespace tsprun::detail::kept_tokens_test {
@@ -61,6 +62,35 @@ TEST(KeptTokens, ThatWereChangedDoNot) {
   folder.write(name, whole + "1234");
   EXPECT_FALSE(kept.read());
   folder.write(name, whole);
+  EXPECT_TRUE(kept.read());
+}
+
+TEST(KeptTokens, AreAsPrivateAsTheirText) {
+  namespace fs = std::filesystem;
+  const test::TemporaryFolder folder;
+  const fs::path text = folder.write("book.txt", "secret");
+  const KeptTokens kept(text, key("a"));
+  for (const fs::perms perms :
+       {fs::perms::owner_read | fs::perms::owner_write, fs::perms::owner_read | fs::perms::group_read, fs::perms(0644)}) {
+    fs::permissions(text, perms);
+    kept.write(std::vector<Token>{1});
+    EXPECT_EQ(fs::status(kept.path()).permissions(), perms);
+  }
+  fs::remove(text);
+  kept.write(std::vector<Token>{1});
+  EXPECT_EQ(fs::status(kept.path()).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+}
+
+TEST(KeptTokens, OfStrangersAreNotTaken) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can make a file another user's";
+  const test::TemporaryFolder folder;
+  const std::filesystem::path text = folder.write("book.txt", "text");
+  const KeptTokens kept(text, key("a"));
+  kept.write(std::vector<Token>{1});
+  constexpr ::uid_t kStranger = 65534;
+  ASSERT_EQ(::chown(kept.path().c_str(), kStranger, kStranger), 0);
+  EXPECT_FALSE(kept.read());
+  ASSERT_EQ(::chown(text.c_str(), kStranger, kStranger), 0);  // whose text it is may keep its tokens
   EXPECT_TRUE(kept.read());
 }
 
