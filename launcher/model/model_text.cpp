@@ -75,8 +75,9 @@ void end_document(std::vector<Token>& ids, Token end) {
 
 std::function<void(std::size_t bytes)> progress_of_tokens(std::string name, std::size_t bytes) {
   return [name = std::move(name), bytes, next = std::chrono::steady_clock::now() + kBetweenLines](std::size_t done) mutable {
-    if (std::chrono::steady_clock::now() < next) return;
-    next += kBetweenLines;
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next) return;
+    next = now + kBetweenLines;
     spdlog::info("{}: {} of {} MiB are tokens", name, done >> 20, bytes >> 20);
   };
 }
