@@ -404,6 +404,7 @@ int run(const std::vector<std::string>& names) {
       {"several_capped", several_capped},
       {"several_port_down", several_port_down},
       {"several_silent", several_silent},
+      {"several_explained", several_explained},
       {"several_lost", several_lost},
       {"several_lost_at_both", several_lost_at_both},
       {"large", large},

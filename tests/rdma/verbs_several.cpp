@@ -2,7 +2,11 @@
 #include "tests/rdma/verbs_several.h"
 
 #include "tests/rdma/verbs_pair.h"
+#include "transport/log.h"
 #include "transport/posix.h"
+
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +16,8 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -423,6 +429,29 @@ void several_lost() {
     exchange_and_lose("lost" + std::to_string(completion), lost);
     if (completion <= 8) exchange_and_lose("joining" + std::to_string(completion), lost, 2);
   }
+}
+
+void several_explained() {
+  std::ostringstream log;
+  const auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(log);
+  logger().sinks().push_back(sink);
+  VerbsPair pair("explained", {.heap_bytes = kHeapBytes});
+  std::uint32_t sequence = settle(pair, 2);
+  if (node() == 1) ::setenv("RDMA_SHIM", "lose@1=12", 1);
+  both_ways(pair, ++sequence, kMebibyte);
+  pair.until([&] { return pair.transport().ways(0) == 1; }, "a way is lost");
+  ::unsetenv("RDMA_SHIM");
+  pair.meet();
+  if (node() == 1) {
+    const std::string lost = contains(log.str(), "is lost, rxe1:1") ? "1" : "0";
+    require(contains(log.str(), "is lost, rxe" + lost + ":1") && !contains(log.str(), "is down"), log.str());
+    run_shell("ip link set eth" + lost + " down");
+    pair.until([&] { return contains(log.str(), "rxe" + lost + " port 1 is down; a way"); }, "the port is named");
+  }
+  pair.meet();
+  both_ways(pair, ++sequence, kMebibyte);
+  std::erase(logger().sinks(), sink);
+  pair.close();
 }
 
 void several_lost_at_both() {

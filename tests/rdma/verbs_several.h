@@ -21,6 +21,8 @@ void several_silent();
 void several_lost();
 /// Nor do queue pairs that fail at both ends, mostly unlike ones, while these may be agreeing on the first. Needs verbs_shim.
 void several_lost_at_both();
+/// A port that goes down is named in the log also if a request failed before the port said so. Needs verbs_shim.
+void several_explained();
 /// Two adapters that are capped alike carry nearly twice as much as one.
 void several_capped();
 

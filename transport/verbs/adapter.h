@@ -25,6 +25,7 @@ struct Adapter {
   std::optional<Events> events;
   std::string port_trouble;     ///< set while the port is down
   bool has_told_loss = false;   ///< the log says that ways by it are lost because its port is down
+  bool has_lost = false;        ///< the log says that a way by it is lost, without knowing that its port is down
   bool has_told = false;        ///< the log says of a peer why payloads don't go there by this adapter
   std::string address_trouble;  ///< set once the port's addresses aren't those that peers were told
 

@@ -41,6 +41,7 @@ bool VerbsTransport::lose_way(Peer& at, std::size_t way, const std::string& why)
   const std::size_t left = static_cast<std::size_t>(std::countr_zero(at.carrying()));
   // Where a port is down one line stands for all peers.
   const bool is_told = !by.port_trouble.empty() && std::exchange(by.has_told_loss, true);
+  by.has_lost = by.has_lost || by.port_trouble.empty();
   logger().log(is_told ? spdlog::level::debug : spdlog::level::warn, "a way by RDMA is lost, {}; the job goes on by {} to {}",
                text, parts_->adapters[at.adapter_of(left)]->port.port.text(), at.address_of(left).port);
   if (!at.touched) parts_->touched.push_back(&at);
@@ -54,7 +55,8 @@ void VerbsTransport::lose(Peer& at, std::size_t way, const std::string& why) {
 }
 
 /// Moves peers to other adapters, where there are some: the port of this one is down. Where all are, the retries, which last
-/// longer than a short outage, tell which of them comes back.
+/// longer than a short outage, tell which of them comes back. Names the port, too, if requests failed before it said that it is
+/// down.
 void VerbsTransport::leave_adapter(std::size_t adapter, const std::string& why) {
   std::vector<bool> works;
   for (const std::unique_ptr<Adapter>& each : parts_->adapters) {
@@ -69,6 +71,8 @@ void VerbsTransport::leave_adapter(std::size_t adapter, const std::string& why) 
       if (each->adapter_of(way) == adapter && each->may_carry(way)) lose_way(*each, way, why);
     }
   }
+  Adapter& left = *parts_->adapters[adapter];
+  if (left.has_lost && !std::exchange(left.has_told_loss, true)) logger().warn("{}; a way by RDMA by this port was lost before", why);
 }
 
 /// Gives up what goes by an adapter, or by one of its queue pairs.
