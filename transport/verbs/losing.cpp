@@ -72,7 +72,8 @@ void VerbsTransport::leave_adapter(std::size_t adapter, const std::string& why) 
     }
   }
   Adapter& left = *parts_->adapters[adapter];
-  if (left.has_lost && !std::exchange(left.has_told_loss, true)) logger().warn("{}; a way by RDMA by this port was lost before", why);
+  if (left.has_lost && !std::exchange(left.has_told_loss, true))
+    logger().warn("{}; a way by RDMA by this port was lost before", why);
 }
 
 /// Gives up what goes by an adapter, or by one of its queue pairs.
