@@ -316,8 +316,9 @@ class ChatCommand final : public Command {
  private:
   void chat(Context& context, ReportSink& sink, const GlobalOptions& global) const {
     Session session(context, sink, global);
+    RunWeights weights(session, model_);
     Model model(session.rank(), session.mesh(), model_options(model_, false));
-    fill_weights(session, model, model_);
+    weights.fill(model);
     Conversation conversation(session, context, model, options_);
     const auto keep = [&] {
       if (session.speaks()) sink.set("chat", conversation.report());

@@ -54,8 +54,9 @@ void run_steps(Context& context, ReportSink& sink, const ComparePoint& point, co
   const bool training = !compare.forward_only;
   Session session(context, sink, point.global);
   Rank& rank = session.rank();
+  RunWeights weights(session, options);
   Model model(rank, session.mesh(), model_options(options, training));
-  fill_weights(session, model, options);
+  weights.fill(model);
   TrainingBatch batch(options);
   PassesOfRun passes{
       .decisive = {}, .tokens = [&](std::uint64_t step) { return batch.of_step(step); }, .files = !options.model.empty()};

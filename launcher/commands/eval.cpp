@@ -94,9 +94,10 @@ void EvalCommand::evaluate(Context& context, ReportSink& sink, const GlobalOptio
   const ModelCommandOptions& options = model_;
   Session session(context, sink, global);
   Rank& rank = session.rank();
+  RunWeights weights(session, options);
   Model model(rank, session.mesh(), model_options(options, false));
   model.expect(options.sequence);  // the last window may be shorter
-  fill_weights(session, model, options);
+  weights.fill(model);
   const TokenStream stream = options.stream();
   const std::uint64_t windows = window_count(stream.size(), options.sequence);
   std::optional<OutputFile> file;

@@ -233,8 +233,9 @@ void generate_rank(Context& context, ReportSink& sink, const GlobalOptions& glob
                    const GenerateOptions& options) {
   Session session(context, sink, global);
   Rank& rank = session.rank();
+  RunWeights weights(session, shape);
   Model model(rank, session.mesh(), model_options(shape, false));
-  fill_weights(session, model, shape);
+  weights.fill(model);
   OwnTexts texts(session.mesh(), options);
   std::size_t longest = 0;  // of all replicas
   for (const Prompt& prompt : options.texts) longest = std::max(longest, prompt.ids.size());

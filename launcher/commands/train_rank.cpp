@@ -134,6 +134,8 @@ void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
   const ModelCommandOptions& options = *plan.model;
   Session session(context, sink, *plan.global);
   Rank& rank = session.rank();
+  std::optional<RunWeights> weights;
+  if (!plan.train->resumed) weights.emplace(session, options);
   Model model(rank, session.mesh(), model_options(options, true));
   model.expect(options.sequence);  // windows of the validation data may be shorter
   const std::uint64_t done = plan.train->resumed ? plan.train->resumed->state.step : 0;
@@ -144,7 +146,7 @@ void train_rank(Context& context, ReportSink& sink, const TrainPlan& plan) {
     if (session.speaks() && plan.progress != ProgressLine::Style::silent)
       sink.line(fmt::format("going on from {} after {} steps", plan.train->resumed->folder.string(), done));
   } else {
-    fill_weights(session, model, options);
+    weights->fill(model);
   }
   if (plan.folder != nullptr) try_shared_folder(rank, session.world(), plan.folder->dir());
   TrainingBatch batch(options);

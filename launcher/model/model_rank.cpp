@@ -3,7 +3,6 @@
 
 #include "launcher/model/audit_table.h"
 #include "launcher/model/layouts.h"
-#include "layers/parameters/model_folder.h"
 #include "layers/parameters/not_finite.h"
 #include "transport/cause.h"
 
@@ -20,20 +19,33 @@ theory::MeshSetting mesh_setting(Session& session, const ModelCommandOptions& op
   return {.setting = options.setting(), .layout = session.mesh().layout()};
 }
 
-void load_weights(Session& session, ParameterStore& store, const std::filesystem::path& from) {
-  const ModelFolder weights(from);
-  const bool finite = store.load(weights);
+namespace {
+
+void load_finite(Session& session, ParameterStore& store, const ModelFolder& weights, file::ReadAhead* ahead) {
+  const bool finite = store.load(weights, ahead);
   check_finite(
       session.rank(), session.world(), store,
       [&](const Parameter& parameter) { return weights.path_of(parameter.name).string() + ": "; }, finite);
 }
 
-void fill_weights(Session& session, Model& model, const ModelCommandOptions& options) {
-  if (options.model.empty()) {
-    model.parameters().fill_fresh(options.shape.layers, options.seed);
-  } else {
-    load_weights(session, model.parameters(), options.model);
-  }
+}  // namespace
+
+void load_weights(Session& session, ParameterStore& store, const std::filesystem::path& from) {
+  load_finite(session, store, ModelFolder(from), nullptr);
+}
+
+RunWeights::RunWeights(Session& session, const ModelCommandOptions& options) : session_(session), options_(options) {
+  if (options.model.empty()) return;
+  folder_.emplace(options.model);
+  ahead_.emplace(ranges_to_load(*folder_, model_packs(options.shape, session.mesh())),
+                 file::kMostAhead / static_cast<std::uint64_t>(session.rank().context().local_size()));
+}
+
+void RunWeights::fill(Model& model) {
+  if (!folder_) return model.parameters().fill_fresh(options_.shape.layers, options_.seed);
+  load_finite(session_, model.parameters(), *folder_, &*ahead_);
+  ahead_.reset();
+  folder_.reset();
 }
 
 namespace {

@@ -4,12 +4,15 @@
 #include "launcher/model/audit.h"
 #include "launcher/model/model_options.h"
 #include "launcher/model/session.h"
+#include "layers/io/read_ahead.h"
 #include "layers/model/model.h"
+#include "layers/parameters/model_folder.h"
 #include "layers/theory/peaks.h"
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -17,9 +20,23 @@ namespace tsprun::detail::launcher {
 
 /// Returns what Model's constructor needs to know of the options. `training`: the model also computes backward passes.
 ModelOptions model_options(const ModelCommandOptions& options, bool training);
-/// Fills the model with the weights of --model's folder, or with fresh ones. Collective. Throws Error(refused) if a loaded weight
-/// isn't finite.
-void fill_weights(Session& session, Model& model, const ModelCommandOptions& options);
+
+/// The weights of a run: those of --model's folder, or fresh ones.
+class RunWeights {
+ public:
+  /// Starts reading ahead what this rank will hold of the folder: make it before the model, whose memory takes a while, too.
+  /// `options` must outlive this object. Throws Error(refused).
+  RunWeights(Session& session, const ModelCommandOptions& options);
+  /// Fills the model, once. Collective. Throws Error(refused) if a loaded weight isn't finite.
+  void fill(Model& model);
+
+ private:
+  Session& session_;
+  const ModelCommandOptions& options_;
+  std::optional<ModelFolder> folder_;
+  std::optional<file::ReadAhead> ahead_;
+};
+
 /// Loads a parameter store from a folder or file of weights. Collective. Throws Error(refused) if a weight isn't finite.
 void load_weights(Session& session, ParameterStore& store, const std::filesystem::path& from);
 /// Ends a session with its audit: puts it into the report, prints it, unless --quiet, and writes the trace. Collective. `audits`:

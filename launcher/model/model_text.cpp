@@ -24,7 +24,6 @@ namespace tsprun::detail::launcher {
 namespace {
 
 constexpr std::size_t kByteIds = 256;
-constexpr std::uint64_t kReadAheadBytes = std::uint64_t{1} << 30;
 constexpr std::uint64_t kLargestText = std::uint64_t{1} << 36;
 constexpr const char* kTokenizerFile = "tokenizer.json";
 
@@ -103,7 +102,7 @@ ModelText ModelText::of(const ModelCommandOptions& model) {
   // While the tokenizer is made, a disk would be idle: it reads the weights, but not before the tokenizer.
   std::vector<file::Range> next{{.path = model.source / kTokenizerFile}};
   for (const std::filesystem::path& weights : model.weights) next.push_back({.path = weights});
-  const file::ReadAhead ahead(std::move(next), kReadAheadBytes);
+  const file::ReadAhead ahead(std::move(next), file::kMostAhead);
   text.tokenizer_ = text::Tokenizer::load(model.source);
   text.encoder_ = std::make_shared<text::Encoder>(*text.tokenizer_);
   text.file_ = model.source / kTokenizerFile;

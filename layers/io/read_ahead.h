@@ -14,6 +14,9 @@
 
 namespace tsprun::detail::file {
 
+/// Bytes of a model that the processes of a node together read ahead.
+inline constexpr std::uint64_t kMostAhead = std::uint64_t{1} << 30;
+
 /// Bytes of a file; those behind its end don't count.
 struct Range {
   std::filesystem::path path;

@@ -12,6 +12,10 @@
 
 namespace tsprun::detail {
 
+std::vector<PackPlan> model_packs(const ModelConfig& config, Mesh& mesh) {
+  return Placement(config, mesh.layout(), mesh.world().rank()).packs(model_parameters(config));
+}
+
 Model::Model(Rank& rank, Mesh& mesh, const ModelOptions& options)
     : rank_(rank),
       mesh_(mesh),
@@ -21,9 +25,7 @@ Model::Model(Rank& rank, Mesh& mesh, const ModelOptions& options)
       vocabulary_rows_(vocabulary_cut(options.config, mesh.layout())),
       strategy_(make_strategy(rank, mesh,
                               {.config = options.config, .dtype = options.dtype, .kv_bucket_heads = options.kv_bucket_heads})),
-      store_(rank, options.dtype,
-             Placement(options.config, mesh.layout(), mesh.world().rank()).packs(model_parameters(options.config)),
-             options.training),
+      store_(rank, options.dtype, model_packs(options.config, mesh), options.training),
       block_(rank, *strategy_, options.config, options.dtype, options.recompute),
       sums_(rank, mesh.group(summed_over(mesh.layout(), PackKind::attention).sharers),
             mesh.group(summed_over(mesh.layout(), PackKind::attention).data), store_),

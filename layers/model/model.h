@@ -81,6 +81,9 @@ struct UpdateOptions {
   std::uint64_t step = 1;  ///< number of this update, from 1
 };
 
+/// Returns the packs of the whole model that this rank holds, in the order in which a Model's store has them.
+std::vector<PackPlan> model_packs(const ModelConfig& config, Mesh& mesh);
+
 /// The model on one rank: its part of the parameters, and the passes that compute with them.
 class Model {
  public:

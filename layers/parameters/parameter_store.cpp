@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <stdexcept>
 
 namespace tsprun::detail {
@@ -16,9 +17,6 @@ namespace {
 
 /// Bytes of the pieces that all threads work on at a time: a thread's own stays in its second cache.
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
-
-/// Bytes of a model's files that are read ahead of the parameters that want them.
-constexpr std::uint64_t kReadAheadBytes = std::uint64_t{256} << 20;
 
 /// Rows of the parameter that the pieces have which are worked on at a time.
 std::size_t rows_at_a_time(const PartPlan& plan, const Tensor& tensor) {
@@ -60,6 +58,23 @@ OwnedTensor scratch(Rank& rank, const PartPlan& plan, const Tensor& tensor) {
 
 }  // namespace
 
+std::vector<PartPlan> held_parts(const PackPlan& pack) {
+  if (!pack.cuts_weights) return pack.parts;
+  std::vector<PartPlan> held;
+  const std::vector<ElementRange> of_parts = states_held(pack, pack.sharer);
+  for (std::size_t i = 0; i < of_parts.size(); ++i)
+    std::ranges::copy(rectangles(pack.parts[i], of_parts[i]), std::back_inserter(held));
+  return held;
+}
+
+std::vector<file::Range> ranges_to_load(const ModelFolder& weights, const std::vector<PackPlan>& packs) {
+  std::vector<file::Range> ranges;
+  for (const PackPlan& pack : packs) {
+    for (const PartPlan& part : held_parts(pack)) ranges.push_back(weights.range_of(part.parameter.name, part.block));
+  }
+  return ranges;
+}
+
 ParameterStore::ParameterStore(Rank& rank, DType dtype, const std::vector<PackPlan>& packs, bool training)
     : rank_(rank), dtype_(dtype), training_(training) {
   std::size_t total = 0;
@@ -67,16 +82,11 @@ ParameterStore::ParameterStore(Rank& rank, DType dtype, const std::vector<PackPl
   std::vector<std::size_t> offsets;
   for (const PackPlan& pack : packs) {
     Pack& where = packs_.emplace_back(Pack{.plan = pack, .first_part = parts_.size(), .parts = 0, .offset = total});
-    const auto add = [&](const PartPlan& plan) {
+    for (const ElementRange& of_part : states_held(pack, pack.sharer)) with_states += of_part.count;
+    for (const PartPlan& plan : held_parts(pack)) {
       parts_.push_back({.plan = plan, .value = {}, .gradient = {}, .m = {}, .v = {}, .master = {}});
       offsets.push_back(total);
       total += plan.rows() * plan.width();
-    };
-    const std::vector<ElementRange> of_parts = states_held(pack, pack.sharer);
-    for (std::size_t i = 0; i < of_parts.size(); ++i) {
-      with_states += of_parts[i].count;
-      if (!pack.cuts_weights) add(pack.parts[i]);
-      else std::ranges::for_each(rectangles(pack.parts[i], of_parts[i]), add);
     }
     where.parts = parts_.size() - where.first_part;
     where.held = total - where.offset;
@@ -175,14 +185,11 @@ void ParameterStore::fill_fresh(std::size_t layers, std::uint64_t seed) {
   });
 }
 
-bool ParameterStore::load(const ModelFolder& weights) {
+bool ParameterStore::load(const ModelFolder& weights, file::ReadAhead* ahead) {
   std::atomic<bool> finite = true;
-  std::vector<file::Range> ranges;
-  for (const ParameterPart& part : parts_) ranges.push_back(weights.range_of(part.plan.parameter.name, part.plan.block));
-  file::ReadAhead ahead(std::move(ranges), kReadAheadBytes);
   const Source read = [&](const PartPlan& plan, const safetensors::Rectangle& block, Buffer into) {
     weights.read(plan.parameter.name, block, into);
-    ahead.passed(weights.range_of(plan.parameter.name, block).bytes);
+    if (ahead != nullptr) ahead->passed(weights.range_of(plan.parameter.name, block).bytes);
     if (kernels::first_not_finite(ConstTensor(into.data, into.dtype, {into.count}))) finite = false;
   };
   fill(read);

@@ -14,6 +14,7 @@
 #pragma once
 
 #include "core/rank/rank.h"
+#include "layers/io/read_ahead.h"
 #include "layers/io/safetensors.h"
 #include "layers/parameters/model_folder.h"
 #include "layers/parameters/place.h"
@@ -35,6 +36,12 @@ struct ParameterPart {
   Tensor v;
   Tensor master;
 };
+
+/// Lists the parts of a pack that a rank holds: all, or, of one that is cut over replicas, the rectangles that are its elements.
+std::vector<PartPlan> held_parts(const PackPlan& pack);
+
+/// Lists which bytes of which files ParameterStore::load() reads, in its order. Throws Error(refused) as ModelFolder::range_of().
+std::vector<file::Range> ranges_to_load(const ModelFolder& weights, const std::vector<PackPlan>& packs);
 
 /// The memory of one rank's packs.
 class ParameterStore {
@@ -77,8 +84,9 @@ class ParameterStore {
   /// of the whole model. Master weights become the values, moments zero.
   void fill_fresh(std::size_t layers, std::uint64_t seed);
   /// Reads this rank's slices of the parameters. Master weights are read from the file, too, so that they keep digits that the
-  /// values can't hold. Moments become zero. Returns whether all that was read is finite. Throws Error(refused).
-  bool load(const ModelFolder& weights);
+  /// values can't hold. Moments become zero. Returns whether all that was read is finite. `ahead`: what reads the same ahead, if
+  /// anything does: see ranges_to_load(). Throws Error(refused).
+  bool load(const ModelFolder& weights, file::ReadAhead* ahead = nullptr);
   /// Sets master weights to the values and moments to zero. Call it after filling the values in another way.
   void begin_optimizer();
 
