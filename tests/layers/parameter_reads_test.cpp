@@ -73,6 +73,34 @@ TEST(ParameterStore, LoadsColumnsOfAMatrixInFewCalls) {
   }
 }
 
+// What is read ahead is what the store will read, of packs that replicas hold whole and of packs that are cut over them.
+TEST(ParameterStore, ReadsTheRangesThatAreToldBefore) {
+  const test::TemporaryFolder folder;
+  const ModelFolder weights(counting_file(folder));
+  const Parameter parameter{.name = "w", .role = ParameterRole::output, .layer = 0, .shape = {kRows, kColumns}};
+  const safetensors::Rectangle block{.first_row = 3, .rows = 12, .first_column = 0, .columns = kColumns};
+  for (const bool cut : {false, true}) {
+    std::uint64_t told = 0;
+    for (const int sharer : {0, 1, 2}) {
+      test::run_ranks(1, [&](Context& context) {
+        Rank rank(context);
+        const std::vector<PackPlan> packs = {
+            {.parts = {{.parameter = parameter, .block = block}}, .sharers = 3, .sharer = sharer, .cuts_weights = cut}};
+        const ParameterStore store(rank, DType::f32, packs, false);
+        const std::vector<file::Range> ranges = ranges_to_load(weights, packs);
+        ASSERT_EQ(ranges.size(), store.parts().size());
+        for (std::size_t i = 0; i < ranges.size(); ++i) {
+          const file::Range of_part = weights.range_of("w", store.parts()[i].plan.block);
+          EXPECT_EQ(ranges[i].offset, of_part.offset);
+          EXPECT_EQ(ranges[i].bytes, of_part.bytes);
+          told += ranges[i].bytes;
+        }
+      });
+    }
+    EXPECT_EQ(told, block.rows * block.columns * sizeof(float) * (cut ? 1 : 3));
+  }
+}
+
 TEST(ParameterStore, LoadsTheSameInTheSameMemoryWithAnyNumberOfThreads) {
   const test::TemporaryFolder folder;
   const ModelFolder weights(counting_file(folder));
