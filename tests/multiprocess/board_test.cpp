@@ -192,7 +192,8 @@ TEST(Board, ShowsTheStepItsLossAndTheMemoryOfATraining) {
                "1000000"});
   nlohmann::json ranks;
   std::string printed;
-  for (int tries = 0; tries < 3000 && (ranks.empty() || ranks[1].at("loss").is_null()); ++tries) {
+  const auto has_no_loss = [](const nlohmann::json& rank) { return rank.at("loss").is_null(); };
+  for (int tries = 0; tries < 3000 && (ranks.empty() || std::ranges::any_of(ranks, has_no_loss)); ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     printed = run_tsprun({"--json", directory.path("r"), "status", std::to_string(job.pid())}).out;
     const nlohmann::json report = read_json(directory.path("r"));

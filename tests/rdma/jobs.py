@@ -27,8 +27,14 @@ PROLOGUE = """
 export TSP_KERNELS=avx2 TSP_SECRET="of this laboratory"
 port=29400
 uptime_ms() { awk '{print int($1 * 1000)}' /proc/uptime; }
-# longer SECONDS: these, or as long as the machine took to boot, if that was longer: then the host is busy, and all takes its time.
-booted=$(($(uptime_ms) / 1000))
+# longer SECONDS: these, or as long as the slowest machine took to boot, if that was longer: then the host is busy, and all takes its
+# time. All machines say the same, or their jobs would be refused.
+echo $(($(uptime_ms) / 1000)) >"$SHARE/booting.$NODE"; mv "$SHARE/booting.$NODE" "$SHARE/booted.$NODE"
+booted=0
+for other in $(seq 0 $((NODES - 1))); do
+  until [ -e "$SHARE/booted.$other" ]; do sleep 0.1; done
+  if [ "$(cat "$SHARE/booted.$other")" -gt "$booted" ]; then booted=$(cat "$SHARE/booted.$other"); fi
+done
 longer() { if [ "$booted" -gt "$1" ]; then echo "$booted"; else echo "$1"; fi; }
 meet() {
   touch "$SHARE/$1.meet$NODE"
@@ -385,10 +391,10 @@ def circle(lab, _steps, _size, timeout):
     for node in (0, 1):
         require(lab.code("circle", node) != 0, f"circle: node {node} ended in good order\n{lab.words('circle')}")
     report = lab.report("circle")
-    require(all(kind == "verbs" for kind in kinds(report).values()), f"{report['transports']}")
     failure = report["failure"]
+    require(failure is not None and failure["kind"] == "deadlock", f"{failure}\n{lab.words('circle')}")
     print(f"circle: {failure['detail']}")
-    require(failure["kind"] == "deadlock", f"{failure}")
+    require(all(kind == "verbs" for kind in kinds(report).values()), f"{report['transports']}\n{lab.words('circle')}")
     late = re.search(r"rank 1 left in (\d+) ms", lab.words("late"))
     require(late and int(late[1]) < 10000, f"rank 1, which leaves last:\n{lab.words('late')}")
     print(f"late: {late[0]}")
