@@ -4,6 +4,7 @@
 #include "core/collectives/collective.h"
 #include "core/collectives/registry.h"
 #include "core/memory/address_space.h"
+#include "core/virtual/folding.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
@@ -32,12 +33,9 @@ std::vector<Route> routes_of(sim::SimWorld& world, int rank) {
   return routes;
 }
 
-/// Returns the algorithm by which a call is played. A root's work is its own, so algorithms that have one can't be played by a
-/// unit that stands for others; a direct algorithm without one moves as much.
-Start* foldable(const ProgramCall& call) {
-  if (!row_of(call.op, call.algorithm).has_root) return call.algorithm;
-  const AlgorithmRow* alike = find_algorithm(call.op, Algorithm::direct);
-  if (alike != nullptr && !alike->has_root) return alike->start;
+/// Returns the algorithm by which a call is played. Throws Error(refused) if ranks that stand for others can't make it.
+Start* foldable(const ProgramCall& call, bool circle) {
+  if (Start* const start = folded_algorithm(call, circle); start != nullptr) return start;
   throw Error(Cause::refused,
               fmt::format("a {} among ranks of which some stand for others can't be played: its root does what no "
                           "other rank does; play every rank",
@@ -48,7 +46,7 @@ Start* foldable(const ProgramCall& call) {
 
 PlayedRank::PlayedRank(sim::SimWorld& world, int rank, const Program& program, shm::NodeMemory& memory)
     : program_(program),
-      unit_(world.unit),
+      turns_(world.turns),
       imagined_(imagine_address_space(kImagined)),
       heap_(imagined_.bytes, 0, {}),
       staging_(heap_),
@@ -59,7 +57,8 @@ PlayedRank::Member& PlayedRank::member_of(std::uint64_t group) {
   Member& member = groups_[group];
   if (member.state == nullptr) {
     const std::vector<int>& members = program_.groups.at(group);
-    member.folded = std::ranges::any_of(members, [this](int rank) { return rank >= unit_; });
+    member.folded = std::ranges::any_of(members, [this](int rank) { return rank >= turns_.unit; });
+    member.circle = is_circle(members, turns_);
     member.state = std::make_shared<CommunicatorState>(engine_, heap_, staging_, choices_, members);
   }
   return member;
@@ -99,8 +98,8 @@ void PlayedRank::post(const ProgramItem& item) {
                                             name(row.algorithm), why));
   }
   const Call made{.group = &member.state->group, .keep = nullptr, .stream = stream, .info = info};
-  std::unique_ptr<Operation> operation(
-      new (engine_.frames()) Collective(made, member.folded ? foldable(call) : call.algorithm, std::move(arguments)));
+  std::unique_ptr<Operation> operation(new (engine_.frames()) Collective(
+      made, member.folded ? foldable(call, member.circle) : call.algorithm, std::move(arguments)));
   posted_[item.stream].push_back(engine_.post(stream, std::move(operation)));
 }
 

@@ -46,13 +46,14 @@ class PlayedRank {
   struct Member {
     std::shared_ptr<CommunicatorState> state;
     bool folded = false;  // it has ranks of other units than the played one
+    bool circle = true;   // see is_circle()
     std::uint32_t sequence[kQueues] = {};
     std::map<std::uint64_t, std::uint32_t> messages;  // by other rank, stream and direction
   };
   Member& member_of(std::uint64_t group);
 
   const Program& program_;
-  int unit_;
+  const sim::Turns& turns_;
   AddressSpace imagined_;
   Heap heap_;
   Staging staging_;

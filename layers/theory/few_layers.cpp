@@ -45,11 +45,15 @@ MeshSetting with_layers(MeshSetting of, std::size_t layers) {
   return of;
 }
 
+bool may_have_few_layers(const MeshSetting& of) {
+  const ModelConfig& model = of.setting.model;
+  return model.specs.alike() && of.layout.stages() == 1 && model.layers > 2 * (fewest_of(of) + 2 * kMore);
+}
+
 std::optional<Simulated> from_few_layers(const MeshSetting& of, const std::function<Simulated(std::size_t layers)>& play) {
   const ModelConfig& model = of.setting.model;
   const std::size_t first = fewest_of(of);
   const std::size_t last = first + 2 * kMore;
-  if (!model.specs.alike() || of.layout.stages() > 1 || model.layers <= 2 * last) return std::nullopt;
   const std::array<Simulated, 3> steps = {play(first), play(first + kMore), play(last)};
   if (!grows_evenly(steps)) return std::nullopt;
   const Line line{steps, (model.layers - last) / kMore};

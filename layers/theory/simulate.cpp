@@ -13,7 +13,6 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -70,9 +69,9 @@ double slowness_of(int rank, const SimulateOptions& options) {
 /// Seconds between ticks, at least: kernels without work have none.
 constexpr double kShortestTick = 1e-7;
 
-PlayedRun play_on(const Machine& machine, std::span<const Program> programs, int world, bool drops,
+PlayedRun play_on(const Machine& machine, std::span<const Program> programs, const sim::Turns& turns, bool drops,
                   const SimulateOptions& options, bool watched = false) {
-  const int unit = static_cast<int>(programs.size());
+  const int world = turns.units() * turns.unit;
   std::optional<CoreOptions> cores;
   if (machine.cores) {
     cores = {.cores = machine.cores->cores,
@@ -84,8 +83,9 @@ PlayedRun play_on(const Machine& machine, std::span<const Program> programs, int
                return std::max(price.seconds / std::max(1.0, price.ticks), kShortestTick);
              }};
   }
-  return play(programs, {.fabric = fabric_of(machine, unit, world, options),
+  return play(programs, {.fabric = fabric_of(machine, turns.unit, world, options),
                          .ranks = world,
+                         .units = turns.along,
                          .steps = options.steps,
                          .blocking = options.blocking,
                          .copies_slow_kernels = machine.copies_slow_kernels,
@@ -237,40 +237,26 @@ int most_named(const SimulateOptions& options) {
 
 }  // namespace
 
-int unit_of(const Layout& layout, int gpus_per_node) {
-  // Ranks of shard don't do the same as those of another group, shifted by less than one.
-  const int replicas = layout.sharing_axis() == layout.data_axis() ? 1 : layout.sharers();
-  const int unit = std::max(1, std::lcm(layout.replica() * replicas, gpus_per_node));
-  return layout.ranks() % unit == 0 ? unit : layout.ranks();
-}
-
-int unit_of(const Layout& layout, const Machine& machine) {
-  if (!machine.spine) return unit_of(layout, machine.gpus_per_node);
-  const std::int64_t leaf = std::int64_t{machine.spine->nodes_per_leaf} * machine.gpus_per_node;
-  // All nodes on one leaf: nothing goes through the spine.
-  if (layout.ranks() <= leaf && !machine.spine->leaf_per_rail) return unit_of(layout, machine.gpus_per_node);
-  return layout.ranks() <= leaf ? layout.ranks() : unit_of(layout, static_cast<int>(leaf));
-}
-
 namespace {
 
 /// The ranks that are played for a setting, and how.
 struct Unit {
   const Machine& machine;
   const SimulateOptions& options;
-  int ranks;
+  int ranks;         ///< that differ, as the layout says
+  sim::Turns turns;  ///< of which the first unit is played
   bool drops;
 
-  /// Returns the programs of all; notes the memory of the one that holds most.
+  /// Returns the programs of the played ranks; notes the memory of the one that holds most.
   std::vector<Program> record(const MeshSetting& of, Simulated& result) const {
     std::vector<Program> programs;
-    for_each(of, result, [&](int, RecordedStep step) { programs.push_back(std::move(step.program)); });
+    for_each(of, turns.unit, result, [&](int, RecordedStep step) { programs.push_back(std::move(step.program)); });
     return programs;
   }
-  /// Calls body(rank, its step) for each, one after another; notes the memory of the one that holds most.
+  /// Calls body(rank, its step) for the first `count` ranks, one after another; notes the memory of the one that holds most.
   template <class Body>
-  void for_each(const MeshSetting& of, Simulated& result, Body&& body) const {
-    for (int rank = 0; rank < ranks; ++rank) {
+  void for_each(const MeshSetting& of, int count, Simulated& result, Body&& body) const {
+    for (int rank = 0; rank < count; ++rank) {
       RecordedStep recorded = record_step(of, rank, likeness(of, rank, machine, options), 2, false);
       if (recorded.peaks.total > result.memory_peaks.total) {
         result.memory_peaks = recorded.peaks;
@@ -280,33 +266,33 @@ struct Unit {
     }
   }
   /// Returns the seconds of a step without a resource.
-  double seconds(const WhatIf& without, std::span<const Program> programs, int world) const {
+  double seconds(const WhatIf& without, std::span<const Program> programs) const {
     SimulateOptions how = options;
     how.host_seconds = without.host_seconds;
-    return play_on(without.without, programs, world, drops, how).seconds / options.steps;
+    return play_on(without.without, programs, turns, drops, how).seconds / options.steps;
   }
 };
 
 /// Plays one step of all layers.
 Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
-  const auto& [machine, options, unit, drops] = by;
-  const int world = of.layout.ranks();
+  const auto& [machine, options, ranks, turns, drops] = by;
+  const int unit = turns.unit;
   Simulated result;
   result.played = unit;
   result.layers = of.setting.model.layers;
   std::vector<Program> programs = by.record(of, result);
-  PlayedRun run = play_on(machine, programs, world, drops, options, true);
+  PlayedRun run = play_on(machine, programs, turns, drops, options, true);
   result.traces = std::move(run.traces);
   result.tracks = shown(run);
   result.slice_seconds = run.slice_seconds;
   result.tasks = std::move(run.tasks);
-  const int units = world / unit;
+  const int units = turns.units();
   result.seconds = run.seconds / options.steps;
   if (binds) {
     std::vector<WhatIf> all = what_ifs(machine, options);
     for (int rank = 0; rank < unit; ++rank) note_least(all, programs[static_cast<std::size_t>(rank)], rank, drops, options);
     result.binds =
-        what_binds(std::move(all), result.seconds, [&](const WhatIf& without) { return by.seconds(without, programs, world); });
+        what_binds(std::move(all), result.seconds, [&](const WhatIf& without) { return by.seconds(without, programs); });
   }
   for (const PlayedTimes& rank : run.ranks) {
     result.compute_seconds = std::max(result.compute_seconds, rank.compute / options.steps);
@@ -333,25 +319,36 @@ Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
 
 /// Plays steps of few layers; nothing if the step of all doesn't follow from them.
 std::optional<Simulated> play_few(const MeshSetting& of, const Unit& by) {
-  std::optional<Simulated> step =
-      from_few_layers(of, [&](std::size_t layers) { return play_whole(with_layers(of, layers), by, false); });
-  if (!step) return step;
-  std::vector<WhatIf> all = what_ifs(by.machine, by.options);
-  const int units = of.layout.ranks() / by.ranks;
-  by.for_each(of, *step, [&](int rank, const RecordedStep& recorded) {
-    note_least(all, recorded.program, rank, by.drops, by.options);
-    step->flops += flops_of(recorded.program) * units;
+  if (!may_have_few_layers(of)) return std::nullopt;
+  const auto& [machine, options, ranks, all_played, drops] = by;
+  Simulated whole;
+  std::vector<WhatIf> all = what_ifs(machine, options);
+  FewestRanks fewest(of.layout, machine, [&](const KernelCost& cost) { return kernel_seconds(cost, machine, drops); });
+  const int units = of.layout.ranks() / ranks;
+  by.for_each(of, ranks, whole, [&](int rank, RecordedStep recorded) {
+    note_least(all, recorded.program, rank, drops, options);
+    whole.flops += flops_of(recorded.program) * units;
     for (std::size_t i = 0; i < kPurposes; ++i) {
       const auto purpose = static_cast<Purpose>(i);
-      step->received[i] +=
+      whole.received[i] +=
           static_cast<std::uint64_t>(units) * (recorded.traffic.forward[purpose] + recorded.traffic.backward[purpose]);
     }
+    fewest.add(std::move(recorded.program));
   });
-  if (!by.options.binds) return step;
+  const Unit few{
+      .machine = machine, .options = options, .ranks = ranks, .turns = fewest.turns().value_or(all_played), .drops = drops};
+  std::optional<Simulated> step =
+      from_few_layers(of, [&](std::size_t layers) { return play_whole(with_layers(of, layers), few, false); });
+  if (!step) return step;
+  step->memory_peaks = whole.memory_peaks;
+  step->fullest = whole.fullest;
+  step->flops = whole.flops;
+  step->received = whole.received;
+  if (!options.binds) return step;
   step->binds = what_binds(std::move(all), step->seconds, [&](const WhatIf& without) {
     return seconds_from_few_layers(of, [&](std::size_t layers) {
       Simulated unused;
-      return by.seconds(without, by.record(with_layers(of, layers), unused), of.layout.ranks());
+      return few.seconds(without, few.record(with_layers(of, layers), unused));
     });
   });
   return step;
@@ -365,13 +362,15 @@ Simulated simulate(const MeshSetting& of, const Machine& machine, const Simulate
     throw Error(Cause::refused, options.fold ? std::string("slow ranks and ways need every rank to be played")
                                              : fmt::format("slow rank {}: ranks are 0 to {}", fewest - 1, world - 1));
   }
+  const int played = options.fold ? unit_of(of.layout, machine) : world;
   const Unit unit{.machine = machine,
                   .options = options,
-                  .ranks = options.fold ? unit_of(of.layout, machine) : world,
+                  .ranks = played,
+                  .turns = {.unit = played, .along = {world / played}},
                   .drops = options.training && of.setting.model.attention_dropout > 0};
   // Fewer are played whole in a few seconds.
   constexpr std::size_t kManyLayersOfRanks = 512;
-  const bool many = static_cast<std::size_t>(unit.ranks) * of.setting.model.layers >= kManyLayersOfRanks;
+  const bool many = static_cast<std::size_t>(played) * of.setting.model.layers >= kManyLayersOfRanks;
   if (many && options.fold && !options.trace && !options.tasks) {
     if (std::optional<Simulated> step = play_few(of, unit)) return std::move(*step);
   }

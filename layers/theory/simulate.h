@@ -7,9 +7,8 @@
 //
 // On a machine of cores (core_machine.h) a kernel takes what was measured, and the rank's core does copies and sums.
 //
-// Folding. Replicas of a data-parallel job do the same. So if several fill the world, one unit of whole replicas on whole nodes
-// is recorded and played, and stands for the others (transport/sim/sim_transport.h). Nor are all layers played where many ranks
-// have many that are alike (few_layers.h); memory is that of all layers.
+// Not all ranks are played where some do the same (played_ranks.h), nor all layers where many ranks have many that are alike
+// (few_layers.h); memory is that of all.
 #pragma once
 
 #include "core/program/program.h"
@@ -17,6 +16,7 @@
 #include "layers/theory/kernel_price.h"
 #include "layers/theory/layouts.h"
 #include "layers/theory/machine.h"
+#include "layers/theory/played_ranks.h"
 #include "transport/sim/fabric.h"
 
 #include <array>
@@ -84,13 +84,6 @@ struct Simulated {
   std::string binds;  ///< what would shorten the step most if it took no time; empty if that wasn't asked for
 };
 
-/// Largest number of ranks that are played in reasonable time, since each talks to all others.
-inline constexpr int kMostPlayed = 1024;
-/// Returns the number of ranks that stand for all of a layout's: whole replicas on whole nodes; all of them if replicas and nodes
-/// don't fit into each other.
-int unit_of(const Layout& layout, int gpus_per_node);
-/// Returns the same on a machine: if it has leaf switches, whole leaves of nodes, since nodes of a leaf share its links.
-int unit_of(const Layout& layout, const Machine& machine);
 /// Plays one step of the layout on the machine. Token ids are taken as equally frequent on every rank. Throws
 /// Error(refused) for an impossible layout, or a machine that doesn't state FLOP/s for the dtype.
 Simulated simulate(const MeshSetting& of, const Machine& machine, const SimulateOptions& options);

@@ -1,0 +1,81 @@
+// Finds units of ranks that do the same.
+#include "layers/theory/played_ranks.h"
+
+#include "core/virtual/folding.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <numeric>
+#include <ranges>
+#include <utility>
+
+namespace tsprun::detail::theory {
+
+namespace {
+
+/// Part of the played ranks' longest time by which the kernels of another may take longer: all wait for it.
+constexpr double kLonger = 5e-4;
+
+/// Returns the fewest consecutive ranks that share no link with others: a node's, or a leaf's; nothing if all share some.
+std::optional<int> ranks_with_own_links(const Layout& layout, const Machine& machine) {
+  if (!machine.spine) return machine.gpus_per_node;
+  const std::int64_t leaf = std::int64_t{machine.spine->nodes_per_leaf} * machine.gpus_per_node;
+  if (layout.ranks() > leaf) return static_cast<int>(leaf);
+  // All nodes on one leaf: nothing goes through the spine.
+  return machine.spine->leaf_per_rail ? std::nullopt : std::optional(machine.gpus_per_node);
+}
+
+/// Returns how units of so many ranks lie on the layout's axes; nothing if they cut one unevenly.
+std::optional<sim::Turns> turns_of(const Layout& layout, int unit) {
+  sim::Turns turns{.unit = unit, .along = {}};
+  int within = 1;
+  for (const Axis& axis : layout.axes | std::views::reverse) {
+    const int inner = std::gcd(unit / within, axis.degree);  // places of the axis within a unit
+    within *= inner;
+    if (inner == axis.degree) continue;
+    if (within < unit) return std::nullopt;
+    turns.along.insert(turns.along.begin(), axis.degree / inner);
+  }
+  return within == unit ? std::optional(std::move(turns)) : std::nullopt;
+}
+
+}  // namespace
+
+int unit_of(const Layout& layout, int gpus_per_node) {
+  // Ranks of shard don't do the same as those of another group, shifted by less than one.
+  const int replicas = layout.sharing_axis() == layout.data_axis() ? 1 : layout.sharers();
+  const int unit = std::max(1, std::lcm(layout.replica() * replicas, gpus_per_node));
+  return layout.ranks() % unit == 0 ? unit : layout.ranks();
+}
+
+int unit_of(const Layout& layout, const Machine& machine) {
+  const std::optional<int> own = ranks_with_own_links(layout, machine);
+  return own ? unit_of(layout, *own) : layout.ranks();
+}
+
+FewestRanks::FewestRanks(const Layout& layout, const Machine& machine, std::function<double(const KernelCost&)> price)
+    : price_(std::move(price)) {
+  const std::optional<int> own = ranks_with_own_links(layout, machine);
+  if (own && *own < unit_of(layout, machine)) turns_ = turns_of(layout, *own);
+}
+
+void FewestRanks::add(Program program) {
+  if (!turns_) return;
+  std::vector<double> prices;
+  std::ranges::transform(program.costs, std::back_inserter(prices), price_);
+  double seconds = 0;
+  for (const ProgramItem& item : program.items) {
+    if (item.kind == ItemKind::kernel) seconds += prices[item.index];
+  }
+  const int rank = ranks_++;
+  if (rank < turns_->unit) {
+    longest_ = std::max(longest_, seconds);
+    first_.push_back(std::move(program));
+  } else if (seconds > (1 + kLonger) * longest_ || !does_the_same(first_[static_cast<std::size_t>(rank % turns_->unit)], program,
+                                                                  rank / turns_->unit, *turns_, price_)) {
+    turns_.reset();
+  }
+}
+
+}  // namespace tsprun::detail::theory
