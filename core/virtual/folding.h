@@ -2,28 +2,28 @@
 #pragma once
 
 #include "core/program/program.h"
-#include "transport/sim/turns.h"
+#include "transport/sim/unit_grid.h"
 
 #include <functional>
 #include <vector>
 
 namespace tsprun::detail {
 
-/// Returns whether a group's ranks stay in their order, round and round, when units turn along any axis: what algorithms need
-/// that treat them as a circle.
-bool is_circle(const std::vector<int>& members, const sim::Turns& turns);
+/// Returns whether shifting the units along an axis of the grid only rotates a group's order of ranks, so that the rank after
+/// another one stays the rank after it, as rings, trees and hierarchies need it. A group that is shifted to other ranks is a
+/// circle, too, along that axis.
+bool is_circle(const std::vector<int>& members, const sim::UnitGrid& grid);
 
-/// Returns the algorithm by which a call is played among ranks of which some stand for others; null if it can't be. A root's work
-/// is its own, so a call whose algorithm has one takes a direct algorithm without, which moves as much, if there is one. So does
-/// a small call of ranks that aren't a circle; with a large one they can't stand for others.
-Start* folded_algorithm(const ProgramCall& call, bool circle);
+/// Returns the algorithm by which a call is played among ranks of which some stand for others; null if it can't be. An algorithm
+/// with a root loads one rank more than the others, so it is replaced by a direct one without, which moves as much, if there is
+/// one. So is that of a small call among ranks that aren't a circle; a large one can't be played. `ranks`: of its group.
+Start* folded_algorithm(const ProgramCall& call, std::size_t ranks, bool circle);
 
-/// Returns whether a rank of unit `number` does what the rank in its place of unit 0 does, turned: the same operations and waits
-/// in the same order, between ranks that are as far away, and kernels between them that take as long. False, too, if they make a
-/// call with ranks of other units that can't be folded. Where something is cut unevenly, operations may differ by some elements,
-/// kernels by a little of
-/// their time; `price`: seconds that a kernel takes.
-bool does_the_same(const Program& of_first_unit, const Program& other, int number, const sim::Turns& turns,
+/// Returns whether a rank of unit `number` does what the rank in its place of unit 0 does, shifted: the same operations and waits
+/// in the same order, between ranks that are as far away, with as many bytes for each, and kernels between them that take as
+/// long. Where something is cut unevenly, bytes may differ by 64 or a ten-thousandth, kernels by a five-hundredth of all their
+/// time. False, too, if they make a call with ranks of other units that can't be folded. `price`: seconds that a kernel takes.
+bool does_the_same(const Program& of_first_unit, const Program& other, int number, const sim::UnitGrid& grid,
                    const std::function<double(const KernelCost&)>& price);
 
 }  // namespace tsprun::detail

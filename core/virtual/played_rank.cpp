@@ -34,11 +34,11 @@ std::vector<Route> routes_of(sim::SimWorld& world, int rank) {
 }
 
 /// Returns the algorithm by which a call is played. Throws Error(refused) if ranks that stand for others can't make it.
-Start* foldable(const ProgramCall& call, bool circle) {
-  if (Start* const start = folded_algorithm(call, circle); start != nullptr) return start;
+Start* foldable(const ProgramCall& call, std::size_t ranks, bool circle) {
+  if (Start* const start = folded_algorithm(call, ranks, circle); start != nullptr) return start;
   throw Error(Cause::refused,
-              fmt::format("a {} among ranks of which some stand for others can't be played: its root does what no "
-                          "other rank does; play every rank",
+              fmt::format("a {} among ranks of which some stand for others can't be played: some of them would do what "
+                          "others don't; play every rank",
                           name(call.op)));
 }
 
@@ -46,7 +46,7 @@ Start* foldable(const ProgramCall& call, bool circle) {
 
 PlayedRank::PlayedRank(sim::SimWorld& world, int rank, const Program& program, shm::NodeMemory& memory)
     : program_(program),
-      turns_(world.turns),
+      grid_(world.grid),
       imagined_(imagine_address_space(kImagined)),
       heap_(imagined_.bytes, 0, {}),
       staging_(heap_),
@@ -57,8 +57,8 @@ PlayedRank::Member& PlayedRank::member_of(std::uint64_t group) {
   Member& member = groups_[group];
   if (member.state == nullptr) {
     const std::vector<int>& members = program_.groups.at(group);
-    member.folded = std::ranges::any_of(members, [this](int rank) { return rank >= turns_.unit; });
-    member.circle = is_circle(members, turns_);
+    member.folded = std::ranges::any_of(members, [this](int rank) { return rank >= grid_.unit; });
+    member.circle = is_circle(members, grid_);
     member.state = std::make_shared<CommunicatorState>(engine_, heap_, staging_, choices_, members);
   }
   return member;
@@ -99,7 +99,8 @@ void PlayedRank::post(const ProgramItem& item) {
   }
   const Call made{.group = &member.state->group, .keep = nullptr, .stream = stream, .info = info};
   std::unique_ptr<Operation> operation(new (engine_.frames()) Collective(
-      made, member.folded ? foldable(call, member.circle) : call.algorithm, std::move(arguments)));
+      made, member.folded ? foldable(call, member.state->group.members.size(), member.circle) : call.algorithm,
+      std::move(arguments)));
   posted_[item.stream].push_back(engine_.post(stream, std::move(operation)));
 }
 

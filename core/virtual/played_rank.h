@@ -53,7 +53,7 @@ class PlayedRank {
   Member& member_of(std::uint64_t group);
 
   const Program& program_;
-  const sim::Turns& turns_;
+  const sim::UnitGrid& grid_;
   AddressSpace imagined_;
   Heap heap_;
   Staging staging_;

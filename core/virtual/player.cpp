@@ -24,7 +24,7 @@ constexpr std::uint64_t kNews = 2;
 constexpr std::uint64_t kTick = 3;
 constexpr std::uint64_t kKinds = 4;
 
-sim::Turns turns_of(int played, const PlayOptions& options) {
+sim::UnitGrid grid_of(int played, const PlayOptions& options) {
   return {.unit = played, .along = options.units.empty() ? std::vector<int>{options.ranks / played} : options.units};
 }
 
@@ -38,7 +38,7 @@ class Player final : public sim::Handler {
         world_{.timeline = timeline_,
                .fabric = fabric_,
                .ranks = options.ranks,
-               .turns = turns_of(static_cast<int>(programs.size()), options),
+               .grid = grid_of(static_cast<int>(programs.size()), options),
                .ranks_per_node = options.fabric.ranks_per_node,
                .wake = [this](int rank) { wake(rank); }} {
     if (options.copies_slow_kernels > 1) world_.moves = [this](int rank, int change) { moves(rank, change); };
@@ -48,7 +48,7 @@ class Player final : public sim::Handler {
     world_.make_transports();
     for (const auto& transport : world_.transports) transport->chores().in_pieces = options.cores.has_value();
     if (options.trace) fabric_.observe(&rates_.emplace(fabric_.links().size()));
-    for (int rank = 0; rank < world_.turns.unit; ++rank) {
+    for (int rank = 0; rank < world_.grid.unit; ++rank) {
       State& state = states_.emplace_back();
       state.rank = std::make_unique<PlayedRank>(world_, rank, programs[static_cast<std::size_t>(rank)], board_);
       if (options.tasks) {
@@ -399,7 +399,7 @@ PlayedRun play(std::span<const Program> programs, const PlayOptions& options) {
     refuse(
         fmt::format("{} programs aren't whole nodes of {} ranks, so they can't stand for others", played, fabric.ranks_per_node));
   }
-  if (turns_of(played, options).units() * played != options.ranks)
+  if (grid_of(played, options).units() * played != options.ranks)
     refuse(fmt::format("{} programs don't stand for {} ranks along {} axes", played, options.ranks, options.units.size()));
   if (options.steps < 1 || !options.price)
     refuse(fmt::format("{} steps, and {} prices", options.steps, options.price ? "with" : "no"));

@@ -45,7 +45,7 @@ struct PlayOptions {
   sim::FabricShape fabric;             ///< of the played ranks; its `ranks` is the number of programs
   int ranks = 1;                       ///< of the world; a multiple of the number of programs: see folding in
                                        ///< transport/sim/sim_transport.h
-  std::vector<int> units{};            ///< of played ranks along each axis (sim::Turns); empty: all along one
+  std::vector<int> units{};            ///< of played ranks along each axis (sim::UnitGrid); empty: all along one
   int steps = 1;                       ///< how often every program is played, one after another; what a step waits for
                                        ///< of the one before it counts as complete
   bool blocking = false;               ///< a posted operation is waited for at once

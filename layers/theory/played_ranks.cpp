@@ -14,7 +14,8 @@ namespace tsprun::detail::theory {
 
 namespace {
 
-/// Part of the played ranks' longest time by which the kernels of another may take longer: all wait for it.
+/// Part of the played ranks' longest time by which the kernels of another may take longer. All wait for one that takes longer,
+/// and none for one that doesn't.
 constexpr double kLonger = 5e-4;
 
 /// Returns the fewest consecutive ranks that share no link with others: a node's, or a leaf's; nothing if all share some.
@@ -27,17 +28,17 @@ std::optional<int> ranks_with_own_links(const Layout& layout, const Machine& mac
 }
 
 /// Returns how units of so many ranks lie on the layout's axes; nothing if they cut one unevenly.
-std::optional<sim::Turns> turns_of(const Layout& layout, int unit) {
-  sim::Turns turns{.unit = unit, .along = {}};
+std::optional<sim::UnitGrid> grid_of(const Layout& layout, int unit) {
+  sim::UnitGrid grid{.unit = unit, .along = {}};
   int within = 1;
   for (const Axis& axis : layout.axes | std::views::reverse) {
     const int inner = std::gcd(unit / within, axis.degree);  // places of the axis within a unit
     within *= inner;
     if (inner == axis.degree) continue;
     if (within < unit) return std::nullopt;
-    turns.along.insert(turns.along.begin(), axis.degree / inner);
+    grid.along.insert(grid.along.begin(), axis.degree / inner);
   }
-  return within == unit ? std::optional(std::move(turns)) : std::nullopt;
+  return within == unit ? std::optional(std::move(grid)) : std::nullopt;
 }
 
 }  // namespace
@@ -57,11 +58,11 @@ int unit_of(const Layout& layout, const Machine& machine) {
 FewestRanks::FewestRanks(const Layout& layout, const Machine& machine, std::function<double(const KernelCost&)> price)
     : price_(std::move(price)) {
   const std::optional<int> own = ranks_with_own_links(layout, machine);
-  if (own && *own < unit_of(layout, machine)) turns_ = turns_of(layout, *own);
+  if (own && !machine.cores && *own < unit_of(layout, machine)) grid_ = grid_of(layout, *own);
 }
 
 void FewestRanks::add(Program program) {
-  if (!turns_) return;
+  if (!grid_) return;
   std::vector<double> prices;
   std::ranges::transform(program.costs, std::back_inserter(prices), price_);
   double seconds = 0;
@@ -69,12 +70,13 @@ void FewestRanks::add(Program program) {
     if (item.kind == ItemKind::kernel) seconds += prices[item.index];
   }
   const int rank = ranks_++;
-  if (rank < turns_->unit) {
+  if (rank < grid_->unit) {
     longest_ = std::max(longest_, seconds);
     first_.push_back(std::move(program));
-  } else if (seconds > (1 + kLonger) * longest_ || !does_the_same(first_[static_cast<std::size_t>(rank % turns_->unit)], program,
-                                                                  rank / turns_->unit, *turns_, price_)) {
-    turns_.reset();
+  } else if (seconds > (1 + kLonger) * longest_ ||
+             !does_the_same(first_[static_cast<std::size_t>(rank % grid_->unit)], program, rank / grid_->unit, *grid_, price_)) {
+    grid_.reset();
+    first_ = {};
   }
 }
 

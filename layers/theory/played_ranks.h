@@ -1,14 +1,14 @@
 // Which ranks of a layout are played for all of it: see "Folding" in transport/sim/sim_transport.h.
 //
 // Replicas of a data-parallel job do the same, so one *unit* of whole replicas on whole nodes stands for the others. Within a
-// unit nodes may do the same, too, if they turn along the layout's axes (transport/sim/turns.h): that depends on the schedule,
-// and the programs of the unit's ranks tell it.
+// unit nodes may do the same, too, with their numbers along the layout's axes shifted (transport/sim/unit_grid.h): that depends
+// on the schedule, and the programs of the unit's ranks tell it.
 #pragma once
 
 #include "core/program/program.h"
 #include "layers/layout/layout.h"
 #include "layers/theory/machine.h"
-#include "transport/sim/turns.h"
+#include "transport/sim/unit_grid.h"
 
 #include <functional>
 #include <optional>
@@ -24,7 +24,8 @@ int unit_of(const Layout& layout, int gpus_per_node);
 /// Returns the same on a machine: if it has leaf switches, whole leaves of nodes, since nodes of a leaf share its links.
 int unit_of(const Layout& layout, const Machine& machine);
 
-/// Finds out whether fewer ranks than those of a unit can be played: those of a node, or of a leaf's nodes.
+/// Finds out whether fewer ranks than those of a unit can be played: those of a node, or of a leaf's nodes. On machines of cores,
+/// whose ranks pay for each message, they can't.
 class FewestRanks {
  public:
   /// `price`: seconds that a kernel takes.
@@ -32,11 +33,11 @@ class FewestRanks {
   /// Takes the program of the unit's next rank, from 0.
   void add(Program program);
   /// Returns how the ranks to be played stand for all; nothing if they don't, as the programs so far say.
-  const std::optional<sim::Turns>& turns() const { return turns_; }
+  const std::optional<sim::UnitGrid>& grid() const { return grid_; }
 
  private:
   std::function<double(const KernelCost&)> price_;
-  std::optional<sim::Turns> turns_;
+  std::optional<sim::UnitGrid> grid_;
   std::vector<Program> first_;  // of the ranks to be played
   double longest_ = 0;          // seconds of the kernels of the one of these that computes longest
   int ranks_ = 0;               // so far

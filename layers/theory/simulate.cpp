@@ -69,9 +69,9 @@ double slowness_of(int rank, const SimulateOptions& options) {
 /// Seconds between ticks, at least: kernels without work have none.
 constexpr double kShortestTick = 1e-7;
 
-PlayedRun play_on(const Machine& machine, std::span<const Program> programs, const sim::Turns& turns, bool drops,
+PlayedRun play_on(const Machine& machine, std::span<const Program> programs, const sim::UnitGrid& grid, bool drops,
                   const SimulateOptions& options, bool watched = false) {
-  const int world = turns.units() * turns.unit;
+  const int world = grid.units() * grid.unit;
   std::optional<CoreOptions> cores;
   if (machine.cores) {
     cores = {.cores = machine.cores->cores,
@@ -83,9 +83,9 @@ PlayedRun play_on(const Machine& machine, std::span<const Program> programs, con
                return std::max(price.seconds / std::max(1.0, price.ticks), kShortestTick);
              }};
   }
-  return play(programs, {.fabric = fabric_of(machine, turns.unit, world, options),
+  return play(programs, {.fabric = fabric_of(machine, grid.unit, world, options),
                          .ranks = world,
-                         .units = turns.along,
+                         .units = grid.along,
                          .steps = options.steps,
                          .blocking = options.blocking,
                          .copies_slow_kernels = machine.copies_slow_kernels,
@@ -235,22 +235,18 @@ int most_named(const SimulateOptions& options) {
   return most;
 }
 
-}  // namespace
-
-namespace {
-
 /// The ranks that are played for a setting, and how.
 struct Unit {
   const Machine& machine;
   const SimulateOptions& options;
-  int ranks;         ///< that differ, as the layout says
-  sim::Turns turns;  ///< of which the first unit is played
+  int ranks;           ///< of whole replicas, which stand for all: unit_of()
+  sim::UnitGrid grid;  ///< whose first unit is played: those ranks, or fewer
   bool drops;
 
   /// Returns the programs of the played ranks; notes the memory of the one that holds most.
   std::vector<Program> record(const MeshSetting& of, Simulated& result) const {
     std::vector<Program> programs;
-    for_each(of, turns.unit, result, [&](int, RecordedStep step) { programs.push_back(std::move(step.program)); });
+    for_each(of, grid.unit, result, [&](int, RecordedStep step) { programs.push_back(std::move(step.program)); });
     return programs;
   }
   /// Calls body(rank, its step) for the first `count` ranks, one after another; notes the memory of the one that holds most.
@@ -269,24 +265,24 @@ struct Unit {
   double seconds(const WhatIf& without, std::span<const Program> programs) const {
     SimulateOptions how = options;
     how.host_seconds = without.host_seconds;
-    return play_on(without.without, programs, turns, drops, how).seconds / options.steps;
+    return play_on(without.without, programs, grid, drops, how).seconds / options.steps;
   }
 };
 
 /// Plays one step of all layers.
 Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
-  const auto& [machine, options, ranks, turns, drops] = by;
-  const int unit = turns.unit;
+  const auto& [machine, options, ranks, grid, drops] = by;
+  const int unit = grid.unit;
   Simulated result;
   result.played = unit;
   result.layers = of.setting.model.layers;
   std::vector<Program> programs = by.record(of, result);
-  PlayedRun run = play_on(machine, programs, turns, drops, options, true);
+  PlayedRun run = play_on(machine, programs, grid, drops, options, true);
   result.traces = std::move(run.traces);
   result.tracks = shown(run);
   result.slice_seconds = run.slice_seconds;
   result.tasks = std::move(run.tasks);
-  const int units = turns.units();
+  const int units = grid.units();
   result.seconds = run.seconds / options.steps;
   if (binds) {
     std::vector<WhatIf> all = what_ifs(machine, options);
@@ -317,41 +313,53 @@ Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
   return result;
 }
 
-/// Plays steps of few layers; nothing if the step of all doesn't follow from them.
-std::optional<Simulated> play_few(const MeshSetting& of, const Unit& by) {
-  if (!may_have_few_layers(of)) return std::nullopt;
-  const auto& [machine, options, ranks, all_played, drops] = by;
-  Simulated whole;
-  std::vector<WhatIf> all = what_ifs(machine, options);
+/// What the programs of all layers say of a step, and how few ranks can be played.
+struct Whole {
+  Simulated step;
+  std::vector<WhatIf> without;
+  sim::UnitGrid grid;
+};
+
+Whole record_whole(const MeshSetting& of, const Unit& by) {
+  const auto& [machine, options, ranks, grid, drops] = by;
+  Whole whole{.step = {}, .without = what_ifs(machine, options), .grid = grid};
   FewestRanks fewest(of.layout, machine, [&](const KernelCost& cost) { return kernel_seconds(cost, machine, drops); });
   const int units = of.layout.ranks() / ranks;
-  by.for_each(of, ranks, whole, [&](int rank, RecordedStep recorded) {
-    note_least(all, recorded.program, rank, drops, options);
-    whole.flops += flops_of(recorded.program) * units;
+  by.for_each(of, ranks, whole.step, [&](int rank, RecordedStep recorded) {
+    note_least(whole.without, recorded.program, rank, drops, options);
+    whole.step.flops += flops_of(recorded.program) * units;
     for (std::size_t i = 0; i < kPurposes; ++i) {
       const auto purpose = static_cast<Purpose>(i);
-      whole.received[i] +=
+      whole.step.received[i] +=
           static_cast<std::uint64_t>(units) * (recorded.traffic.forward[purpose] + recorded.traffic.backward[purpose]);
     }
     fewest.add(std::move(recorded.program));
   });
+  if (fewest.grid()) whole.grid = *fewest.grid();
+  return whole;
+}
+
+/// Plays steps of few layers, or of all if the step of all doesn't follow from them, on as few ranks as stand for all.
+Simulated play_few(const MeshSetting& of, const Unit& by) {
+  Whole whole = record_whole(of, by);
   const Unit few{
-      .machine = machine, .options = options, .ranks = ranks, .turns = fewest.turns().value_or(all_played), .drops = drops};
+      .machine = by.machine, .options = by.options, .ranks = by.ranks, .grid = std::move(whole.grid), .drops = by.drops};
   std::optional<Simulated> step =
       from_few_layers(of, [&](std::size_t layers) { return play_whole(with_layers(of, layers), few, false); });
-  if (!step) return step;
-  step->memory_peaks = whole.memory_peaks;
-  step->fullest = whole.fullest;
-  step->flops = whole.flops;
-  step->received = whole.received;
-  if (!options.binds) return step;
-  step->binds = what_binds(std::move(all), step->seconds, [&](const WhatIf& without) {
+  const bool follows = step.has_value();
+  if (!follows) step = play_whole(of, few, by.options.binds);
+  step->memory_peaks = whole.step.memory_peaks;
+  step->fullest = whole.step.fullest;
+  step->flops = whole.step.flops;
+  step->received = whole.step.received;
+  if (!follows || !by.options.binds) return *std::move(step);
+  step->binds = what_binds(std::move(whole.without), step->seconds, [&](const WhatIf& without) {
     return seconds_from_few_layers(of, [&](std::size_t layers) {
       Simulated unused;
       return few.seconds(without, few.record(with_layers(of, layers), unused));
     });
   });
-  return step;
+  return *std::move(step);
 }
 
 }  // namespace
@@ -366,14 +374,12 @@ Simulated simulate(const MeshSetting& of, const Machine& machine, const Simulate
   const Unit unit{.machine = machine,
                   .options = options,
                   .ranks = played,
-                  .turns = {.unit = played, .along = {world / played}},
+                  .grid = {.unit = played, .along = {world / played}},
                   .drops = options.training && of.setting.model.attention_dropout > 0};
   // Fewer are played whole in a few seconds.
   constexpr std::size_t kManyLayersOfRanks = 512;
   const bool many = static_cast<std::size_t>(played) * of.setting.model.layers >= kManyLayersOfRanks;
-  if (many && options.fold && !options.trace && !options.tasks) {
-    if (std::optional<Simulated> step = play_few(of, unit)) return std::move(*step);
-  }
+  if (many && options.fold && !options.trace && !options.tasks && may_have_few_layers(of)) return play_few(of, unit);
   return play_whole(of, unit, options.binds);
 }
 

@@ -435,6 +435,7 @@ void several_explained() {
   std::ostringstream log;
   const auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(log);
   logger().sinks().push_back(sink);
+  const std::shared_ptr<void> guard(nullptr, [&](void*) { std::erase(logger().sinks(), sink); });
   VerbsPair pair("explained", {.heap_bytes = kHeapBytes});
   std::uint32_t sequence = settle(pair, 2);
   if (node() == 1) ::setenv("RDMA_SHIM", "lose@1=12", 1);
@@ -450,7 +451,6 @@ void several_explained() {
   }
   pair.meet();
   both_ways(pair, ++sequence, kMebibyte);
-  std::erase(logger().sinks(), sink);
   pair.close();
 }
 

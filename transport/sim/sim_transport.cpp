@@ -16,7 +16,8 @@ constexpr std::uint64_t kLaneEvents = 3;
 }  // namespace
 
 void SimWorld::make_transports() {
-  for (int rank = 0; rank < turns.unit; ++rank) transports.push_back(std::make_unique<SimTransport>(*this, rank));
+  for (int unit = 0; unit < grid.units(); ++unit) opposite.push_back(grid.opposite(unit));
+  for (int rank = 0; rank < grid.unit; ++rank) transports.push_back(std::make_unique<SimTransport>(*this, rank));
 }
 
 // --- a lane ------------------------------------------------------------------------------------------------------------------
@@ -88,25 +89,25 @@ void SimTransport::Lane::drop_finished() {
 
 SimTransport::Lane& SimTransport::incoming(int from, Stream stream) {
   std::vector<LanesFrom>& of_stream = incoming_[static_cast<std::size_t>(stream)];
-  if (of_stream.empty()) of_stream.resize(static_cast<std::size_t>(world_.turns.unit));
-  LanesFrom& lanes = of_stream[static_cast<std::size_t>(from % world_.turns.unit)];
+  if (of_stream.empty()) of_stream.resize(static_cast<std::size_t>(world_.grid.unit));
+  LanesFrom& lanes = of_stream[static_cast<std::size_t>(from % world_.grid.unit)];
   Lane* lane = lanes.find(from);
   if (lane == nullptr) {
     lane = lanes.all.insert(lanes.at(from), {.peer = from, .lane = std::make_unique<Lane>()})->lane.get();
     lane->receiver = this;
-    const int unit = world_.turns.unit;
+    const int unit = world_.grid.unit;
     lane->sender = from % unit;
     lane->exact = from < unit;
     // Seen from the sender's unit, this rank is as far away as the sender is from here.
-    lane->way = world_.fabric.way(lane->sender, world_.turns.opposite(from / unit) * unit + rank_);
+    lane->way = world_.fabric.way(lane->sender, world_.opposite[static_cast<std::size_t>(from / unit)] * unit + rank_);
   }
   return *lane;
 }
 
 SimTransport::Lane& SimTransport::outgoing(int to, Stream stream) {
-  const int unit = world_.turns.unit;
-  return world_.transports[static_cast<std::size_t>(to % unit)]->incoming(world_.turns.opposite(to / unit) * unit + rank_,
-                                                                          stream);
+  const int unit = world_.grid.unit;
+  return world_.transports[static_cast<std::size_t>(to % unit)]->incoming(
+      world_.opposite[static_cast<std::size_t>(to / unit)] * unit + rank_, stream);
 }
 
 // --- sending -----------------------------------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ int SimTransport::unread() const {
 Found SimTransport::found(LaneId from) const {
   const std::vector<LanesFrom>& of_stream = incoming_[static_cast<std::size_t>(from.stream)];
   const Lane* lane =
-      of_stream.empty() ? nullptr : of_stream[static_cast<std::size_t>(from.peer % world_.turns.unit)].find(from.peer);
+      of_stream.empty() ? nullptr : of_stream[static_cast<std::size_t>(from.peer % world_.grid.unit)].find(from.peer);
   if (lane == nullptr) return {};
   for (const Message& message : lane->messages) {
     if (message.here && !lane->fits(message)) {

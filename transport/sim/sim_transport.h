@@ -5,17 +5,17 @@
 // them.
 //
 // Folding. A job may be so regular that its ranks fall into equal units of consecutive ranks (whole nodes), each doing what the
-// others do, but for turning (turns.h): replicas, or the nodes of a replica. Then one unit is played and stands for all: rank r
-// of the world is played by r modulo the unit's size. A message from played rank a to rank p of another unit also says what a's
-// counterpart in another unit sends to the played rank p mod unit, which is as far away in the other direction. So it is
-// delivered there, as if it came from that counterpart. Of such messages only the tags are compared: signatures of messages name
-// both ranks, and chunks of ranks in different places may differ by an element.
+// others do with the numbers of all units shifted (unit_grid.h): replicas, or the nodes of a replica. Then one unit is played and
+// stands for all: rank r of the world is played by r modulo the unit's size. A message from played rank a to rank p of another
+// unit also says what a's counterpart in another unit sends to the played rank p mod unit, which is as far away in the other
+// direction. So it is delivered there, as if it came from that counterpart. Of such messages only the tags are compared:
+// signatures of messages name both ranks, and chunks of ranks in different places may differ by an element.
 #pragma once
 
 #include "transport/chores.h"
 #include "transport/sim/fabric.h"
 #include "transport/sim/message_log.h"
-#include "transport/sim/turns.h"
+#include "transport/sim/unit_grid.h"
 #include "transport/transport.h"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ struct SimWorld {
   Timeline& timeline;
   Fabric& fabric;
   int ranks = 1;                                            ///< of the world
-  Turns turns;                                              ///< units that make up the world, of which the first is played
+  UnitGrid grid;                                            ///< units that make up the world, of which the first is played
   int ranks_per_node = 1;                                   ///< ranks of a node can view each other's memory
   std::function<void(int)> wake;                            ///< told of each played rank that has news
   std::function<void(int, int)> moves{};                    ///< told of each played rank that begins (+1) or ends (-1) to send or
@@ -44,6 +44,7 @@ struct SimWorld {
   std::function<double(const Chores&)> chore_seconds{};     ///< if set, ranks have cores, which do chores: what a rank sends or
                                                             ///< gives back leaves it once its chores so far are done
   std::vector<std::unique_ptr<SimTransport>> transports{};  ///< by played rank
+  std::vector<int> opposite{};                              ///< by unit, UnitGrid::opposite()
   std::uint64_t messages = 0;                               ///< sent so far
 
   /// Makes the transports of all played ranks. The world must not move after that.

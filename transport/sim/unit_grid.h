@@ -1,5 +1,5 @@
-// How units of ranks stand for one another where one of them is played for all (folding, sim_transport.h): they lie on axes, as
-// the ranks of a layout do, and turn along each.
+// How units of ranks stand for one another where one of them is played for all (folding, sim_transport.h): they lie on a grid, as
+// the ranks of a layout do, and each sees the others as unit 0 does, shifted.
 #pragma once
 
 #include <functional>
@@ -8,20 +8,19 @@
 
 namespace tsprun::detail::sim {
 
-/// Equal units of consecutive ranks, numbered from 0, on axes of these sizes, outermost first; the last varies fastest. The rank
-/// that is as far from a rank of unit u as a rank p is from unit 0 lies u's places on behind p along every axis, and past the
-/// axis's end at its beginning.
+/// Equal units of consecutive ranks, numbered from 0, on axes of these sizes, outermost first; the last varies fastest. Numbers
+/// of units are added axis by axis, modulo the axis's size, as on a torus.
 ///
 ///   unit 2, along {3}       ranks 0 1 │ 2 3 │ 4 5           unit 2, along {2, 3}    0 1 │ 2 3 │  4  5
 ///   unit 1 sees 4 as 0 sees 2, 0 as 0 sees 4                                        6 7 │ 8 9 │ 10 11
 ///                                                           unit 1 sees 10 as 0 sees 8, 6 as 0 sees 10
-struct Turns {
+struct UnitGrid {
   int unit = 1;            ///< ranks of a unit
   std::vector<int> along;  ///< units along each axis
 
   /// Returns the number of units.
   int units() const { return std::accumulate(along.begin(), along.end(), 1, std::multiplies<>()); }
-  /// Returns the unit from which unit 0 is as far as `number` is from unit 0.
+  /// Returns −`number`: the unit that gives unit 0 if `number` is added.
   int opposite(int number) const {
     int found = 0;
     int below = 1;  // units that lie together
@@ -32,8 +31,8 @@ struct Turns {
     }
     return found;
   }
-  /// Returns the rank that is as far from unit `number` as `rank` is from unit 0.
-  int turned(int rank, int number) const {
+  /// Returns the rank in the place of `rank` in the unit that is the rank's own plus `number`.
+  int shifted(int rank, int number) const {
     int from = rank / unit;
     int found = 0;
     int below = 1;
