@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <iterator>
 #include <numeric>
-#include <ranges>
 #include <utility>
 
 namespace tsprun::detail::theory {
@@ -31,12 +30,12 @@ std::optional<int> ranks_with_own_links(const Layout& layout, const Machine& mac
 std::optional<sim::UnitGrid> grid_of(const Layout& layout, int unit) {
   sim::UnitGrid grid{.unit = unit, .along = {}};
   int within = 1;
-  for (const Axis& axis : layout.axes | std::views::reverse) {
-    const int inner = std::gcd(unit / within, axis.degree);  // places of the axis within a unit
+  for (auto axis = layout.axes.rbegin(); axis != layout.axes.rend(); ++axis) {
+    const int inner = std::gcd(unit / within, axis->degree);  // places of the axis within a unit
     within *= inner;
-    if (inner == axis.degree) continue;
+    if (inner == axis->degree) continue;
     if (within < unit) return std::nullopt;
-    grid.along.insert(grid.along.begin(), axis.degree / inner);
+    grid.along.insert(grid.along.begin(), axis->degree / inner);
   }
   return within == unit ? std::optional(std::move(grid)) : std::nullopt;
 }

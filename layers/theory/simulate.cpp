@@ -321,12 +321,11 @@ struct Whole {
 };
 
 Whole record_whole(const MeshSetting& of, const Unit& by) {
-  const auto& [machine, options, ranks, grid, drops] = by;
-  Whole whole{.step = {}, .without = what_ifs(machine, options), .grid = grid};
-  FewestRanks fewest(of.layout, machine, [&](const KernelCost& cost) { return kernel_seconds(cost, machine, drops); });
-  const int units = of.layout.ranks() / ranks;
-  by.for_each(of, ranks, whole.step, [&](int rank, RecordedStep recorded) {
-    note_least(whole.without, recorded.program, rank, drops, options);
+  Whole whole{.step = {}, .without = what_ifs(by.machine, by.options), .grid = by.grid};
+  FewestRanks fewest(of.layout, by.machine, [&](const KernelCost& cost) { return kernel_seconds(cost, by.machine, by.drops); });
+  const int units = of.layout.ranks() / by.ranks;
+  by.for_each(of, by.ranks, whole.step, [&](int rank, RecordedStep recorded) {
+    note_least(whole.without, recorded.program, rank, by.drops, by.options);
     whole.step.flops += flops_of(recorded.program) * units;
     for (std::size_t i = 0; i < kPurposes; ++i) {
       const auto purpose = static_cast<Purpose>(i);
