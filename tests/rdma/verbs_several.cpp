@@ -436,15 +436,16 @@ void several_explained() {
   const auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(log);
   logger().sinks().push_back(sink);
   const std::shared_ptr<void> guard(nullptr, [&](void*) { std::erase(logger().sinks(), sink); });
-  VerbsPair pair("explained", {.heap_bytes = kHeapBytes});
+  VerbsPair pair("explained", {.device = "rxe1,rxe0", .heap_bytes = kHeapBytes});
   std::uint32_t sequence = settle(pair, 2);
   if (node() == 1) ::setenv("RDMA_SHIM", "lose@1=12", 1);
   both_ways(pair, ++sequence, kMebibyte);
   pair.until([&] { return pair.transport().ways(0) == 1; }, "a way is lost");
   ::unsetenv("RDMA_SHIM");
   pair.meet();
+  std::string lost;
   if (node() == 1) {
-    const std::string lost = contains(log.str(), "is lost, rxe1:1") ? "1" : "0";
+    lost = contains(log.str(), "is lost, rxe1:1") ? "1" : "0";
     require(contains(log.str(), "is lost, rxe" + lost + ":1") && !contains(log.str(), "is down"), log.str());
     run_shell("ip link set eth" + lost + " down");
     pair.until([&] { return contains(log.str(), "rxe" + lost + " port 1 is down; a way"); }, "the port is named");
@@ -452,6 +453,8 @@ void several_explained() {
   pair.meet();
   both_ways(pair, ++sequence, kMebibyte);
   pair.close();
+  if (node() == 1) run_shell("ip link set eth" + lost + " up");
+  std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 
 void several_lost_at_both() {
