@@ -43,7 +43,7 @@ bool are_the_same_ranks(std::vector<int> one, std::vector<int> other) {
   return one == other;
 }
 
-/// What must be equal of two calls.
+/// Properties that two calls must share, whatever their ranks.
 auto kind_of(const ProgramCall& call) {
   return std::tuple(call.op, call.dtype, call.reduction, call.purpose, call.relayed, call.tag, call.algorithm);
 }

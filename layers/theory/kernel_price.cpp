@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace tsprun::detail::theory {
 
@@ -84,6 +85,16 @@ double kernel_seconds(const KernelCost& cost, const Machine& machine, bool drops
   if (scores && machine.attention != AttentionKind::fused) return unfused_seconds(cost, machine, drops);
   if (cost.flops == 0) return machine.launch_seconds + memory;
   return machine.launch_seconds + std::max(cost.flops / (peak_of(cost, machine) * fraction_of(cost, machine)), memory);
+}
+
+double kernels_seconds(const Program& program, const std::function<double(const KernelCost&)>& price) {
+  std::vector<double> prices;
+  for (const KernelCost& cost : program.costs) prices.push_back(price(cost));
+  double sum = 0;
+  for (const ProgramItem& item : program.items) {
+    if (item.kind == ItemKind::kernel) sum += prices[item.index];
+  }
+  return sum;
 }
 
 }  // namespace tsprun::detail::theory

@@ -14,10 +14,15 @@
 #include "core/program/program.h"
 #include "layers/theory/machine.h"
 
+#include <functional>
+
 namespace tsprun::detail::theory {
 
 /// Returns the seconds that a kernel takes. `drops`: training drops probabilities of attention, which costs time where that isn't
 /// fused. Throws Error(refused) if the machine doesn't state FLOP/s for its dtype, or has no price for it.
 double kernel_seconds(const KernelCost& cost, const Machine& machine, bool drops = false);
+
+/// Returns the seconds of all kernels of a program, one after another; `price`: those of one.
+double kernels_seconds(const Program& program, const std::function<double(const KernelCost&)>& price);
 
 }  // namespace tsprun::detail::theory

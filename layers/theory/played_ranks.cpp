@@ -2,10 +2,10 @@
 #include "layers/theory/played_ranks.h"
 
 #include "core/virtual/folding.h"
+#include "layers/theory/kernel_price.h"
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -62,12 +62,7 @@ FewestRanks::FewestRanks(const Layout& layout, const Machine& machine, std::func
 
 void FewestRanks::add(Program program) {
   if (!grid_) return;
-  std::vector<double> prices;
-  std::ranges::transform(program.costs, std::back_inserter(prices), price_);
-  double seconds = 0;
-  for (const ProgramItem& item : program.items) {
-    if (item.kind == ItemKind::kernel) seconds += prices[item.index];
-  }
+  const double seconds = kernels_seconds(program, price_);
   const int rank = ranks_++;
   if (rank < grid_->unit) {
     longest_ = std::max(longest_, seconds);

@@ -127,17 +127,6 @@ void make_across_nodes_infinite(Machine& machine) {
   machine.nic_latency = 0;
 }
 
-/// Returns the seconds of a rank's kernels, if no message slows them.
-double kernels_seconds(const Program& program, const Machine& machine, bool drops) {
-  std::vector<double> seconds;
-  for (const KernelCost& cost : program.costs) seconds.push_back(kernel_seconds(cost, machine, drops));
-  double sum = 0;
-  for (const ProgramItem& item : program.items) {
-    if (item.kind == ItemKind::kernel) sum += seconds[item.index];
-  }
-  return sum;
-}
-
 double flops_of(const Program& program) {
   double sum = 0;
   for (const ProgramItem& item : program.items) {
@@ -180,8 +169,11 @@ std::vector<WhatIf> what_ifs(const Machine& machine, const SimulateOptions& opti
 
 /// Notes how long the kernels of a rank take, if no other rank's take longer.
 void note_least(std::vector<WhatIf>& all, const Program& program, int rank, bool drops, const SimulateOptions& options) {
-  for (WhatIf& each : all)
-    each.least = std::max(each.least, slowness_of(rank, options) * kernels_seconds(program, each.without, drops));
+  for (WhatIf& each : all) {
+    const double seconds =
+        kernels_seconds(program, [&](const KernelCost& cost) { return kernel_seconds(cost, each.without, drops); });
+    each.least = std::max(each.least, slowness_of(rank, options) * seconds);
+  }
 }
 
 /// Returns what would shorten a step of so many seconds most if it took no time; `played`: how long it takes then. To play again
@@ -313,7 +305,7 @@ Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
   return result;
 }
 
-/// What the programs of all layers say of a step, and how few ranks can be played.
+/// Figures of a step that the programs of all layers give, and how few ranks can be played.
 struct Whole {
   Simulated step;
   std::vector<WhatIf> without;
