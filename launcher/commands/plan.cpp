@@ -18,6 +18,7 @@
 #include "layers/theory/simulate.h"
 #include "transport/cause.h"
 #include "transport/factory.h"
+#include "transport/machine.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -261,7 +262,8 @@ void PlanCommand::play_fastest(std::span<const theory::Candidate> found, nlohman
     all.push_back({&each, theory::simulate({.setting = setting, .layout = each.layout}, *question_.machine,
                                            {.binds = true,
                                             .algorithms = global.algorithms,
-                                            .reassociate = global.reassociate || question_.machine->adds_by_rails()})});
+                                            .reassociate = global.reassociate || question_.machine->adds_by_rails(),
+                                            .threads = static_cast<std::size_t>(machine::usable_cores())})});
     if (const std::size_t layers = all.back().step.layers; layers < setting.model.layers) {
       remarks.push_back(fmt::format("{}: steps of at most {} of the {} layers were played, and grow evenly", each.layout.label(),
                                     layers, setting.model.layers));

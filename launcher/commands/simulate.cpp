@@ -15,6 +15,7 @@
 #include "launcher/standard_output.h"
 #include "layers/layout/check_layout.h"
 #include "transport/cause.h"
+#include "transport/machine.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -350,7 +351,8 @@ theory::Simulated SimulateCommand::play(const SimulatePoint& point, const Global
                            .slow_ranks = slow_ranks_,
                            .slow_ways = slow_ways_,
                            .algorithms = global.algorithms,
-                           .reassociate = adds_by_rails(global)});
+                           .reassociate = adds_by_rails(global),
+                           .threads = static_cast<std::size_t>(machine::usable_cores())});
 }
 
 /// Returns whether sums go across nodes by rails.

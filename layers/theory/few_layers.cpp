@@ -29,6 +29,19 @@ struct Line {
 
 std::size_t fewest_of(const MeshSetting& of) { return kFewest + of.setting.model.layers % kMore; }
 
+/// Returns what body(layers) returns of steps with few layers, each with kMore more than the one before. The one with most layers
+/// begins first, since it takes longest.
+template <class Result, std::size_t kSteps>
+std::array<Result, kSteps> at_once(const MeshSetting& of, kernels::Pool& on,
+                                   const std::function<Result(std::size_t layers)>& body) {
+  std::array<Result, kSteps> results;
+  on.run(kSteps, [&](std::size_t task, std::size_t) {
+    const std::size_t step = kSteps - 1 - task;
+    results[step] = body(fewest_of(of) + step * kMore);
+  });
+  return results;
+}
+
 bool grows_evenly(const std::array<Simulated, 3>& steps) {
   const double first = steps[1].seconds - steps[0].seconds;
   const double second = steps[2].seconds - steps[1].seconds;
@@ -50,11 +63,11 @@ bool may_have_few_layers(const MeshSetting& of) {
   return model.specs.alike() && of.layout.stages() == 1 && model.layers > 2 * (fewest_of(of) + 2 * kMore);
 }
 
-std::optional<Simulated> from_few_layers(const MeshSetting& of, const std::function<Simulated(std::size_t layers)>& play) {
+std::optional<Simulated> from_few_layers(const MeshSetting& of, kernels::Pool& on,
+                                         const std::function<Simulated(std::size_t layers)>& play) {
   const ModelConfig& model = of.setting.model;
-  const std::size_t first = fewest_of(of);
-  const std::size_t last = first + 2 * kMore;
-  const std::array<Simulated, 3> steps = {play(first), play(first + kMore), play(last)};
+  const std::size_t last = fewest_of(of) + 2 * kMore;
+  const auto steps = at_once<Simulated, 3>(of, on, play);
   if (!grows_evenly(steps)) return std::nullopt;
   const Line line{steps, (model.layers - last) / kMore};
 
@@ -74,12 +87,11 @@ std::optional<Simulated> from_few_layers(const MeshSetting& of, const std::funct
   return all;
 }
 
-double seconds_from_few_layers(const MeshSetting& of, const std::function<double(std::size_t layers)>& seconds) {
-  const std::size_t first = fewest_of(of);
-  const double fewest = seconds(first);
-  const double growth = seconds(first + kMore) - fewest;
-  const std::size_t times = (of.setting.model.layers - first) / kMore;
-  return fewest + static_cast<double>(times) * growth;
+double seconds_from_few_layers(const MeshSetting& of, kernels::Pool& on,
+                               const std::function<double(std::size_t layers)>& seconds) {
+  const auto [fewest, more] = at_once<double, 2>(of, on, seconds);
+  const std::size_t times = (of.setting.model.layers - fewest_of(of)) / kMore;
+  return fewest + static_cast<double>(times) * (more - fewest);
 }
 
 }  // namespace tsprun::detail::theory

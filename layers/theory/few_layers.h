@@ -5,6 +5,7 @@
 // what two more layers add is known. Where growth isn't even nothing is concluded from it.
 #pragma once
 
+#include "core/kernels/parallel.h"
 #include "layers/theory/simulate.h"
 
 #include <cstddef>
@@ -17,11 +18,14 @@ namespace tsprun::detail::theory {
 MeshSetting with_layers(MeshSetting of, std::size_t layers);
 /// Returns whether the layers of a setting are alike, many, and all in one stage.
 bool may_have_few_layers(const MeshSetting& of);
-/// Returns the step of a setting from three steps with fewer layers, which `play(layers)` plays. What programs of all layers
-/// say is left unset: memory, FLOPs, received bytes and what binds. Nothing if the steps don't grow evenly. Precondition:
-/// may_have_few_layers().
-std::optional<Simulated> from_few_layers(const MeshSetting& of, const std::function<Simulated(std::size_t layers)>& play);
+/// Returns the step of a setting from three steps with fewer layers, which `play(layers)` plays, on the pool's threads. What
+/// programs of all layers say is left unset: memory, FLOPs, received bytes and what binds. Nothing if the steps don't grow
+/// evenly. Precondition: may_have_few_layers().
+std::optional<Simulated> from_few_layers(const MeshSetting& of, kernels::Pool& on,
+                                         const std::function<Simulated(std::size_t layers)>& play);
 /// Returns the seconds of a step from those of two with fewer layers, if from_few_layers() has found it to grow evenly.
-double seconds_from_few_layers(const MeshSetting& of, const std::function<double(std::size_t layers)>& seconds);
+/// `seconds(layers)` is called on the pool's threads.
+double seconds_from_few_layers(const MeshSetting& of, kernels::Pool& on,
+                               const std::function<double(std::size_t layers)>& seconds);
 
 }  // namespace tsprun::detail::theory

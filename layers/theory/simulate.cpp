@@ -1,6 +1,7 @@
 // Records the ranks of a unit as phantoms, and plays them.
 #include "layers/theory/simulate.h"
 
+#include "core/kernels/parallel.h"
 #include "core/virtual/player.h"
 #include "layers/theory/few_layers.h"
 #include "layers/theory/peaks.h"
@@ -234,24 +235,25 @@ struct Unit {
   int ranks;           ///< of whole replicas, which stand for all: unit_of()
   sim::UnitGrid grid;  ///< whose first unit is played: those ranks, or fewer
   bool drops;
+  kernels::Pool& threads;
 
   /// Returns the programs of the played ranks; notes the memory of the one that holds most.
   std::vector<Program> record(const MeshSetting& of, Simulated& result) const {
     std::vector<Program> programs;
-    for_each(of, grid.unit, result, [&](int, RecordedStep step) { programs.push_back(std::move(step.program)); });
+    for (int rank = 0; rank < grid.unit; ++rank) {
+      RecordedStep step = record(of, rank);
+      note_memory(step, rank, result);
+      programs.push_back(std::move(step.program));
+    }
     return programs;
   }
-  /// Calls body(rank, its step) for the first `count` ranks, one after another; notes the memory of the one that holds most.
-  template <class Body>
-  void for_each(const MeshSetting& of, int count, Simulated& result, Body&& body) const {
-    for (int rank = 0; rank < count; ++rank) {
-      RecordedStep recorded = record_step(of, rank, likeness(of, rank, machine, options), 2, false);
-      if (recorded.peaks.total > result.memory_peaks.total) {
-        result.memory_peaks = recorded.peaks;
-        result.fullest = rank;
-      }
-      body(rank, std::move(recorded));
-    }
+  RecordedStep record(const MeshSetting& of, int rank) const {
+    return record_step(of, rank, likeness(of, rank, machine, options), 2, false);
+  }
+  static void note_memory(const RecordedStep& step, int rank, Simulated& result) {
+    if (step.peaks.total <= result.memory_peaks.total) return;
+    result.memory_peaks = step.peaks;
+    result.fullest = rank;
   }
   /// Returns the seconds of a step without a resource.
   double seconds(const WhatIf& without, std::span<const Program> programs) const {
@@ -263,7 +265,7 @@ struct Unit {
 
 /// Plays one step of all layers.
 Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
-  const auto& [machine, options, ranks, grid, drops] = by;
+  const auto& [machine, options, ranks, grid, drops, threads] = by;
   const int unit = grid.unit;
   Simulated result;
   result.played = unit;
@@ -316,7 +318,8 @@ Whole record_whole(const MeshSetting& of, const Unit& by) {
   Whole whole{.step = {}, .without = what_ifs(by.machine, by.options), .grid = by.grid};
   FewestRanks fewest(of.layout, by.machine, [&](const KernelCost& cost) { return kernel_seconds(cost, by.machine, by.drops); });
   const int units = of.layout.ranks() / by.ranks;
-  by.for_each(of, by.ranks, whole.step, [&](int rank, RecordedStep recorded) {
+  const auto note = [&](int rank, RecordedStep recorded) {
+    Unit::note_memory(recorded, rank, whole.step);
     note_least(whole.without, recorded.program, rank, by.drops, by.options);
     whole.step.flops += flops_of(recorded.program) * units;
     for (std::size_t i = 0; i < kPurposes; ++i) {
@@ -325,7 +328,14 @@ Whole record_whole(const MeshSetting& of, const Unit& by) {
           static_cast<std::uint64_t>(units) * (recorded.traffic.forward[purpose] + recorded.traffic.backward[purpose]);
     }
     fewest.add(std::move(recorded.program));
-  });
+  };
+  // As many ranks at once as there are threads: a program of many layers is large.
+  std::vector<RecordedStep> recorded(by.threads.threads());
+  for (int first = 0; first < by.ranks; first += static_cast<int>(recorded.size())) {
+    const std::size_t count = std::min(recorded.size(), static_cast<std::size_t>(by.ranks - first));
+    by.threads.run(count, [&](std::size_t i, std::size_t) { recorded[i] = by.record(of, first + static_cast<int>(i)); });
+    for (std::size_t i = 0; i < count; ++i) note(first + static_cast<int>(i), std::move(recorded[i]));
+  }
   if (fewest.grid()) whole.grid = *fewest.grid();
   return whole;
 }
@@ -333,10 +343,14 @@ Whole record_whole(const MeshSetting& of, const Unit& by) {
 /// Plays steps of few layers, or of all if the step of all doesn't follow from them, on as few ranks as stand for all.
 Simulated play_few(const MeshSetting& of, const Unit& by) {
   Whole whole = record_whole(of, by);
-  const Unit few{
-      .machine = by.machine, .options = by.options, .ranks = by.ranks, .grid = std::move(whole.grid), .drops = by.drops};
+  const Unit few{.machine = by.machine,
+                 .options = by.options,
+                 .ranks = by.ranks,
+                 .grid = std::move(whole.grid),
+                 .drops = by.drops,
+                 .threads = by.threads};
   std::optional<Simulated> step =
-      from_few_layers(of, [&](std::size_t layers) { return play_whole(with_layers(of, layers), few, false); });
+      from_few_layers(of, by.threads, [&](std::size_t layers) { return play_whole(with_layers(of, layers), few, false); });
   const bool follows = step.has_value();
   if (!follows) step = play_whole(of, few, by.options.binds);
   step->memory_peaks = whole.step.memory_peaks;
@@ -345,7 +359,7 @@ Simulated play_few(const MeshSetting& of, const Unit& by) {
   step->received = whole.step.received;
   if (!follows || !by.options.binds) return *std::move(step);
   step->binds = what_binds(std::move(whole.without), step->seconds, [&](const WhatIf& without) {
-    return seconds_from_few_layers(of, [&](std::size_t layers) {
+    return seconds_from_few_layers(of, by.threads, [&](std::size_t layers) {
       Simulated unused;
       return few.seconds(without, few.record(with_layers(of, layers), unused));
     });
@@ -362,11 +376,13 @@ Simulated simulate(const MeshSetting& of, const Machine& machine, const Simulate
                                              : fmt::format("slow rank {}: ranks are 0 to {}", fewest - 1, world - 1));
   }
   const int played = options.fold ? unit_of(of.layout, machine) : world;
+  kernels::Pool threads(options.threads);
   const Unit unit{.machine = machine,
                   .options = options,
                   .ranks = played,
                   .grid = {.unit = played, .along = {world / played}},
-                  .drops = options.training && of.setting.model.attention_dropout > 0};
+                  .drops = options.training && of.setting.model.attention_dropout > 0,
+                  .threads = threads};
   // Fewer are played whole in a few seconds.
   constexpr std::size_t kManyLayersOfRanks = 512;
   const bool many = static_cast<std::size_t>(played) * of.setting.model.layers >= kManyLayersOfRanks;

@@ -20,6 +20,7 @@
 #include "transport/sim/fabric.h"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -47,6 +48,8 @@ struct SimulateOptions {
   std::vector<sim::SlowWay> slow_ways = {};  ///< likewise, ways between ranks
   std::string algorithms = {};               ///< overrides of the choice table, see ChoiceTable
   bool reassociate = false;                  ///< allows summation orders that depend on which rank is on which node
+  std::size_t threads = 1;                   ///< that record and play, where there are several steps or ranks to do; the result
+                                             ///< doesn't depend on it
 };
 
 /// Traffic of the busiest link of one kind, in one step.

@@ -166,6 +166,23 @@ TEST(Simulate, FewLayersStandForMany) {
   }
 }
 
+TEST(Simulate, AnyNumberOfThreadsPlaysTheSame) {
+  theory::MeshSetting of = setting("dp=2,tsp=8", 16, 512);
+  of.setting.model.layers = 64;
+  const theory::Simulated one = theory::simulate(of, machine(), {.binds = true});
+  for (const std::size_t threads : {2U, 5U}) {
+    const theory::Simulated more = theory::simulate(of, machine(), {.binds = true, .threads = threads});
+    EXPECT_EQ(more.seconds, one.seconds);
+    EXPECT_EQ(more.exposed_seconds, one.exposed_seconds);
+    EXPECT_EQ(more.messages, one.messages);
+    EXPECT_EQ(more.flops, one.flops);
+    EXPECT_EQ(more.fullest, one.fullest);
+    EXPECT_EQ(more.memory_peaks.total, one.memory_peaks.total);
+    EXPECT_EQ(more.played, one.played);
+    EXPECT_EQ(more.binds, one.binds);
+  }
+}
+
 TEST(Simulate, UnlikeLayersAreAllPlayed) {
   theory::MeshSetting of = setting("tsp=8", 16, 1024);
   of.setting.model.layers = 64;
