@@ -200,16 +200,20 @@ RankProcess start_rank(const StartPlan& plan, int rank) {
 }
 
 int free_port() {
-  const posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (!socket || ::bind(socket.get(), generic, length) != 0 || ::getsockname(socket.get(), generic, &length) != 0) {
-    throw system_error(Cause::refused, "finding a free port for MASTER_PORT", errno);
+  // Below the ports that Linux gives outgoing connections, since the program listens later, when one of these might have it.
+  constexpr int kFirst = 30'000;
+  constexpr int kPorts = 2'700;
+  for (int i = 0; i < kPorts; ++i) {
+    const int port = kFirst + (static_cast<int>(::getpid()) * 7 + i) % kPorts;
+    const posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    if (socket && ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return port;
+    if (errno != EADDRINUSE) break;
   }
-  return ntohs(address.sin_port);
+  throw system_error(Cause::refused, "finding a free port for MASTER_PORT", errno);
 }
 
 }  // namespace tsprun::detail::launcher
