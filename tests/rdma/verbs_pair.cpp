@@ -3,7 +3,9 @@
 
 #include "transport/posix.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -28,12 +30,19 @@ std::string variable(const char* name) {
 
 std::string in_share(const std::string& name) { return variable("SHARE") + "/" + name; }
 
-/// Publishes a file whole, and waits for the other side's.
-std::vector<char> exchange(const std::string& name, const std::vector<char>& mine, double seconds = 90) {
-  const std::string own = in_share(name + "." + std::to_string(node()));
-  const std::string other = in_share(name + "." + std::to_string(1 - node()));
+std::string file_of(const std::string& name, int of_node) { return in_share(name + "." + std::to_string(of_node)); }
+
+/// Publishes a file whole.
+void publish(const std::string& name, const std::vector<char>& mine) {
+  const std::string own = file_of(name, node());
   std::ofstream(own + ".new", std::ios::binary).write(mine.data(), static_cast<std::streamsize>(mine.size()));
   std::filesystem::rename(own + ".new", own);
+}
+
+/// Publishes a file, and waits for the other side's.
+std::vector<char> exchange(const std::string& name, const std::vector<char>& mine, double seconds = 300) {
+  const std::string other = file_of(name, 1 - node());
+  publish(name, mine);
   const std::uint64_t begin = posix::now_ns();
   while (!std::filesystem::exists(other)) {
     require(static_cast<double>(posix::now_ns() - begin) < seconds * 1e9, "the other machine didn't come to " + name);
@@ -70,7 +79,21 @@ void require(bool condition, const std::string& what) {
 
 int node() { return std::stoi(variable("NODE")); }
 
-void weather(const std::string& line) { std::ofstream(in_share("control"), std::ios::app) << line << std::endl; }
+void weather(const std::string& line) {
+  std::ofstream(in_share("control"), std::ios::app) << line << std::endl;
+  std::ifstream file(in_share("control"));
+  const auto lines = std::count(std::istreambuf_iterator<char>(file), {}, '\n');
+  const auto obeyed = [] {
+    std::ptrdiff_t count = 0;
+    std::ifstream(in_share("obeyed")) >> count;
+    return count;
+  };
+  const std::uint64_t begin = posix::now_ns();
+  while (obeyed() < lines) {
+    require(posix::now_ns() - begin < 300'000'000'000, "the laboratory doesn't obey " + line);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
 
 void run_shell(const std::string& command) { require(std::system(command.c_str()) == 0, command); }
 
@@ -103,6 +126,12 @@ VerbsPair::VerbsPair(const std::string& name, const PairOptions& options)
 VerbsPair::~VerbsPair() = default;  // the heap stays mapped: the transport is destroyed after this body
 
 void VerbsPair::meet() { exchange(name_ + ".meeting" + std::to_string(meetings_++), {}); }
+
+void VerbsPair::meet_moving() {
+  const std::string name = name_ + ".meeting" + std::to_string(meetings_++);
+  publish(name, {});
+  until([&] { return std::filesystem::exists(file_of(name, 1 - node())); }, "the other machine comes to " + name);
+}
 
 void VerbsPair::until(const std::function<bool()>& condition, const std::string& what, double seconds) {
   constexpr std::uint32_t kRoundsPerClock = 256;

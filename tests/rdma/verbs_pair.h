@@ -18,7 +18,7 @@ void require(bool condition, const std::string& what);
 
 /// This machine's number.
 int node();
-/// Appends a line to the laboratory's control file ("cut 1").
+/// Appends a line to the laboratory's control file ("cut 1"), and waits until it is carried out.
 void weather(const std::string& line);
 void run_shell(const std::string& command);
 
@@ -43,6 +43,8 @@ class VerbsPair {
 
   /// Waits until both sides are here, without using the transport under test.
   void meet();
+  /// The same, but the transport makes progress meanwhile.
+  void meet_moving();
   /// How long a wait polls before it sleeps, from now on. The default is an engine's that has a core of its own.
   void poll_for(std::uint64_t ns) { spin_ns_ = ns; }
   /// Makes progress until the condition holds; throws after `seconds`, which are many: the host may be busy.

