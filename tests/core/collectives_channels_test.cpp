@@ -11,7 +11,6 @@
 #include <numeric>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace tsprun::detail::test::collectives_channels_test {
@@ -234,6 +233,7 @@ TEST(Channels, AMismatchWithinAGroupIsNamedBeforeDataMoves) {
 }
 
 TEST(Channels, ADeadlockBetweenGroupsNamesWhatEachRankWaitsIn) {
+  SharedClock clock;
   const std::vector<RankOutcome> outcomes =
       try_ranks(2,
                 [](Context& context) {
@@ -244,7 +244,7 @@ TEST(Channels, ADeadlockBetweenGroupsNamesWhatEachRankWaitsIn) {
                   if (context.rank() == 0) first.all_reduce(std::span(data), Reduction::sum);
                   else second.barrier();
                 },
-                {.timeout_ns = 400'000'000});
+                {.timeout_ns = 400'000'000, .clock = &clock});
   for (const RankOutcome& each : outcomes) {
     EXPECT_EQ(each.cause, Cause::deadlock) << each.message;
     EXPECT_NE(each.message.find("rank 0 is in all_reduce #1"), std::string::npos) << each.message;
@@ -254,12 +254,13 @@ TEST(Channels, ADeadlockBetweenGroupsNamesWhatEachRankWaitsIn) {
 
 // The wait is for the second operation of a channel, but it is the first that lacks a rank's part.
 TEST(Channels, AStallNamesTheOperationThatHasItsTurn) {
+  SharedClock clock;
   const std::vector<RankOutcome> outcomes =
       try_ranks(2,
-                [](Context& context) {
+                [&](Context& context) {
                   Communicator group = context.world().subgroup(all_of(context), Channel::own);
                   if (context.rank() == 1) {
-                    while (!engine_of(context).board().aborted()) std::this_thread::yield();  // silent
+                    clock.sleep_for(1'000'000'000);  // silent
                     return;
                   }
                   std::vector<float> data(100, 1.0F);
@@ -268,7 +269,7 @@ TEST(Channels, AStallNamesTheOperationThatHasItsTurn) {
                   second.wait();
                   first.wait();
                 },
-                {.timeout_ns = 300'000'000});
+                {.timeout_ns = 300'000'000, .clock = &clock});
   ASSERT_TRUE(outcomes[0].failed);
   EXPECT_EQ(outcomes[0].cause, Cause::stalled);
   EXPECT_EQ(outcomes[0].culprit, 1);

@@ -19,8 +19,8 @@
 namespace tsprun::detail::large_messages_test {
 namespace {
 
-constexpr std::uint64_t kDeadlineNs = 1'000'000'000;
-constexpr std::uint64_t kPauseNs = 350'000'000;
+constexpr std::uint64_t kDeadlineNs = 2'000'000'000;
+constexpr std::uint64_t kPauseNs = 700'000'000;
 /// Some eleven gulps at least: the transport reads four MiB at once.
 constexpr std::size_t kBytes = std::size_t{48} << 20;
 
@@ -136,7 +136,7 @@ TEST(ALargeMessage, MayTakeLongerThanTheDeadlineWhileItsBytesFlow) {
 
 TEST(ALargeMessage, WhoseBytesStandStillIsADeadlock) {
   // Of two ranks that wait for each other, one that doesn't run for half of the deadline, on a busy machine, is the one to blame.
-  const Transfer dry = transfer({.gulps = 3, .dry = true, .deadline_ns = 5 * kDeadlineNs});
+  const Transfer dry = transfer({.gulps = 3, .dry = true, .deadline_ns = 5'000'000'000});
   EXPECT_EQ(dry.causes[0], Cause::deadlock) << name(dry.causes[0]);
   EXPECT_EQ(dry.causes[1], Cause::deadlock) << name(dry.causes[1]);
   EXPECT_FALSE(dry.whole);

@@ -28,6 +28,9 @@ Struck struck_at(Context& context, int rank) {
   return struck;
 }
 
+/// Deadline of ranks on several nodes, within which they also have to connect.
+constexpr std::uint64_t kSocketsDeadline_ns = 3'000'000'000;
+
 constexpr Channel kChannels[] = {Channel::streams, Channel::own};
 
 /// The world, or a communicator of the same ranks with a channel of its own.
@@ -223,7 +226,7 @@ TEST(MessageFaults, ALostMessageIsFoundByTheNextOrAtTheDeadline) {
         // Sockets aren't seen by the clock of tests.
         SharedClock clock;
         if (options.nodes == 1) options.clock = &clock;
-        else options.timeout_ns = 400'000'000;
+        else options.timeout_ns = kSocketsDeadline_ns;
         options.faults = {"drop:from=0,to=1,nth=2"};
         const std::vector<RankOutcome> outcomes = try_ranks(2, broadcasts(count, channel), options);
         // A channel asks for the second segment once the first is here, so nothing comes behind that one. No board tells the
@@ -243,7 +246,7 @@ TEST(MessageFaults, ACutWayIsNamed) {
     options.heap_bytes = 64 << 20;
     SharedClock clock;
     if (options.nodes == 1) options.clock = &clock;
-    else options.timeout_ns = 400'000'000;
+    else options.timeout_ns = kSocketsDeadline_ns;
     options.faults = {"disconnect:from=0,to=1,step=2"};
     const std::vector<RankOutcome> outcomes = try_ranks(2, broadcasts(1000), options);
     EXPECT_EQ(outcomes[1].cause, Cause::disconnected) << describe(outcomes);

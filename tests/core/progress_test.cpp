@@ -1,5 +1,6 @@
 // Several threads of a rank take turns in its engine, and operations move on while none of them waits.
 #include "tsprun/progress.h"
+#include "tests/support/patience.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/signal_mask.h"
 
@@ -154,22 +155,26 @@ TEST(Progress, ARankThatComputesLongerThanTheDeadlineIsAlive) {
   run_ranks(2,
             [](Context& context) {
               Progress progress(context);
-              if (context.rank() == 1) std::this_thread::sleep_for(1500ms);
+              if (context.rank() == 1) std::this_thread::sleep_for(4s);
               std::int64_t value = 1;
               sum(progress, value).wait();
               EXPECT_EQ(value, 2);
             },
-            {.timeout_ns = 500'000'000});
+            {.timeout_ns = 2'000'000'000});
 }
 
 TEST(Progress, AWaitEndsAtItsLimitAndMayBeRepeated) {
-  run_ranks(2, [](Context& context) {
+  std::atomic<bool> limit_reached = false;
+  run_ranks(2, [&](Context& context) {
     Progress progress(context);
     std::int64_t value = 1;
-    if (context.rank() == 1) std::this_thread::sleep_for(300ms);
+    if (context.rank() == 1) {
+      EXPECT_TRUE(until(30, [&] { return limit_reached.load(); }));
+    }
     Posted posted = sum(progress, value);
     if (context.rank() == 0) {
       EXPECT_FALSE(posted.wait(20ms));
+      limit_reached = true;
     }
     EXPECT_TRUE(posted.wait());
     EXPECT_EQ(value, 2);
@@ -232,7 +237,8 @@ TEST(Progress, ASilentRankIsNamedThoughNobodyWaits) {
   const std::vector<RankOutcome> outcomes = try_ranks(2,
                                                       [](Context& context) {
                                                         if (context.rank() == 1) {
-                                                          std::this_thread::sleep_for(1200ms);
+                                                          // Silent until it is named.
+                                                          until(30, [&] { return board_of(context).aborted(); });
                                                           context.tick();
                                                           return;
                                                         }
@@ -253,7 +259,7 @@ TEST(Progress, ARankThatWorksIsNoSilentOne) {
   run_ranks(2,
             [](Context& context) {
               std::int64_t value = 1;
-              constexpr int kRounds = 24;
+              constexpr int kRounds = 80;
               if (context.rank() == 1) {
                 for (int i = 0; i < kRounds; ++i) {
                   std::this_thread::sleep_for(50ms);
@@ -269,15 +275,18 @@ TEST(Progress, ARankThatWorksIsNoSilentOne) {
                 EXPECT_TRUE(posted.over());
               }
             },
-            {.timeout_ns = 600'000'000});
+            {.timeout_ns = 2'000'000'000});
 }
 
 TEST(Progress, AnOperationThatNobodyWaitsForEndsTheJobAtItsLimit) {
   const std::vector<RankOutcome> outcomes = try_ranks(2, [](Context& context) {
     Progress progress(context);
     if (context.rank() == 1) {
-      std::this_thread::sleep_for(900ms);  // alive, but it never calls
-      progress.use([](Context& rank) { rank.tick(); });
+      // Alive until the failure reaches it, but it never calls.
+      until(30, [&] {
+        progress.use([](Context& rank) { rank.tick(); });
+        return false;
+      });
       return;
     }
     std::int64_t value = 1;

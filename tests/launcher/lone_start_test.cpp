@@ -1,6 +1,7 @@
 // Warnings of a tsprun that runs alone though its environment speaks of others.
 
 #include "launcher/lone_start.h"
+#include "tests/support/process.h"
 
 #include <gtest/gtest.h>
 
@@ -46,7 +47,8 @@ TEST(LoneStart, NamesWhatWasSeenAndWhatWouldJoinThem) {
 }
 
 TEST(LoneStart, CountsTheHostsOfPbs) {
-  const std::string path = testing::TempDir() + "nodefile";
+  const test::TemporaryDirectory folder;
+  const std::string path = folder.path("nodefile");
   for (const char* text : {"a\na\n", "a\nb\n"}) {
     std::ofstream(path) << text;
     EXPECT_EQ(warning({{"PBS_NODEFILE", path}}).empty(), text[2] == 'a');

@@ -1,5 +1,6 @@
 // Ranks' lines on their way to the user.
 #include "launcher/output.h"
+#include "tests/support/patience.h"
 
 #include <gtest/gtest.h>
 
@@ -116,6 +117,9 @@ TEST(Fitted, FieldsAreWholeOrLeftOut) {
   EXPECT_EQ(fitted("", 80), "");
 }
 
+/// A time after which a terminal to which all was written shows nothing more.
+constexpr int kAWhile_ms = 200;
+
 /// A terminal of so many columns, and what an Output writes to it.
 class Terminal {
  public:
@@ -136,11 +140,12 @@ class Terminal {
     else ::unsetenv("TERM");
   }
   int descriptor() const { return far_.get(); }
-  /// Returns what came until nothing more did for a while: the kernel passes on in pieces what is written at once.
-  std::string seen() const {
+  /// Returns what comes until nothing more does for so long. The kernel passes on in pieces what is written at once, and on a
+  /// busy machine with pauses.
+  std::string seen(int milliseconds) const {
     std::string text;
     std::array<char, 4096> buffer;
-    for (pollfd watched{near_.get(), POLLIN, 0}; ::poll(&watched, 1, 200) > 0;) {
+    for (pollfd watched{near_.get(), POLLIN, 0}; ::poll(&watched, 1, milliseconds) > 0;) {
       const ssize_t count = ::read(near_.get(), buffer.data(), buffer.size());
       if (count <= 0) break;
       text.append(buffer.data(), static_cast<std::size_t>(count));
@@ -161,7 +166,12 @@ std::string status_on(unsigned short columns, const char* kind) {
   output.show_status("loss 4.1234\tstep 120/700\t80421 tokens/s\tgrad_norm 0.123");
   output.append("a line\n");
   EXPECT_TRUE(output.drain(1000));
-  return terminal.seen();
+  std::string text;
+  test::until(30, [&] {
+    text += terminal.seen(0);
+    return text.ends_with("a line\r\n");
+  });
+  return text + terminal.seen(kAWhile_ms);
 }
 
 TEST(OnATerminal, TheStatusHasWhatFitsAndMakesRoomForLines) {
@@ -184,18 +194,20 @@ TEST(OnATerminal, WhoseReaderPausesNothingWaitsForIt) {
   for (int tries = 0; tries < 6000 && !returned; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_TRUE(returned) << "flush() waits for the terminal's reader";
   std::size_t lines = 0;
-  const auto count_lines = [&] {
-    const std::string text = terminal.seen();
+  const auto count_lines = [&](int milliseconds) {
+    const std::string text = terminal.seen(milliseconds);
     lines += static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
   };
-  count_lines();  // whatever waits for room goes on
+  count_lines(kAWhile_ms);  // whatever waits for room goes on
   flushing.join();
   EXPECT_TRUE(output.pending());
-  while (output.pending()) {
+  test::until(30, [&] {
     output.flush();
-    count_lines();
-  }
-  count_lines();
+    count_lines(0);
+    return !output.pending() && lines >= 20'000;
+  });
+  EXPECT_FALSE(output.pending());
+  count_lines(kAWhile_ms);
   EXPECT_EQ(lines, 20'000U);
 }
 

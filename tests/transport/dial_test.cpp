@@ -1,5 +1,6 @@
 // A host of several addresses: who listens on which, and whom a client reaches.
 #include "transport/tcp/dial.h"
+#include "tests/support/free_port.h"
 #include "transport/cause.h"
 
 #include <gtest/gtest.h>
@@ -27,6 +28,9 @@ std::vector<SocketAddress> on_port(std::uint16_t port, const std::vector<std::st
   for (const std::string& host : hosts) addresses.push_back(resolve(host, port));
   return addresses;
 }
+
+/// Returns a port that no other test has at any of them.
+std::uint16_t own_port() { return static_cast<std::uint16_t>(test::free_port()); }
 
 std::uint16_t port_of(const posix::UniqueFd& socket) { return local_address(socket.get()).port(); }
 
@@ -89,7 +93,7 @@ TEST(ListenOn, TakesThoseOfThisMachineAllOnOnePort) {
 }
 
 TEST(ListenOn, TakesNoPortThatIsTakenAtOneOfThem) {
-  const std::vector<posix::UniqueFd> other = listen_on(on_port(0, {"127.0.0.2"}));
+  const std::vector<posix::UniqueFd> other = listen_on(on_port(own_port(), {"127.0.0.2"}));
   const std::string what = refusal([&] { listen_on(on_port(port_of(other[0]), {"127.0.0.1", "127.0.0.2"})); });
   EXPECT_NE(what.find("127.0.0.2:" + std::to_string(port_of(other[0])) + ": the port is taken"), std::string::npos) << what;
 }
@@ -102,13 +106,13 @@ TEST(ListenOn, NamesAllIfNoneIsOfThisMachine) {
 }
 
 TEST(Dial, GoesOnToTheNextAddressWhereNobodyListens) {
-  const std::vector<posix::UniqueFd> listeners = listen_on(on_port(0, {"127.0.0.2"}));
+  const std::vector<posix::UniqueFd> listeners = listen_on(on_port(own_port(), {"127.0.0.2"}));
   const posix::UniqueFd socket = dial(on_port(port_of(listeners[0]), {"127.0.0.1", "127.0.0.2"}), 30 * kSecond, {});
   EXPECT_EQ(peer_address(socket.get()).host(), "127.0.0.2");
 }
 
 TEST(Dial, GoesOnToTheNextAddressWhereNobodyAnswers) {
-  const Silent silent(resolve("127.0.0.1", 0));
+  const Silent silent(resolve("127.0.0.1", own_port()));
   const std::uint16_t port = port_of(silent.listener);
   const std::vector<posix::UniqueFd> listeners = listen_on(on_port(port, {"127.0.0.2"}));
   const posix::UniqueFd socket = dial(on_port(port, {"127.0.0.1", "127.0.0.2"}), 30 * kSecond, {});
@@ -116,14 +120,13 @@ TEST(Dial, GoesOnToTheNextAddressWhereNobodyAnswers) {
 }
 
 TEST(Dial, PrefersTheFirstAddress) {
-  const std::vector<posix::UniqueFd> listeners = listen_on(on_port(0, {"127.0.0.1", "127.0.0.2"}));
+  const std::vector<posix::UniqueFd> listeners = listen_on(on_port(own_port(), {"127.0.0.1", "127.0.0.2"}));
   const posix::UniqueFd socket = dial(on_port(port_of(listeners[0]), {"127.0.0.2", "127.0.0.1"}), 30 * kSecond, {});
   EXPECT_EQ(peer_address(socket.get()).host(), "127.0.0.2");
 }
 
 TEST(Dial, WaitsForOneWhoComesLater) {
-  std::uint16_t port = 0;
-  { port = port_of(listen_on(on_port(0, {"127.0.0.1"}))[0]); }
+  const std::uint16_t port = own_port();
   std::vector<posix::UniqueFd> listeners;
   int looks = 0;
   const posix::UniqueFd socket = dial(on_port(port, {"127.0.0.1", "127.0.0.2"}), 30 * kSecond, [&] {
@@ -133,7 +136,7 @@ TEST(Dial, WaitsForOneWhoComesLater) {
 }
 
 TEST(Dial, TellsOfEveryAddressHowItsLastTryEnded) {
-  const Silent silent(resolve("127.0.0.2", 0));
+  const Silent silent(resolve("127.0.0.2", own_port()));
   const std::string port = std::to_string(port_of(silent.listener));
   const std::string one = refusal([&] { dial(on_port(port_of(silent.listener), {"127.0.0.1"}), kSecond / 5, {}); });
   EXPECT_NE(one.find("nobody answered at 127.0.0.1:" + port + " within 0.2 s (Connection refused)"), std::string::npos) << one;

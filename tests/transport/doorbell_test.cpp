@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -21,6 +22,8 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace tsprun::detail::doorbell_test {
 namespace {
@@ -33,14 +36,17 @@ TEST(DoorbellTest, WakesASleeperLongBeforeItsSleepEnds) {
   constexpr int kRounds = 50;
   std::atomic<int> rounds_seen{0};
   std::atomic<int> round{0};
-  const std::uint64_t start = posix::now_ns();
+  std::vector<std::uint64_t> lasted_ns;
   std::thread sleeper([&] {
+    std::uint64_t start = posix::now_ns();
     for (int expected = 1; expected <= kRounds; ++expected) {
       while (round.load() < expected) {
         bell.arm();
         if (round.load() < expected) bell.sleep(100'000'000);
         bell.disarm();
       }
+      const std::uint64_t end = posix::now_ns();
+      lasted_ns.push_back(end - std::exchange(start, end));
       rounds_seen.store(expected);
     }
   });
@@ -51,8 +57,9 @@ TEST(DoorbellTest, WakesASleeperLongBeforeItsSleepEnds) {
     while (rounds_seen.load() < i) std::this_thread::yield();
   }
   sleeper.join();
-  // Without the bell each round would last 100 ms.
-  EXPECT_LT(posix::now_ns() - start, 50'000'000ULL * kRounds);
+  // Without the bell each round would last 100 ms. On a busy machine some last as long with it.
+  std::ranges::sort(lasted_ns);
+  EXPECT_LT(lasted_ns[kRounds / 2], 90'000'000U);
 }
 
 TEST(DoorbellTest, SleepsAtMostAsLongAsAsked) {

@@ -1,6 +1,8 @@
 // How ranks that no tsprun started find each other, with threads in the place of processes.
 
 #include "transport/bootstrap/meeting.h"
+#include "tests/support/patience.h"
+#include "tests/transport/own_objects.h"
 #include "transport/bootstrap/job_description.h"
 #include "transport/cause.h"
 #include "transport/posix.h"
@@ -15,6 +17,7 @@
 #include <functional>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <string>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -73,12 +76,19 @@ std::ptrdiff_t open_descriptors() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
 }
 
-bool socket_exists(const std::string& part) {
+/// Returns whether a socket has such a part in its name, and these flags, where some are given.
+bool socket_exists(const std::string& part, const std::string& flags = {}) {
   std::ifstream sockets("/proc/net/unix");
   for (std::string line; std::getline(sockets, line);) {
-    if (line.find(part) != std::string::npos) return true;
+    if (line.find(part) != std::string::npos && line.find(flags) != std::string::npos) return true;
   }
   return false;
+}
+
+/// Waits until local rank 0 of a job listens.
+bool host_listens(const std::string& job) {
+  const std::string accepts = " 00010000 ";  // __SO_ACCEPTCON
+  return test::until(30, [&] { return socket_exists(job, accepts); });
 }
 
 TEST(Meeting, GivesAllRanksTheSameMemory) {
@@ -111,21 +121,18 @@ TEST(Meeting, GivesAllRanksTheSameMemory) {
 TEST(Meeting, LeavesNothingBehind) {
   const std::string job = job_id("clean");
   const std::ptrdiff_t descriptors = open_descriptors();
-  std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) files.push_back(entry.path());
+  const std::set<std::string> objects = test::own_objects();
   for (int i = 0; i < 5; ++i) arrive_all({identity(0, 2, job), identity(1, 2, job)}, 20 * kSecond);
   arrive_all({identity(0, 2, job)}, kSecond / 10);
   EXPECT_EQ(open_descriptors(), descriptors);
   EXPECT_FALSE(socket_exists(job));
-  std::vector<std::string> files_now;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) files_now.push_back(entry.path());
-  EXPECT_EQ(files_now, files);
+  EXPECT_EQ(test::own_objects(), objects);
 }
 
 TEST(Meeting, NamesTheRanksThatDidNotCome) {
   const std::string job = job_id("missing");
   const std::uint64_t start = posix::now_ns();
-  const auto arrivals = arrive_all({identity(0, 5, job), identity(1, 5, job), identity(3, 5, job)}, kSecond);
+  const auto arrivals = arrive_all({identity(0, 5, job), identity(1, 5, job), identity(3, 5, job)}, 3 * kSecond);
   EXPECT_LT(posix::now_ns() - start, 15 * kSecond);
   for (const Arrival& arrival : arrivals) {
     EXPECT_EQ(arrival.cause, Cause::stalled) << arrival.message;
@@ -148,9 +155,9 @@ TEST(Meeting, NamesLocalRankZeroIfItDidNotCome) {
 TEST(Meeting, NamesTheMissingRankToTheEarliestComerToo) {
   const std::string job = job_id("early");
   Arrival early;
-  std::thread first([&] { early = arrive(identity(1, 3, job), kSecond); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(700));
-  const Arrival host = arrive(identity(0, 3, job), kSecond);
+  std::thread first([&] { early = arrive(identity(1, 3, job), 3 * kSecond); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  const Arrival host = arrive(identity(0, 3, job), 3 * kSecond);
   first.join();
   EXPECT_NE(host.message.find("local rank 2"), std::string::npos) << host.message;
   EXPECT_NE(host.message.find(": was it started on this machine"), std::string::npos) << host.message;
@@ -170,7 +177,7 @@ TEST(Meeting, RefusesASecondJobOfTheSameName) {
   const std::string job = job_id("second");
   Arrival first;
   std::thread host([&] { first = arrive(identity(0, 2, job), 5 * kSecond); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_TRUE(host_listens(job));
   const Arrival second = arrive(identity(0, 2, job), 5 * kSecond);
   EXPECT_EQ(second.cause, Cause::refused);
   EXPECT_NE(second.message.find(job), std::string::npos) << second.message;
@@ -205,7 +212,7 @@ TEST(Meeting, IgnoresStrangers) {
   const std::string job = job_id("strangers");
   Arrival host;
   std::thread waiting([&] { host = arrive(identity(0, 2, job), 10 * kSecond); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_TRUE(host_listens(job));
   const std::string socket_name = fmt::format("tsp-{}-{}", ::getuid(), job);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

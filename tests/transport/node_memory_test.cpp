@@ -1,6 +1,7 @@
 // The memory that the ranks of a node share.
 
 #include "transport/shm/node_memory.h"
+#include "tests/transport/own_objects.h"
 #include "transport/cause.h"
 #include "transport/machine.h"
 
@@ -100,14 +101,9 @@ TEST(NodeMemory, OfAMemfdCostsOnlyWhatIsTouched) {
 }
 
 TEST(NodeMemory, OfAPosixObjectHasNoNameAndIsAllocatedBeforeUse) {
-  auto names = [] {
-    std::vector<std::string> result;
-    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) result.push_back(entry.path());
-    return result;
-  };
-  const auto before = names();
+  const auto before = test::own_objects();
   NodeMemory memory = NodeMemory::create_posix(layout_of(2));
-  EXPECT_EQ(names(), before);
+  EXPECT_EQ(test::own_objects(), before);
   EXPECT_GE(committed_bytes(memory), memory.layout().heaps_offset());
   const std::uint64_t without_heap = committed_bytes(memory);
   memory.commit(1, 1 << 20, 3 << 20);

@@ -27,11 +27,13 @@ using test::OnPath;
 using Bytes = OnPath::Bytes;
 
 constexpr std::size_t kPayload = 3000;
+constexpr std::uint64_t kSecond = 1'000'000'000;
 
 /// Ranks 0 and 1, the second of which reaches the first by way of an attacker, and sends it messages.
 class Attacked {
  public:
-  Attacked(bool tls, OnPath::Meddle outward) : zero_(impatient(0, tls)), one_(impatient(1, tls)) {
+  Attacked(bool tls, OnPath::Meddle outward, std::uint64_t timeout_ns = 10 * kSecond)
+      : zero_(impatient(0, tls, timeout_ns)), one_(impatient(1, tls, timeout_ns)) {
     tcp::AddressBlob blob{};
     std::memcpy(&blob, zero_.address(1).data(), sizeof blob);
     attacker_.emplace(tcp::unpack(blob), std::move(outward));
@@ -83,9 +85,9 @@ class Attacked {
   std::string detail() const { return zero_.found(kToOne).detail; }
 
  private:
-  static tcp::TcpOptions impatient(int rank, bool tls) {
+  static tcp::TcpOptions impatient(int rank, bool tls, std::uint64_t timeout_ns) {
     tcp::TcpOptions options = options_of(rank, 2, tls);
-    options.timeout_ns = 1'000'000'000;
+    options.timeout_ns = timeout_ns;
     return options;
   }
 
@@ -244,11 +246,12 @@ TEST(OnPath, WithTlsWhatIsCutOffIsNoEndInGoodOrder) {
 TEST(OnPath, WithTlsAChangedProofIsRefused) {
   for (const std::size_t place : {20U, 60U, 150U, 250U, 300U}) {
     SCOPED_TRACE(place);
-    Attacked ranks(true, [place](const Bytes& bytes) -> std::optional<Bytes> {
+    const auto change = [place](const Bytes& bytes) -> std::optional<Bytes> {
       Bytes changed = bytes;
       if (place < bytes.size()) changed[place] ^= std::byte{1};
       return changed;
-    });
+    };
+    Attacked ranks(true, change, kSecond);
     EXPECT_TRUE(ranks.refused());
   }
 }

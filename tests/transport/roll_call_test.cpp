@@ -143,11 +143,11 @@ TEST(RollCall, SeveralNodesOnOneMachineAreToldFromSeveralMachines) {
 }
 
 TEST(RollCall, MissingRanksAreNamedToAll) {
-  const std::vector<Heard> heard = call({"a/", "", "a/", ""}, kSecond / 5);
+  const std::vector<Heard> heard = call({"a/", "", "a/", ""}, 2 * kSecond);
   for (const Heard& each : {heard[0], heard[2]}) {
     EXPECT_EQ(each.cause, Cause::stalled);
     EXPECT_EQ(each.culprit, 1);
-    EXPECT_NE(each.why.find("ranks 1, 3 of 4 didn't come within 0.2 s"), std::string::npos) << each.why;
+    EXPECT_NE(each.why.find("ranks 1, 3 of 4 didn't come within 2 s"), std::string::npos) << each.why;
   }
   const std::vector<Heard> without_first = call({"", "a/"}, kSecond / 5);
   EXPECT_EQ(without_first[1].cause, Cause::stalled);
