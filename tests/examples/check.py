@@ -8,6 +8,7 @@ There is neither Slurm nor Kubernetes here. Their part is played by this script:
 variables that srun or the manifest would give it, on this machine. The training is cut to two steps.
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -31,10 +32,21 @@ def equal(actual, expected, what):
     expect(actual == expected, f"{what}: {actual!r}, where {expected!r} is expected")
 
 
+reserved = []
+
+
 def free_port():
-    with socket.socket() as any_socket:
-        any_socket.bind(("127.0.0.1", 0))
-        return any_socket.getsockname()[1]
+    """A port below those of outgoing connections that no other test gets as long as this process lives: an abstract socket of its name
+    reserves it, as tests/support/free_port.h does."""
+    for i in range(10000):
+        port = 10000 + (os.getpid() * 7 + i) % 10000
+        mine = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(OSError), socket.socket() as any_socket:
+            mine.bind(f"\0port-of-a-test-{port}")
+            any_socket.bind(("127.0.0.1", port))
+            reserved.append(mine)
+            return port
+    sys.exit("no port is free")
 
 
 def environment(tsprun, home, **more):

@@ -40,10 +40,10 @@ Words shells(const std::string& line, const Words& options = {}) {
   return words;
 }
 
-/// A rank that saves for a second when it gets a signal, and says which and how often.
+/// A rank that saves for three seconds when it gets a signal, and says which and how often.
 constexpr const char* kSaves =
     "times=0; for signal in INT TERM HUP QUIT; do trap \"times=\\$((times + 1)); name=$signal\" $signal; done; echo ready; "
-    "while [ $times = 0 ]; do sleep 0.05; done; sleep 1.2; echo saved on $name, $times in all";
+    "while [ $times = 0 ]; do sleep 0.05; done; sleep 3; echo saved on $name, $times in all";
 
 // --- one request ---------------------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ TEST(AProgram, IsKilledWhenItsTimeIsOverOrASecondSignalComes) {
   Process late(tsprun_actor({"-n", "2"}, {"stubborn"}));
   ASSERT_TRUE(late.wait_for_output("ready", 2)) << late.err();
   late.signal(SIGTERM);
-  pause_ms(1100);
+  pause_ms(2500);  // sooner it would be the same request
   EXPECT_FALSE(late.wait(0.1).ended);
   late.signal(SIGTERM);
   EXPECT_EQ(late.wait(10).code, 128 + SIGTERM) << late.err();
@@ -162,13 +162,18 @@ TEST(AProgram, HasItsTimeOnAllNodes) {
 }
 
 TEST(AProgram, HasTimeAfterAnothersFailureIfItIsGiven) {
-  const std::string line =
-      "if [ $RANK = 1 ]; then sleep 0.3; exit 3; fi; trap 'sleep 1.2; echo saved; exit 0' TERM; "
-      "while :; do sleep 0.05; done";
-  const Finished given = run_program(shells(line, {"--save-within", "20"}));
+  const TemporaryDirectory directory;
+  // Rank 1 fails once rank 0 can be asked to end.
+  const auto line = [&](const std::string& name) {
+    return fmt::format(
+        "if [ $RANK = 1 ]; then while ! [ -e {0} ]; do sleep 0.05; done; exit 3; fi; trap 'sleep 1.2; echo saved; exit 0' TERM; "
+        "touch {0}; while :; do sleep 0.05; done",
+        directory.path(name));
+  };
+  const Finished given = run_program(shells(line("given"), {"--save-within", "20"}));
   EXPECT_EQ(given.end.code, 3) << given.describe();
   EXPECT_TRUE(holds(given.out, "saved")) << given.describe();
-  const Finished usual = run_program(shells(line));
+  const Finished usual = run_program(shells(line("usual")));
   EXPECT_EQ(usual.end.code, 3) << usual.describe();
   EXPECT_FALSE(holds(usual.out, "saved")) << usual.describe();
 }
@@ -213,7 +218,7 @@ TEST(TheSignalToSave, MakesACheckpointAndTheTrainingGoesOn) {
 // A training that goes on to its end after it has saved is audited as any other.
 TEST(TheSignalToSave, LeavesTheAuditAsItIs) {
   const TextData data(2000);
-  Words words = training(data, {});
+  Words words = training(data, {"--fault", "stall:rank=1,step=100,seconds=2"});  // the signal comes before
   *std::ranges::find(words, "1000000") = "200";
   Process job(words);
   ASSERT_TRUE(job.wait_for_output("loss")) << job.err();

@@ -82,7 +82,7 @@ TEST(Board, StatusFollowsAJobUntilItEnds) {
   const std::string pid = std::to_string(job.pid());
   Process into_pipe({tsprun_path(), "status", "--follow", pid});
   std::thread end([&] {
-    EXPECT_TRUE(into_pipe.wait_for_output("running at", 3)) << into_pipe.out();
+    EXPECT_TRUE(into_pipe.wait_for_output("running at", 6)) << into_pipe.out();  // by now the terminal has had some, too
     job.signal(SIGTERM);
   });
   const Shown shown = on_terminal(80, "xterm", {"status", "--follow", pid});

@@ -175,9 +175,9 @@ INSTANTIATE_TEST_SUITE_P(Ways, Endings, testing::Values(Case{700, 0, 0}, Case{0,
 TEST(Ending, OfANodeThatNeverAcknowledgesIsAFailure) {
   const int port = free_port();
   SlowWay way(port);
-  const std::string script = "echo ready; sleep 1";
+  const std::string script = "echo ready; sleep 3";
   std::vector<std::string> words[2] = {program(0, port, script), program(1, way.port(), script)};
-  for (auto& each : words) *(std::find(each.begin(), each.end(), "8")) = "3";
+  for (auto& each : words) *(std::find(each.begin(), each.end(), "8")) = "6";
   Process first(words[0], secret());
   Process second(words[1], secret());
   ASSERT_TRUE(first.wait_for_output("ready")) << first.err();
@@ -200,7 +200,7 @@ TEST_P(Restart, WithoutANodeKeepsTheHistory) {
   const auto train = [&](int node) {
     std::vector<std::string> words = node_words(node, port,
                                                 {"--timeout",
-                                                 "2",
+                                                 "5",
                                                  "--json",
                                                  folder.path(std::to_string(node)),
                                                  "train",

@@ -28,7 +28,7 @@ class Fault : public ::testing::Test {
   /// A training of `ranks` ranks; the report of it.
   json train(const std::string& ranks, const Arguments& more, int code) {
     Arguments arguments = {"train",     "-n", ranks,    "--config",          "nano",    "--data", path("text.txt"), "--seq", "64",
-                           "--timeout", "1",  "--json", path("report.json"), "--steps", "6"};
+                           "--timeout", "3",  "--json", path("report.json"), "--steps", "6"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Finished run = run_tsprun(arguments);
     EXPECT_EQ(run.end.code, code) << run.describe();
@@ -38,7 +38,7 @@ class Fault : public ::testing::Test {
 
   /// The report of a command that fails.
   json bench(const Arguments& command) {
-    Arguments arguments = {"--timeout", "1", "--json", path("report.json")};
+    Arguments arguments = {"--timeout", "3", "--json", path("report.json")};
     arguments.insert(arguments.end(), command.begin(), command.end());
     const Finished run = run_tsprun(arguments);
     EXPECT_EQ(run.end.code, 1) << run.describe();
@@ -104,7 +104,7 @@ TEST_F(Fault, ARankThatGivesNoSignOfLifeIsCalledStalled) {
 }
 
 TEST_F(Fault, AShortStallIsSurvived) {
-  const json report = train("2", {"--fault", "stall:rank=1,step=2,seconds=0.3"}, 0);
+  const json report = train("2", {"--fault", "stall:rank=1,step=2,seconds=0.9"}, 0);
   EXPECT_TRUE(report.at("failure").is_null());
   EXPECT_EQ(report.at("faults")[0].at("struck"), true);
 }
@@ -225,7 +225,7 @@ TEST_F(Fault, ALostMessageIsFoundWhereNothingComesBehindIt) {
 TEST_F(Fault, WhatALinkStillHoldsIsNotCalledLost) {
   // 1K is copied by its sender, which goes on; 64K is read in place.
   for (const char* size : {"1K", "64K"}) {
-    const json report = bench({"-n", "2", "--fault", "slow:from=0,to=1,gbps=0.0000001", "bench", "all_gather", "--sizes", size});
+    const json report = bench({"-n", "2", "--fault", "slow:from=0,to=1,gbps=0.00000003", "bench", "all_gather", "--sizes", size});
     EXPECT_FALSE(says(report, "lost")) << report.at("failure");
     EXPECT_TRUE(says(report, "a slow or late link still holds")) << report.at("failure");
   }

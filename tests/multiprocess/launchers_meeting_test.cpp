@@ -22,8 +22,8 @@ namespace {
 
 TEST(TwoLaunchers, OneThatDoesNotComeIsNamedAtTheDeadline) {
   const int port = free_port();
-  Process first(node_words(0, port, {"--timeout", "1"}, {"digest"}, 3), kSecret);
-  Process third(node_words(2, port, {"--timeout", "1"}, {"digest"}, 3), kSecret);
+  Process first(node_words(0, port, {"--timeout", "4"}, {"digest"}, 3), kSecret);
+  Process third(node_words(2, port, {"--timeout", "4"}, {"digest"}, 3), kSecret);
   EXPECT_EQ(first.wait().code, 2) << first.err();
   EXPECT_EQ(third.wait().code, 2) << third.err();
   EXPECT_NE(first.err().find("node 1 of 3"), std::string::npos) << first.err();
@@ -56,8 +56,8 @@ TEST(TwoLaunchers, ANodeWithoutTheDeviceIsNamedOnBoth) {
 
 TEST(TwoLaunchers, WithoutACommonSecretRefuseEachOther) {
   const int port = free_port();
-  Process first(node_words(0, port, {"--timeout", "2"}, {"digest"}), kSecret);
-  Process second(node_words(1, port, {"--timeout", "2"}, {"digest"}), with({{"TSP_SECRET", "another one, and long enough"}}));
+  Process first(node_words(0, port, {"--timeout", "5"}, {"digest"}), kSecret);
+  Process second(node_words(1, port, {"--timeout", "5"}, {"digest"}), with({{"TSP_SECRET", "another one, and long enough"}}));
   EXPECT_EQ(second.wait().code, 2) << second.err();
   EXPECT_NE(second.err().find("secret"), std::string::npos) << second.err();
   EXPECT_EQ(first.wait().code, 2) << first.err();
@@ -263,7 +263,7 @@ TEST(TwoLaunchers, ThatDisagreeOnTlsBothSaySo) {
     SCOPED_TRACE(with_tls);
     const int port = free_port();
     const auto tls = [&](int node) {
-      return std::vector<std::string>{"--timeout", "2", "--tls", node == with_tls ? "on" : "off"};
+      return std::vector<std::string>{"--timeout", "5", "--tls", node == with_tls ? "on" : "off"};
     };
     Process first(node_words(0, port, tls(0), {"digest"}), kSecret);
     Process second(node_words(1, port, tls(1), {"digest"}), kSecret);

@@ -153,10 +153,10 @@ TEST(NoSharedMemory, MismatchesAndDeadlocksAreFoundAcrossNodes) {
   at_once(std::vector<std::string>{"mismatch", "deadlock"}, [](const std::string& what) {
     const TemporaryDirectory directory;
     const Finished run =
-        run_program(tsprun_actor({"-n", "2", "--nodes", "2", "--timeout", "2", "--json", directory.path("r")}, {what}));
+        run_program(tsprun_actor({"-n", "2", "--nodes", "2", "--timeout", "3", "--json", directory.path("r")}, {what}));
     EXPECT_NE(run.end.code, 0) << run.describe();
     EXPECT_EQ(read_json(directory.path("r")).at("failure").at("kind"), what) << run.describe();
-    EXPECT_LT(run.end.seconds, 6) << run.describe();
+    EXPECT_LT(run.end.seconds, 7) << run.describe();
   });
 }
 

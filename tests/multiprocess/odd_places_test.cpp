@@ -3,6 +3,7 @@
 #include "tests/support/process.h"
 #include "tests/support/text_data.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,7 +44,9 @@ TEST(Fifo, ThatNobodyReadsIsRefused) {
 TEST(Fifo, WithAReaderTakesTheReport) {
   const TextData data(3000);
   ASSERT_EQ(::mkfifo(data.path("fifo").c_str(), 0600), 0);
-  const std::string reader = "cat <" + data.path("fifo") + " >" + data.path("copy") + " & sleep 0.3";
+  // The reader is there before tsprun begins; that has a descriptor of the FIFO, too, so that the reader waits for its end.
+  const std::string reader =
+      fmt::format("exec 9<>{0} 8<{0}; cat <&8 >{1} 8<&- 9<&- & exec 8<&-", data.path("fifo"), data.path("copy"));
   const Finished run = run_program(prepared(reader, short_training(data, {"--json", data.path("fifo")})));
   EXPECT_EQ(run.end.code, 0) << run.describe();
   EXPECT_TRUE(read_json(data.path("copy")).at("failure").is_null());

@@ -1,6 +1,7 @@
 // The folder that a training saves into: one run at a time, seen by all nodes, gone on with by the same command, saved into once
 // more when a signal ends the run; and what is loaded from it is what its manifest says.
 #include "tests/support/free_port.h"
+#include "tests/support/patience.h"
 #include "tests/support/text_data.h"
 
 #include <fmt/format.h>
@@ -189,12 +190,14 @@ TEST_F(SaveFolder, GoesOnBitIdenticallyWithTheCommandThatWasNamed) {
 }
 
 TEST_F(SaveFolder, IsNotWaitedForLongerThanAllowedNorAfterASecondSignal) {
+  const auto stands_still = [](Process& job) {
+    return until(30, [&] { return holds(job.err(), "injected --fault stall:rank=1,step=4"); });
+  };
   const Arguments stalled = fresh({"--steps", "1000000", "--save-every", "2", "--save", path("runs"), "--timeout", "60",
                                    "--max-restarts", "3", "--fault", "stall:rank=1,step=4,seconds=50"});
   {
     Process job(joined(stalled, {"--save-within", "1"}));
-    ASSERT_TRUE(job.wait_for_output("step-000002")) << job.err();
-    ::usleep(200'000);
+    ASSERT_TRUE(stands_still(job)) << job.err();
     job.signal(SIGTERM);
     const End end = job.wait();
     EXPECT_EQ(end.code, 128 + SIGTERM) << job.err();
@@ -203,10 +206,9 @@ TEST_F(SaveFolder, IsNotWaitedForLongerThanAllowedNorAfterASecondSignal) {
     EXPECT_FALSE(holds(job.err(), "restart 1")) << job.err();
   }
   Process job(joined(stalled, {"--overwrite"}));
-  ASSERT_TRUE(job.wait_for_output("step-000002")) << job.err();
-  ::usleep(200'000);
+  ASSERT_TRUE(stands_still(job)) << job.err();
   job.signal(SIGINT);
-  ::usleep(1'100'000);  // sooner it would be the same request
+  ::usleep(2'500'000);  // sooner it would be the same request
   job.signal(SIGINT);
   EXPECT_EQ(job.wait().code, 128 + SIGINT) << job.err();
   EXPECT_TRUE(job.wait_until_nothing_is_left(2));

@@ -133,7 +133,7 @@ TEST_P(StartedBy, ADeathIsNoticedWithoutALauncher) {
 }
 
 TEST_P(StartedBy, AStopInABarrierIsNoDeadlock) {
-  Ranks ranks = start(GetParam(), 3, {0, 1, 2}, {program_path("actor"), "stop_in_barrier", "1"}, {{"TSP_TIMEOUT", "1"}});
+  Ranks ranks = start(GetParam(), 3, {0, 1, 2}, {program_path("actor"), "stop_in_barrier", "1"}, {{"TSP_TIMEOUT", "4"}});
   for (int rank : {0, 2}) {
     Process& process = *ranks[static_cast<std::size_t>(rank)];
     EXPECT_EQ(process.wait().code, 1) << process.err();

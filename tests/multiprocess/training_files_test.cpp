@@ -1,4 +1,5 @@
 // Training and the folders it writes to and goes on from: new ones, ones of other runs, and what can't be gone on with.
+#include "tests/support/patience.h"
 #include "tests/support/text_data.h"
 
 #include <gtest/gtest.h>
@@ -117,7 +118,7 @@ TEST_F(TrainingFiles, ARestartSaysWhichDamagedCheckpointsItPassedOver) {
                "60",
                "--fault",
                "stall:rank=1,step=5,seconds=50"});
-  ASSERT_TRUE(job.wait_for_output("step-000004")) << job.out() << job.err();
+  ASSERT_TRUE(until(30, [&] { return holds(job.err(), "injected --fault stall:rank=1,step=5"); })) << job.err();
   damage(path("saved/step-000004"));
   std::vector<pid_t> ranks = job.marked();
   std::erase(ranks, job.pid());

@@ -121,6 +121,7 @@ TEST(TwoLaunchers, ANodeThatStoodStillIsNamedOnBoth) {
     const std::vector<pid_t> all = stopped.marked();
     for (const pid_t pid : all) ::kill(pid, SIGSTOP);
     EXPECT_NE(other.wait().code, 0) << other.err();
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // clearly longer than the deadline
     for (const pid_t pid : all) ::kill(pid, SIGCONT);
     EXPECT_NE(stopped.wait().code, 0) << stopped.err();
     EXPECT_NE(stopped.err().find("this node's tsprun stood still for "), std::string::npos) << stopped.err();

@@ -10,18 +10,34 @@ import re
 import runpy
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import typing
 
+
+
+def block_of_ports():
+    """The first of sixteen ports, since lives.py takes the next ones, too, that no other test takes as long as this process lives: an
+    abstract socket of the block's name reserves it."""
+    global reserved
+    reserved = socket.socket(socket.AF_UNIX)
+    for i in range(560):
+        first = 20000 + 16 * ((os.getpid() + i) % 560)
+        with contextlib.suppress(OSError):
+            reserved.bind(f"\0ports-of-a-test-{first}")
+            return first
+    sys.exit("all blocks of ports are taken")
+
+
 case, tsprun, package = sys.argv[1:]
 here = os.path.dirname(os.path.abspath(__file__))
 # Without GPUs: where there is one, PyTorch's PowerSGD hook waits for it, whatever device the tensors are on.
 environment = dict(os.environ, PYTHONPATH=package, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
 deadline = time.monotonic() + 360  # of all that is forked: before ctest's, which would leave ranks behind that nobody watches
-port = 20000 + 16 * (os.getpid() % 560)  # lives.py takes the next ones, too
+port = block_of_ports()
 if case in ("alone", "torchrun"):  # their processes are forked from this one, which imports torch for all of them
     os.environ.update(environment)
     sys.path.insert(0, package)

@@ -29,7 +29,7 @@ tsprun_torch.monitored_barrier(pair, timedelta(seconds=20))
 # Rank 1 comes to the sum, and sends its message, after the others have lost patience.
 value = torch.ones(1)
 if rank == 1:
-    time.sleep(2)
+    time.sleep(6)
     dist.all_reduce(value)
     dist.send(value, 0)
 else:

@@ -1,15 +1,20 @@
 // Actions of the actor whose rank fails, leaves while others go on, or waits in vain.
+#include "core/context.h"
 #include "tests/programs/actor/actor.h"
 #include "transport/posix.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
+#include <vector>
 
 namespace tsprun::detail::test {
 
@@ -35,6 +40,30 @@ void fail(const std::string& how) {
   if (how == "abort") std::abort();
 }
 
+/// Waits until the flight board shows what is awaited, for at most 20 s. Gives signs of life meanwhile, but moves no message on.
+void await(const tsprun::Context& context, const std::string& what, const std::function<bool(const FlightBoard&)>& shows) {
+  const FlightBoard& board = board_of(context);
+  for (const std::uint64_t ends = posix::now_ns() + 20'000'000'000; !shows(board);) {
+    if (posix::now_ns() >= ends) throw std::runtime_error(fmt::format("rank {} awaited in vain: {}", context.rank(), what));
+    board.page(context.rank()).count_sign();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+/// Whether that rank waits in such an operation, which is its `sequence`th of the kind.
+bool waits_in(const FlightBoard& board, int rank, Op op, std::uint32_t sequence) {
+  const std::optional<Activity> seen = board.activity(rank);
+  return seen && seen->op == op && seen->sequence == sequence && seen->waiting_for >= 0;
+}
+
+/// Whether all ranks but these wait in such an operation.
+bool all_wait_in(const FlightBoard& board, const std::vector<int>& but, Op op, std::uint32_t sequence) {
+  for (int rank = 0; rank < board.ranks(); ++rank) {
+    if (std::ranges::count(but, rank) == 0 && !waits_in(board, rank, op, sequence)) return false;
+  }
+  return true;
+}
+
 /// fail HOW RANK AFTER [FILE]: all_reduces without end; that rank fails in the middle of number AFTER+1, noting when in FILE.
 int fail_in_operation(const Arguments& arguments) {
   tsprun::Context context = join();
@@ -48,8 +77,10 @@ int fail_in_operation(const Arguments& arguments) {
   std::vector<float> data(1'000'000, 1.0F);
   tsprun::Work work =
       context.world().post_all_reduce(std::span<const float>(data), std::span<float>(data), tsprun::Reduction::sum);
-  // The others are in it by now, for it can't be over without this rank.
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  // It can't be over without this rank, which does nothing for it meanwhile.
+  await(context, "all others wait in the same operation", [&](const FlightBoard& board) {
+    return all_wait_in(board, {rank}, Op::all_reduce, static_cast<std::uint32_t>(after) + 1);
+  });
   note_time(arguments.size() > 3 ? arguments[3] : "");
   fail(how);
   work.wait();
@@ -61,11 +92,14 @@ int fail_in_operation(const Arguments& arguments) {
 int fail_outside(const Arguments& arguments) {
   tsprun::Context context = join();
   reduce_ones(context, 10);
+  const int busy = number(arguments, 2, -1);
   if (context.rank() == number(arguments, 1, 0)) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    await(context, "all others wait in the barrier, or compute", [&](const FlightBoard& board) {
+      return all_wait_in(board, {context.rank(), busy}, Op::barrier, 1) && (busy < 0 || !board.activity(busy));
+    });
     fail(arguments.at(0));
   }
-  while (context.rank() == number(arguments, 2, -1)) {
+  while (context.rank() == busy) {
     context.tick();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -170,19 +204,18 @@ int stop_chain(const Arguments&) {
   return 0;
 }
 
-/// stop_in_barrier RANK: that rank is stopped in a barrier in which it waits for the others; they come a moment later, and wait
-/// for it in that barrier or the next.
+/// stop_in_barrier RANK: the others stop that rank in a barrier in which it waits for them, and then wait for it in that barrier
+/// or the next. Precondition: all ranks are on one machine.
 int stop_in_barrier(const Arguments& arguments) {
   tsprun::Context context = join();
   context.world().barrier();
-  const auto moment = std::chrono::milliseconds(200);
-  if (context.rank() == number(arguments, 0, 0)) {
-    std::thread([moment] {
-      std::this_thread::sleep_for(moment);
-      ::kill(::getpid(), SIGSTOP);
-    }).detach();
-  } else {
-    std::this_thread::sleep_for(2 * moment);
+  const int rank = number(arguments, 0, 0);
+  if (context.rank() != rank) {
+    const auto process = [rank](const FlightBoard& board) { return static_cast<pid_t>(board.pid(rank)); };
+    await(context, "the rank waits in the barrier",
+          [&](const FlightBoard& board) { return process(board) > 0 && waits_in(board, rank, Op::barrier, 2); });
+    ::kill(process(board_of(context)), SIGSTOP);
+    await(context, "the rank is stopped", [&](const FlightBoard& board) { return posix::is_stopped(process(board)); });
   }
   for (;;) context.world().barrier();
 }
