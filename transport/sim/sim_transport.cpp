@@ -88,24 +88,28 @@ void SimTransport::Lane::drop_finished() {
 // --- lanes of a rank ---------------------------------------------------------------------------------------------------------
 
 SimTransport::Lane& SimTransport::incoming(int from, Stream stream) {
-  std::vector<LanesFrom>& of_stream = incoming_[static_cast<std::size_t>(stream)];
-  if (of_stream.empty()) of_stream.resize(static_cast<std::size_t>(world_.grid.unit));
-  LanesFrom& lanes = of_stream[static_cast<std::size_t>(from % world_.grid.unit)];
-  Lane* lane = lanes.find(from);
-  if (lane == nullptr) {
-    lane = lanes.all.insert(lanes.at(from), {.peer = from, .lane = std::make_unique<Lane>()})->lane.get();
-    lane->receiver = this;
-    const int unit = world_.grid.unit;
-    lane->sender = from % unit;
-    lane->exact = from < unit;
-    // Seen from the sender's unit, this rank is as far away as the sender is from here.
-    lane->way = world_.fabric.way(lane->sender, world_.opposite[static_cast<std::size_t>(from / unit)] * unit + rank_);
-  }
+  Lanes& lanes = incoming_[static_cast<std::size_t>(stream)];
+  const int unit = world_.grid.unit;
+  if (from < unit && lanes.played.empty()) lanes.played.resize(static_cast<std::size_t>(unit));
+  std::unique_ptr<Lane>& lane = from < unit ? lanes.played[static_cast<std::size_t>(from)] : lanes.counterparts[from];
+  if (lane == nullptr) lane = make_lane(from);
   return *lane;
+}
+
+std::unique_ptr<SimTransport::Lane> SimTransport::make_lane(int from) {
+  const int unit = world_.grid.unit;
+  auto lane = std::make_unique<Lane>();
+  lane->receiver = this;
+  lane->sender = from % unit;
+  lane->exact = from < unit;
+  // Seen from the sender's unit, this rank is as far away as the sender is from here.
+  lane->way = world_.fabric.way(lane->sender, world_.opposite[static_cast<std::size_t>(from / unit)] * unit + rank_);
+  return lane;
 }
 
 SimTransport::Lane& SimTransport::outgoing(int to, Stream stream) {
   const int unit = world_.grid.unit;
+  if (to < unit) return world_.transports[static_cast<std::size_t>(to)]->incoming(rank_, stream);
   return world_.transports[static_cast<std::size_t>(to % unit)]->incoming(
       world_.opposite[static_cast<std::size_t>(to / unit)] * unit + rank_, stream);
 }
@@ -186,19 +190,25 @@ void SimTransport::release(LaneId from, Ticket ticket) {
 }
 
 int SimTransport::unread() const {
-  for (const std::vector<LanesFrom>& of_stream : incoming_) {
-    for (const LanesFrom& lanes : of_stream) {
-      const auto unread = std::ranges::find_if(lanes.all, [](const auto& used) { return used.lane->sent > used.lane->asked; });
-      if (unread != lanes.all.end()) return unread->peer;
+  const auto is_unread = [](const std::unique_ptr<Lane>& lane) { return lane != nullptr && lane->sent > lane->asked; };
+  for (const Lanes& lanes : incoming_) {
+    const auto played = std::ranges::find_if(lanes.played, is_unread);
+    if (played != lanes.played.end()) return static_cast<int>(played - lanes.played.begin());
+    for (const auto& [peer, lane] : lanes.counterparts) {
+      if (is_unread(lane)) return peer;
     }
   }
   return -1;
 }
 
 Found SimTransport::found(LaneId from) const {
-  const std::vector<LanesFrom>& of_stream = incoming_[static_cast<std::size_t>(from.stream)];
-  const Lane* lane =
-      of_stream.empty() ? nullptr : of_stream[static_cast<std::size_t>(from.peer % world_.grid.unit)].find(from.peer);
+  const Lanes& lanes = incoming_[static_cast<std::size_t>(from.stream)];
+  const Lane* lane = nullptr;
+  if (from.peer >= world_.grid.unit) {
+    if (const auto used = lanes.counterparts.find(from.peer); used != lanes.counterparts.end()) lane = used->second.get();
+  } else if (!lanes.played.empty()) {
+    lane = lanes.played[static_cast<std::size_t>(from.peer)].get();
+  }
   if (lane == nullptr) return {};
   for (const Message& message : lane->messages) {
     if (message.here && !lane->fits(message)) {

@@ -18,13 +18,13 @@
 #include "transport/sim/unit_grid.h"
 #include "transport/transport.h"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 namespace tsprun::detail::sim {
@@ -117,26 +117,19 @@ class SimTransport final : public Transport {
   };
 
   Lane& incoming(int from, Stream stream);
+  std::unique_ptr<Lane> make_lane(int from);
   Lane& outgoing(int to, Stream stream);
   double chore_seconds() const { return world_.chore_seconds ? world_.chore_seconds(chores_) : 0; }
   Ticket ask(LaneId lane, const Envelope& envelope, std::size_t bytes, bool view);
 
   SimWorld& world_;
   int rank_;
-  /// Lanes of one stream from a played rank and its counterparts.
-  struct LanesFrom {
-    struct Used {
-      int peer;
-      std::unique_ptr<Lane> lane;
-    };
-    std::vector<Used> all;  // by peer
-    auto at(int peer) const { return std::ranges::lower_bound(all, peer, {}, &Used::peer); }
-    Lane* find(int peer) const {
-      const auto used = at(peer);
-      return used == all.end() || used->peer != peer ? nullptr : used->lane.get();
-    }
+  /// Lanes of one stream, from ranks that were used.
+  struct Lanes {
+    std::vector<std::unique_ptr<Lane>> played;                    // by rank; empty: none was used
+    std::unordered_map<int, std::unique_ptr<Lane>> counterparts;  // of played ranks, by their numbers in the world
   };
-  std::array<std::vector<LanesFrom>, kQueues> incoming_;  // by stream and played rank; empty: never used
+  std::array<Lanes, kQueues> incoming_;  // by stream
   TrafficCounters counters_;
   Chores chores_;
   MessageLog* log_ = nullptr;  // null: there is none
