@@ -14,6 +14,7 @@
 #include "layers/schedules/pipeline.h"
 #include "layers/schedules/tasks.h"
 #include "layers/theory/machine.h"
+#include "layers/theory/remarks.h"
 #include "layers/theory/search.h"
 #include "layers/theory/simulate.h"
 #include "transport/cause.h"
@@ -264,10 +265,9 @@ void PlanCommand::play_fastest(std::span<const theory::Candidate> found, nlohman
                                             .algorithms = global.algorithms,
                                             .reassociate = global.reassociate || question_.machine->adds_by_rails(),
                                             .threads = static_cast<std::size_t>(machine::usable_cores())})});
-    if (const std::size_t layers = all.back().step.layers; layers < setting.model.layers) {
-      remarks.push_back(fmt::format("{}: steps of at most {} of the {} layers were played, and grow evenly", each.layout.label(),
-                                    layers, setting.model.layers));
-    }
+    const theory::Simulated& step = all.back().step;
+    if (const std::string few = theory::layers_remark(step.layers, setting.model.layers, step.layers_difference); !few.empty())
+      remarks.push_back(fmt::format("{}: {}", each.layout.label(), few));
     rows[i]["simulated_seconds"] = all.back().step.seconds;
     rows[i]["simulated_exposed_seconds"] = all.back().step.exposed_seconds;
     rows[i]["simulated_binds"] = all.back().step.binds;

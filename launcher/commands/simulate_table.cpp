@@ -65,6 +65,7 @@ ordered_json simulate_json(const SimulatePoint& point, const theory::Machine& ma
               {"messages", played->messages},
               {"classes", played->played},
               {"layers", played->layers},
+              {"layers_difference", played->layers_difference},
               {"wall_seconds", wall}});
   if (point.measured > 0) row.update({{"measured_seconds", point.measured}, {"error", played->seconds / point.measured - 1}});
   if (point.link_gbps > 0) row["link_gbps"] = point.link_gbps;
@@ -148,9 +149,10 @@ std::vector<std::string> simulate_remarks(std::span<const SimulatePoint> points,
     for (const char* field : {"config", "batch", "seq"}) {
       if (differs(rows, field)) which += ", " + Cell(row.at(field)).text;
     }
-    if (const std::size_t layers = points[i].model.setting().model.layers; row.at("layers") < layers) {
-      remarks.push_back(fmt::format("{}: steps of at most {} of the {} layers were played, and grow evenly; --fold off plays all",
-                                    which, row.at("layers").dump(), layers));
+    if (const std::string few =
+            theory::layers_remark(row.at("layers"), points[i].model.setting().model.layers, number(row, "layers_difference"));
+        !few.empty()) {
+      remarks.push_back(fmt::format("{}: {}; --fold off plays all", which, few));
     }
     if (number(row, "mfu") > 1)
       remarks.push_back(fmt::format("{}: MFU above 100 %: the machine's efficiency or its peak is too high", which));

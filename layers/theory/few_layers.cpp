@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kFewest = 2;  ///< layers of the first step; one more if their number is odd
 constexpr std::size_t kMore = 2;    ///< layers by which each step has more
-constexpr double kEven = 2e-3;      ///< part of its growth by which a step's may differ from that before
+constexpr double kUneven = 2e-2;    ///< part of its growth by which a step's may differ from that before
 
 /// Three steps and the number of times that the last one has to grow.
 struct Line {
@@ -42,13 +42,18 @@ std::array<Result, kSteps> at_once(const MeshSetting& of, kernels::Pool& on,
   return results;
 }
 
-bool grows_evenly(const std::array<Simulated, 3>& steps) {
+/// Returns the part by which the growth to the last step differs from that to the one before.
+double difference_of(const std::array<Simulated, 3>& steps) {
   const double first = steps[1].seconds - steps[0].seconds;
   const double second = steps[2].seconds - steps[1].seconds;
-  const auto same_links = [](const Simulated& one, const Simulated& other) {
+  return second > 0 ? std::abs(second - first) / second : 1;
+}
+
+bool use_the_same_links(const std::array<Simulated, 3>& steps) {
+  const auto same = [](const Simulated& one, const Simulated& other) {
     return std::ranges::equal(one.links, other.links, {}, &LinkUse::kind, &LinkUse::kind);
   };
-  return std::abs(second - first) <= kEven * second && same_links(steps[0], steps[1]) && same_links(steps[1], steps[2]);
+  return same(steps[0], steps[1]) && same(steps[1], steps[2]);
 }
 
 }  // namespace
@@ -68,12 +73,14 @@ std::optional<Simulated> from_few_layers(const MeshSetting& of, kernels::Pool& o
   const ModelConfig& model = of.setting.model;
   const std::size_t last = fewest_of(of) + 2 * kMore;
   const auto steps = at_once<Simulated, 3>(of, on, play);
-  if (!grows_evenly(steps)) return std::nullopt;
+  const double difference = difference_of(steps);
+  if (difference > kUneven || !use_the_same_links(steps)) return std::nullopt;
   const Line line{steps, (model.layers - last) / kMore};
 
   Simulated all;
   all.played = steps[2].played;
   all.layers = last;
+  all.layers_difference = difference;
   all.seconds = line([](const Simulated& step) { return step.seconds; });
   all.compute_seconds = line([](const Simulated& step) { return step.compute_seconds; });
   all.exposed_seconds = line([](const Simulated& step) { return step.exposed_seconds; });

@@ -2,7 +2,8 @@
 //
 // Once the first ones are past, such layers take equally long in virtual time, or in turn one a little longer than the next, as
 // packs of weights take turns on the links. So time, traffic and messages grow evenly from two layers to four and to six, and
-// what two more layers add is known. Where growth isn't even nothing is concluded from it.
+// what two more layers add is known. Among many ranks messages of one layer may meet those of others each time in another way:
+// then the growth is known as well as its two parts agree, which is said. Where they don't nothing is concluded from them.
 #pragma once
 
 #include "core/kernels/parallel.h"
@@ -19,8 +20,8 @@ MeshSetting with_layers(MeshSetting of, std::size_t layers);
 /// Returns whether the layers of a setting are alike, many, and all in one stage.
 bool may_have_few_layers(const MeshSetting& of);
 /// Returns the step of a setting from three steps with fewer layers, which `play(layers)` plays, on the pool's threads. What
-/// programs of all layers say is left unset: memory, FLOPs, received bytes and what binds. Nothing if the steps don't grow
-/// evenly. Precondition: may_have_few_layers().
+/// programs of all layers say is left unset: memory, FLOPs, received bytes and what binds. Nothing if the steps grow unevenly.
+/// Precondition: may_have_few_layers().
 std::optional<Simulated> from_few_layers(const MeshSetting& of, kernels::Pool& on,
                                          const std::function<Simulated(std::size_t layers)>& play);
 /// Returns the seconds of a step from those of two with fewer layers, if from_few_layers() has found it to grow evenly.

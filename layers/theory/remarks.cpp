@@ -37,4 +37,12 @@ std::string ring_remark(const Setting& setting, std::span<const Layout> layouts,
                      fmt::join(axes, ", "), machine.gpus_per_node - 1);
 }
 
+std::string layers_remark(std::size_t played, std::size_t layers, double difference) {
+  constexpr double kEven = 2e-3;
+  if (played >= layers) return {};
+  return fmt::format("steps of at most {} of the {} layers were played, and {}", played, layers,
+                     difference <= kEven ? std::string("grow evenly")
+                                         : fmt::format("what two more layers take differs by {:.1f} %", 100 * difference));
+}
+
 }  // namespace tsprun::detail::theory

@@ -1,11 +1,12 @@
-// What a reader of a forecast must know about the way of bytes, in sentences: how sums go across nodes, and where a ring leaves
-// links unused.
+// What a reader of a forecast must know, in sentences: how sums go across nodes, where a ring leaves links unused, and that a
+// step was found from few layers.
 #pragma once
 
 #include "layers/layout/layout.h"
 #include "layers/layout/setting.h"
 #include "layers/theory/machine.h"
 
+#include <cstddef>
 #include <span>
 #include <string>
 
@@ -17,5 +18,8 @@ std::string sums_remark(std::span<const Layout> layouts, const Machine& machine,
 /// Returns which axes send round a ring that uses one of the links of a node's GPU while others lead to its members, too. Empty
 /// if there are none. The layouts must be possible for the setting.
 std::string ring_remark(const Setting& setting, std::span<const Layout> layouts, const Machine& machine);
+/// Returns that steps of at most `played` of a model's layers were played, and how well what two more layers take is known;
+/// `difference`: the part by which it differed. Empty if all layers were played.
+std::string layers_remark(std::size_t played, std::size_t layers, double difference);
 
 }  // namespace tsprun::detail::theory

@@ -78,6 +78,7 @@ struct Simulated {
   std::uint64_t messages = 0;                                     ///< of all ranks of the world
   int played = 0;                                                 ///< ranks that were played
   std::size_t layers = 0;                                         ///< layers that were played (few_layers.h)
+  double layers_difference = 0;                                   ///< part by which what two more layers take differs
   std::vector<PlayedTrace> traces;                                ///< by played rank; empty unless that was asked for
   std::vector<LinkTrack> tracks;                                  ///< likewise: of all links, or of each kind's busiest
   double slice_seconds = 0;                                       ///< of a track

@@ -1,9 +1,12 @@
 // Steps in virtual time against closed formulas: traffic, FLOPs and memory are those of the theory, and time behaves as it must.
 #include "layers/theory/simulate.h"
 
+#include "core/kernels/parallel.h"
+#include "layers/theory/few_layers.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/peaks.h"
+#include "layers/theory/remarks.h"
 #include "tests/core/player_support.h"
 #include "tests/layers/model_run.h"
 #include "tests/support/refusal.h"
@@ -181,6 +184,29 @@ TEST(Simulate, AnyNumberOfThreadsPlaysTheSame) {
     EXPECT_EQ(more.played, one.played);
     EXPECT_EQ(more.binds, one.binds);
   }
+}
+
+TEST(Simulate, SaysHowMuchTheGrowthOfFewLayersDiffers) {
+  theory::MeshSetting of = setting("tsp=8");
+  of.setting.model.layers = 64;
+  kernels::Pool threads;
+  const auto found = [&](double last) {
+    return theory::from_few_layers(of, threads, [&](std::size_t layers) {
+      theory::Simulated step;
+      step.seconds = layers == 6 ? last : 1 + static_cast<double>(layers);
+      return step;
+    });
+  };
+  EXPECT_EQ(found(7)->layers_difference, 0);
+  EXPECT_EQ(found(7)->seconds, 65);
+  EXPECT_NEAR(found(7.02)->layers_difference, 0.01, 1e-4);
+  EXPECT_NEAR(found(7.02)->seconds, 7.02 + 29 * 2.01, 1e-9);
+  for (const double last : {6.9, 7.1, 5.0, 4.9}) EXPECT_FALSE(found(last)) << last;
+
+  EXPECT_EQ(theory::layers_remark(64, 64, 0), "");
+  EXPECT_EQ(theory::layers_remark(6, 64, 0.001), "steps of at most 6 of the 64 layers were played, and grow evenly");
+  EXPECT_EQ(theory::layers_remark(6, 64, 0.016),
+            "steps of at most 6 of the 64 layers were played, and what two more layers take differs by 1.6 %");
 }
 
 TEST(Simulate, UnlikeLayersAreAllPlayed) {
