@@ -77,6 +77,7 @@ double unfused_seconds(const KernelCost& cost, const Machine& machine, bool drop
 
 double kernel_seconds(const KernelCost& cost, const Machine& machine, bool drops) {
   if (machine.cores) return machine.launch_seconds + machine.cores->price(cost, machine.name).seconds;
+  if (cost.kernel == "bias") return 0;
   const double bytes = static_cast<double>(cost.bytes_read) + static_cast<double>(cost.bytes_written);
   const double memory = bytes / machine.memory_rate();
   // Attention that isn't fused makes the scores that documents hide, too, if these are all.

@@ -5,6 +5,10 @@
 // gradient and a bf16 operand counts as bf16: a GPU would round the gradient first. What sizes a fraction is looked up by is said
 // in machine.h.
 //
+// A bias costs a GPU nothing: the product adds it before it writes its result, as the epilogues of cuBLASLt and hipBLASLt do for
+// PyTorch (aten/src/ATen/native/cuda/Blas.cpp, gemm_and_bias) and llm.c (llmc/matmul.cuh), and where a sum over ranks comes in
+// between, the kernel behind it, as Megatron-LM's fused bias, dropout and sum.
+//
 // Attention that isn't fused is the kernels of which it then consists, each with its launch. A pass makes all scores, those that
 // a mask hides too, and every kernel reads or writes them: forward q·kᵀ, softmax, p·v; backward pᵀ·do, do·vᵀ, the softmax's
 // backward pass, ds·k, dsᵀ·q; and in training with dropout of probabilities a kernel of each pass that also moves a byte of each
