@@ -48,6 +48,7 @@ struct SimulateCommandOptions : SweepOptions {
   Given<int> gpus{1};
   Given<int> steps{1};
   std::string attention;
+  std::string elementwise = "fused";
   Given<double> host_us{0};
   bool forward = false;
   bool blocking = false;
@@ -113,6 +114,11 @@ void SimulateCommand::declare(OptionTable& table) {
       "memory), or unfused-again (backward passes make them again); these two change times alone: memory is counted without "
       "the scores. Without it what the machine's attention_efficiency stands for",
       computed);
+  table.add(
+      "--elementwise WHICH", options_.elementwise,
+      "what computes norms, rotary embeddings, gates and the loss: fused (a kernel for each, as compiled code has), or eager (a "
+      "kernel for each of their operations, as PyTorch without torch.compile): {}",
+      one_of({"fused", "eager"}));
   table.add(
       "--host-us T", options_.host_us,
       "microseconds that a rank's host takes to start a kernel, one after another, as frameworks do that don't compile: a GPU "
@@ -184,6 +190,12 @@ void SimulateCommand::validate(const GlobalOptions& global) {
   exports_ = read_exports(options_.exports);
   machine_ = theory::find_machine(options_.machine);
   if (!options_.attention.empty()) choose_attention();
+  if (options_.elementwise == "eager") {
+    if (machine_->cores) {
+      refuse(fmt::format("--elementwise eager: {} describes cores, which compute as tsprun does", options_.machine));
+    }
+    machine_->elementwise = theory::Elementwise::eager;
+  }
   if (!options_.against.empty()) {
     take_measured(global);
   } else {

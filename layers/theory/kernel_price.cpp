@@ -1,11 +1,13 @@
 // Prices products and attention by the machine's fractions of its peak, and everything by its memory.
 #include "layers/theory/kernel_price.h"
 
+#include "layers/theory/eager_price.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 namespace tsprun::detail::theory {
@@ -75,15 +77,18 @@ double unfused_seconds(const KernelCost& cost, const Machine& machine, bool drop
 
 }  // namespace
 
-double kernel_seconds(const KernelCost& cost, const Machine& machine, bool drops) {
+double kernel_seconds(const KernelCost& cost, const Machine& machine, const PriceFacts& facts) {
   if (machine.cores) return machine.launch_seconds + machine.cores->price(cost, machine.name).seconds;
   if (cost.kernel == "bias") return 0;
+  if (machine.elementwise == Elementwise::eager) {
+    if (const std::optional<double> seconds = eager_seconds(cost, machine, facts.layer_norms)) return *seconds;
+  }
   const double bytes = static_cast<double>(cost.bytes_read) + static_cast<double>(cost.bytes_written);
   const double memory = bytes / machine.memory_rate();
   // Attention that isn't fused makes the scores that documents hide, too, if these are all.
   const bool attends = cost.kernel == "flash forward" || cost.kernel == "flash backward";
   const bool scores = attends && cost.sizes[0] * cost.sizes[1] * cost.sizes[2] * cost.sizes[3] > 0;
-  if (scores && machine.attention != AttentionKind::fused) return unfused_seconds(cost, machine, drops);
+  if (scores && machine.attention != AttentionKind::fused) return unfused_seconds(cost, machine, facts.drops);
   if (cost.flops == 0) return machine.launch_seconds + memory;
   return machine.launch_seconds + std::max(cost.flops / (peak_of(cost, machine) * fraction_of(cost, machine)), memory);
 }

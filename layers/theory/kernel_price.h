@@ -9,6 +9,8 @@
 // PyTorch (aten/src/ATen/native/cuda/Blas.cpp, gemm_and_bias) and llm.c (llmc/matmul.cuh), and where a sum over ranks comes in
 // between, the kernel behind it, as Megatron-LM's fused bias, dropout and sum.
 //
+// Kernels that touch each element are one each, or those of a framework that doesn't fuse them (eager_price.h).
+//
 // Attention that isn't fused is the kernels of which it then consists, each with its launch. A pass makes all scores, those that
 // a mask hides too, and every kernel reads or writes them: forward q·kᵀ, softmax, p·v; backward pᵀ·do, do·vᵀ, the softmax's
 // backward pass, ds·k, dsᵀ·q; and in training with dropout of probabilities a kernel of each pass that also moves a byte of each
@@ -16,15 +18,26 @@
 #pragma once
 
 #include "core/program/program.h"
+#include "layers/io/config.h"
 #include "layers/theory/machine.h"
 
 #include <functional>
 
 namespace tsprun::detail::theory {
 
-/// Returns the seconds that a kernel takes. `drops`: training drops probabilities of attention, which costs time where that isn't
-/// fused. Throws Error(refused) if the machine doesn't state FLOP/s for its dtype, or has no price for it.
-double kernel_seconds(const KernelCost& cost, const Machine& machine, bool drops = false);
+/// What a price depends on besides a kernel's sizes.
+struct PriceFacts {
+  bool drops = false;        ///< training drops probabilities of attention, which costs time where that isn't fused
+  bool layer_norms = false;  ///< the model's norms are layer norms
+
+  static PriceFacts of(const ModelConfig& model, bool training) {
+    return {.drops = training && model.attention_dropout > 0, .layer_norms = model.layer_norms()};
+  }
+};
+
+/// Returns the seconds that a kernel takes. Throws Error(refused) if the machine doesn't state FLOP/s for its dtype, or has no
+/// price for it.
+double kernel_seconds(const KernelCost& cost, const Machine& machine, const PriceFacts& facts = {});
 
 /// Returns the seconds of all kernels of a program, one after another; `price`: those of one.
 double kernels_seconds(const Program& program, const std::function<double(const KernelCost&)>& price);

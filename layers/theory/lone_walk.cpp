@@ -26,8 +26,8 @@ struct Prices {
   std::vector<CallPrice> calls;
   double slowed = 1;  // factor of kernels while messages are under way
 
-  Prices(const Program& program, const Machine& machine, bool drops) : slowed(machine.copies_slow_kernels) {
-    for (const KernelCost& cost : program.costs) kernels.push_back(kernel_seconds(cost, machine, drops));
+  Prices(const Program& program, const Machine& machine, const PriceFacts& facts) : slowed(machine.copies_slow_kernels) {
+    for (const KernelCost& cost : program.costs) kernels.push_back(kernel_seconds(cost, machine, facts));
     for (const ProgramCall& call : program.calls) calls.push_back(call_price(call, program.groups.at(call.group), machine));
   }
 };
@@ -207,8 +207,8 @@ void make_infinite(Machine& machine, Resource resource) {
 
 }  // namespace
 
-StepTime walk(const Program& program, const Machine& machine, bool drops) {
-  const Prices prices(program, machine, drops);
+StepTime walk(const Program& program, const Machine& machine, const PriceFacts& facts) {
+  const Prices prices(program, machine, facts);
   Walker walker(prices);
   walker.walk(program);
   StepTime time{.seconds = walker.seconds(), .exposed = walker.seconds() - walker.kernels()};
@@ -224,7 +224,7 @@ StepTime walk(const Program& program, const Machine& machine, bool drops) {
   for (int i = 0; i < kResources; ++i) {
     Machine without = machine;
     make_infinite(without, static_cast<Resource>(i));
-    Prices free(program, without, drops);
+    Prices free(program, without, facts);
     const double kernels = kernel_sum(program, free);
     // Compute and memory each work for as long as kernels take if the other one costs nothing.
     if (static_cast<Resource>(i) == Resource::memory) time.busy[index_of(Resource::compute)] = kernels;

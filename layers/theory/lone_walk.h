@@ -12,8 +12,8 @@
 
 namespace tsprun::detail::theory {
 
-/// Walks through a rank's program, which was recorded with what its operations receive. `drops`: as for kernel_seconds(). Throws
+/// Walks through a rank's program, which was recorded with what its operations receive. `facts`: as for kernel_seconds(). Throws
 /// what that does, and Error(refused) if the program waits for what it hasn't posted.
-StepTime walk(const Program& program, const Machine& machine, bool drops);
+StepTime walk(const Program& program, const Machine& machine, const PriceFacts& facts);
 
 }  // namespace tsprun::detail::theory

@@ -92,6 +92,12 @@ enum class AttentionKind {
 inline constexpr std::string_view kUnfused = "unfused";
 inline constexpr std::string_view kUnfusedAgain = "unfused-again";
 
+/// How kernels that touch each element are computed.
+enum class Elementwise {
+  fused,  ///< one kernel, which reads and writes each element once
+  eager   ///< a kernel for each operation (eager_price.h)
+};
+
 /// Contents of a machine file; fields, units and ranges are described at the top of this file.
 struct Machine {
   std::string name;
@@ -107,6 +113,7 @@ struct Machine {
   AttentionEfficiency attention_efficiency = 1;
   std::map<std::string, AttentionEfficiency> attention_kernels;  ///< of other implementations, by name
   AttentionKind attention = AttentionKind::fused;
+  Elementwise elementwise = Elementwise::fused;
   PieceSizes pieces;  ///< that ranks work in; those of a real rank where ranks have cores
   int gpus_per_node = 1;
 

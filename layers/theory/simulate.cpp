@@ -70,7 +70,7 @@ double slowness_of(int rank, const SimulateOptions& options) {
 /// Seconds between ticks, at least: kernels without work have none.
 constexpr double kShortestTick = 1e-7;
 
-PlayedRun play_on(const Machine& machine, std::span<const Program> programs, const sim::UnitGrid& grid, bool drops,
+PlayedRun play_on(const Machine& machine, std::span<const Program> programs, const sim::UnitGrid& grid, const PriceFacts& facts,
                   const SimulateOptions& options, bool watched = false) {
   const int world = grid.units() * grid.unit;
   std::optional<CoreOptions> cores;
@@ -95,7 +95,7 @@ PlayedRun play_on(const Machine& machine, std::span<const Program> programs, con
                          .trace = watched && options.trace,
                          .tasks = watched && options.tasks,
                          .price = [&](int rank, const KernelCost& cost) {
-                           return slowness_of(rank, options) * kernel_seconds(cost, machine, drops);
+                           return slowness_of(rank, options) * kernel_seconds(cost, machine, facts);
                          }});
 }
 
@@ -169,10 +169,11 @@ std::vector<WhatIf> what_ifs(const Machine& machine, const SimulateOptions& opti
 }
 
 /// Notes how long the kernels of a rank take, if no other rank's take longer.
-void note_least(std::vector<WhatIf>& all, const Program& program, int rank, bool drops, const SimulateOptions& options) {
+void note_least(std::vector<WhatIf>& all, const Program& program, int rank, const PriceFacts& facts,
+                const SimulateOptions& options) {
   for (WhatIf& each : all) {
     const double seconds =
-        kernels_seconds(program, [&](const KernelCost& cost) { return kernel_seconds(cost, each.without, drops); });
+        kernels_seconds(program, [&](const KernelCost& cost) { return kernel_seconds(cost, each.without, facts); });
     each.least = std::max(each.least, slowness_of(rank, options) * seconds);
   }
 }
@@ -234,7 +235,7 @@ struct Unit {
   const SimulateOptions& options;
   int ranks;           ///< of whole replicas, which stand for all: unit_of()
   sim::UnitGrid grid;  ///< whose first unit is played: those ranks, or fewer
-  bool drops;
+  PriceFacts facts;
   kernels::Pool& threads;
 
   /// Returns the programs of the played ranks; notes the memory of the one that holds most.
@@ -259,19 +260,19 @@ struct Unit {
   double seconds(const WhatIf& without, std::span<const Program> programs) const {
     SimulateOptions how = options;
     how.host_seconds = without.host_seconds;
-    return play_on(without.without, programs, grid, drops, how).seconds / options.steps;
+    return play_on(without.without, programs, grid, facts, how).seconds / options.steps;
   }
 };
 
 /// Plays one step of all layers.
 Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
-  const auto& [machine, options, ranks, grid, drops, threads] = by;
+  const auto& [machine, options, ranks, grid, facts, threads] = by;
   const int unit = grid.unit;
   Simulated result;
   result.played = unit;
   result.layers = of.setting.model.layers;
   std::vector<Program> programs = by.record(of, result);
-  PlayedRun run = play_on(machine, programs, grid, drops, options, true);
+  PlayedRun run = play_on(machine, programs, grid, facts, options, true);
   result.traces = std::move(run.traces);
   result.tracks = shown(run);
   result.slice_seconds = run.slice_seconds;
@@ -280,7 +281,7 @@ Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
   result.seconds = run.seconds / options.steps;
   if (binds) {
     std::vector<WhatIf> all = what_ifs(machine, options);
-    for (int rank = 0; rank < unit; ++rank) note_least(all, programs[static_cast<std::size_t>(rank)], rank, drops, options);
+    for (int rank = 0; rank < unit; ++rank) note_least(all, programs[static_cast<std::size_t>(rank)], rank, facts, options);
     result.binds =
         what_binds(std::move(all), result.seconds, [&](const WhatIf& without) { return by.seconds(without, programs); });
   }
@@ -299,7 +300,7 @@ Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
   for (std::size_t rank = 0; options.tasks && rank < programs.size(); ++rank) {
     std::vector<double> seconds;
     for (const KernelCost& cost : programs[rank].costs)
-      seconds.push_back(slowness_of(static_cast<int>(rank), options) * kernel_seconds(cost, machine, drops));
+      seconds.push_back(slowness_of(static_cast<int>(rank), options) * kernel_seconds(cost, machine, facts));
     result.programs.push_back({.program = std::move(programs[rank]), .kernel_seconds = std::move(seconds)});
   }
   result.links = busiest(run.links, run.seconds, options.steps);
@@ -316,11 +317,11 @@ struct Whole {
 
 Whole record_whole(const MeshSetting& of, const Unit& by) {
   Whole whole{.step = {}, .without = what_ifs(by.machine, by.options), .grid = by.grid};
-  FewestRanks fewest(of.layout, by.machine, [&](const KernelCost& cost) { return kernel_seconds(cost, by.machine, by.drops); });
+  FewestRanks fewest(of.layout, by.machine, [&](const KernelCost& cost) { return kernel_seconds(cost, by.machine, by.facts); });
   const int units = of.layout.ranks() / by.ranks;
   const auto note = [&](int rank, RecordedStep recorded) {
     Unit::note_memory(recorded, rank, whole.step);
-    note_least(whole.without, recorded.program, rank, by.drops, by.options);
+    note_least(whole.without, recorded.program, rank, by.facts, by.options);
     whole.step.flops += flops_of(recorded.program) * units;
     for (std::size_t i = 0; i < kPurposes; ++i) {
       const auto purpose = static_cast<Purpose>(i);
@@ -347,7 +348,7 @@ Simulated play_few(const MeshSetting& of, const Unit& by) {
                  .options = by.options,
                  .ranks = by.ranks,
                  .grid = std::move(whole.grid),
-                 .drops = by.drops,
+                 .facts = by.facts,
                  .threads = by.threads};
   std::optional<Simulated> step =
       from_few_layers(of, by.threads, [&](std::size_t layers) { return play_whole(with_layers(of, layers), few, false); });
@@ -381,7 +382,7 @@ Simulated simulate(const MeshSetting& of, const Machine& machine, const Simulate
                   .options = options,
                   .ranks = played,
                   .grid = {.unit = played, .along = {world / played}},
-                  .drops = options.training && of.setting.model.attention_dropout > 0,
+                  .facts = PriceFacts::of(of.setting.model, options.training),
                   .threads = threads};
   // Fewer are played whole in a few seconds.
   constexpr std::size_t kManyLayersOfRanks = 512;

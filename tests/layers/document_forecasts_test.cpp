@@ -364,7 +364,7 @@ TEST(DocumentForecasts, ModelTheTimeOfTheRankThatAttendsMost) {
   for (int rank = 0; rank < 4; ++rank) {
     theory::PeakOptions how;
     how.pieces = machine.pieces;
-    const double seconds = theory::walk(theory::record_step(of, rank, how, 2, true).program, machine, false).seconds;
+    const double seconds = theory::walk(theory::record_step(of, rank, how, 2, true).program, machine, {}).seconds;
     slowest = std::max(slowest, seconds);
     fastest = std::min(fastest, seconds);
   }

@@ -62,7 +62,7 @@ TEST(KernelPrices, OfUnfusedAttentionAreThoseOfItsKernels) {
   bool drops = false;
   const auto seconds = [&](bool forward, AttentionKind kind) {
     of.attention = kind;
-    return kernel_seconds(attention(forward, 1000, 1000.0 * 1001 / 2, 4, 64), of, drops);
+    return kernel_seconds(attention(forward, 1000, 1000.0 * 1001 / 2, 4, 64), of, {.drops = drops});
   };
   // All pairs of 1000 tokens in 4 heads, each 2 bytes: a pass over them takes longer than a product's FLOPs.
   const double scores = 1000.0 * 1000 * 4;

@@ -42,7 +42,7 @@ class Walked {
   Walked& wait(std::uint8_t stream, std::uint64_t number) {
     return add({.kind = ItemKind::wait, .stream = stream, .amount = number});
   }
-  StepTime on(const Machine& machine) const { return walk(program_, machine, false); }
+  StepTime on(const Machine& machine) const { return walk(program_, machine, {}); }
 
  private:
   Walked& add(const ProgramItem& item) {

@@ -77,7 +77,7 @@ PlayedRun played(std::span<const Program> programs, const std::vector<int>& unit
                                     .units = world / ranks},
                          .ranks = world,
                          .units = units,
-                         .price = [&](int, const KernelCost& cost) { return theory::kernel_seconds(cost, on, false); }});
+                         .price = [&](int, const KernelCost& cost) { return theory::kernel_seconds(cost, on); }});
 }
 
 TEST(PlayedRanks, OfANodeStandForAllWhereNodesDoTheSame) {
@@ -87,7 +87,7 @@ TEST(PlayedRanks, OfANodeStandForAllWhereNodesDoTheSame) {
     SCOPED_TRACE(layout);
     const theory::MeshSetting of = setting(layout, 2);
     theory::FewestRanks fewest(of.layout, machine(),
-                               [](const KernelCost& cost) { return theory::kernel_seconds(cost, machine(), false); });
+                               [](const KernelCost& cost) { return theory::kernel_seconds(cost, machine()); });
     std::vector<Program> programs;
     for (int rank = 0; rank < 16; ++rank) {
       programs.push_back(recorded(of, rank));
