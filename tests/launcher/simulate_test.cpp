@@ -49,7 +49,7 @@ Answer test_of_two_models() {
                                        "64", "--batch", "2"})};
 }
 
-TEST(SimulateCommand, PricesAttentionAsItIsAsked) {
+TEST(SimulateCommand, PricesKernelsAsItIsAsked) {
   const auto with = [](const std::string& machine, std::vector<std::string> words) {
     std::vector<std::string> all = {"--machine", machine, "--gpus", "1", "--batch", "2", "--seq", "4096"};
     all.insert(all.end(), words.begin(), words.end());
@@ -64,6 +64,8 @@ TEST(SimulateCommand, PricesAttentionAsItIsAsked) {
   EXPECT_LT(seconds({"--attention", "flash3"}), seconds({"--attention", "flash2"}));
   EXPECT_GT(seconds({"--attention", "unfused"}), seconds({"--attention", "flash2"}));
   EXPECT_GT(seconds({"--attention", "unfused-again"}), seconds({"--attention", "unfused"}));
+  EXPECT_GT(seconds({"--elementwise", "eager"}), seconds({}));
+  EXPECT_EQ(seconds({"--elementwise", "fused"}), seconds({}));
   const Answer unknown = with("mi300x", {"--attention", "flash2"});
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("--attention flash2: of mi300x these are known: unfused, unfused-again, aiter"));

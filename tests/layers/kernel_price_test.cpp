@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 
 namespace tsprun::detail::theory::kernel_price_test {
 namespace {
@@ -53,6 +54,34 @@ TEST(KernelPrices, OfAttentionDependOnDirectionHeadsAndWhatQueriesSee) {
   EXPECT_DOUBLE_EQ(seconds(true, 2000, 1000, 64), 4 * 2000.0 * 1000 * 3 * 64 / 0.1e12);
   EXPECT_DOUBLE_EQ(seconds(false, 8000, 4000, 128), 10 * 8000.0 * 4000 * 3 * 128 / 0.35e12);
   EXPECT_DOUBLE_EQ(seconds(false, 8000, 1000, 64), 10 * 8000.0 * 1000 * 3 * 64 / 0.05e12);
+}
+
+TEST(KernelPrices, OfABiasAreThoseOfItsProduct) {
+  EXPECT_EQ(kernel_seconds({.kernel = "bias", .sizes = {10, 100}, .bytes_read = 2000, .bytes_written = 2000}, machine()), 0);
+}
+
+TEST(KernelPrices, OfWhatNothingFusesAreThoseOfItsOperations) {
+  Machine of = machine();
+  of.launch_seconds = 1e-6;
+  const auto seconds = [&](std::string_view kernel, DType dtype, const PriceFacts& facts = {}) {
+    return kernel_seconds(
+        {.kernel = kernel, .dtype = dtype, .result = dtype, .sizes = {10, 100}, .bytes_read = 3000, .bytes_written = 1000}, of,
+        facts);
+  };
+  const double fused = 1e-6 + 4000 / 1e9;
+  EXPECT_DOUBLE_EQ(seconds("norm", DType::bf16), fused);
+  of.elementwise = Elementwise::eager;
+  // Bytes of 1000 elements: a cast to f32 and back moves 6 each, the others what they read and write.
+  EXPECT_DOUBLE_EQ(seconds("norm", DType::bf16), 8e-6 + 1000 * (6 + 8 + 4 + 8 + 6 + 4) / 1e9);
+  EXPECT_DOUBLE_EQ(seconds("norm", DType::f32), 6e-6 + 1000 * (8 + 4 + 8 + 8) / 1e9);
+  EXPECT_DOUBLE_EQ(seconds("norm", DType::f64), 6e-6 + 1000 * (16 + 8 + 16 + 16) / 1e9);
+  EXPECT_DOUBLE_EQ(seconds("rope", DType::bf16), 3e-6 + 1000 * (6 + 8 + 6) / 1e9);
+  EXPECT_DOUBLE_EQ(seconds("swiglu", DType::bf16), 2e-6 + 1000 * (4 + 6) / 1e9);
+  EXPECT_DOUBLE_EQ(seconds("geglu backward", DType::bf16), 3e-6 + 1000 * (6 + 6 + 6) / 1e9);
+  EXPECT_DOUBLE_EQ(seconds("loss backward", DType::bf16), 3e-6 + 1000 * (4 + 12 + 6) / 1e9);
+  for (const char* one : {"gelu", "add", "adamw"}) EXPECT_DOUBLE_EQ(seconds(one, DType::bf16), fused) << one;
+  for (const char* norm : {"norm", "norm backward"})
+    EXPECT_DOUBLE_EQ(seconds(norm, DType::bf16, {.layer_norms = true}), fused) << norm;
 }
 
 TEST(KernelPrices, OfUnfusedAttentionAreThoseOfItsKernels) {
