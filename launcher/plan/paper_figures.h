@@ -29,6 +29,9 @@ const std::vector<PaperScheme>& paper_schemes();
 /// Returns the bytes that a rank receives in one layer's forward pass, as counted here; the mean over ranks.
 double counted_forward(const Setting& setting, const Layout& layout);
 
+/// Returns the rows of Fig. 9, {seq, scheme, measured, counted}: the largest memory of a GPU, in bytes.
+nlohmann::ordered_json paper_figure9();
+
 /// Returns {fig1, fig5, fig6, fig7, fig9, break_even, flops_per_token}: rows of numbers, for tools/plot and scripts.
 nlohmann::ordered_json paper_figures_json();
 

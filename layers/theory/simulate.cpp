@@ -142,6 +142,7 @@ struct WhatIf {
   Machine without;
   double host_seconds = 0;
   double least = 0;  ///< seconds of a step's kernels on the rank that computes longest: a step takes as long
+  std::optional<Machine> without_latency{};  ///< of a way of messages: the machine on which their latency alone takes no time
 };
 
 std::vector<WhatIf> what_ifs(const Machine& machine, const SimulateOptions& options) {
@@ -159,7 +160,9 @@ std::vector<WhatIf> what_ifs(const Machine& machine, const SimulateOptions& opti
   }
   add("launches of kernels", [](Machine& of) { of.launch_seconds = 0; });
   add(name(Resource::within_node, machine), make_within_node_infinite);
+  all.back().without_latency.emplace(machine).within_latency = 0;
   add(name(Resource::across_nodes, machine), make_across_nodes_infinite);
+  all.back().without_latency.emplace(machine).nic_latency = 0;
   if (options.host_seconds > 0) {
     add("the host", [](Machine&) {});
     all.back().host_seconds = 0;
@@ -179,19 +182,24 @@ void note_least(std::vector<WhatIf>& all, const Program& program, int rank, cons
 }
 
 /// Returns what would shorten a step of so many seconds most if it took no time; `played`: how long it takes then. To play again
-/// takes long, so a resource that can't gain as much as another one does is left out.
+/// takes long, so a resource that can't gain as much as another one does is left out. Of links whose latency makes most of it,
+/// that is named.
 std::string what_binds(std::vector<WhatIf> all, double seconds, const std::function<double(const WhatIf&)>& played) {
   std::ranges::stable_sort(all, {}, &WhatIf::least);
-  std::string_view binds;
+  const WhatIf* binds = nullptr;
   double gain = 0;
   for (const WhatIf& each : all) {
     if (seconds - each.least <= gain) break;
     const double gained = seconds - played(each);
     if (gained <= gain) continue;
     gain = gained;
-    binds = each.resource;
+    binds = &each;
   }
-  return std::string(binds);
+  if (binds == nullptr) return {};
+  if (!binds->without_latency) return std::string(binds->resource);
+  const double of_latency =
+      seconds - played({.resource = binds->resource, .without = *binds->without_latency, .host_seconds = binds->host_seconds});
+  return (of_latency > gain / 2 ? "latency of " : "") + std::string(binds->resource);
 }
 
 std::vector<LinkUse> busiest(const std::vector<sim::Link>& links, double seconds, int steps) {

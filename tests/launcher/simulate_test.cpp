@@ -119,7 +119,8 @@ TEST(SimulateCommand, ReportsAStep) {
   EXPECT_GT(row.at("memory_peak_bytes").at("total"), row.at("memory_peak_bytes").at("parameters"));
   EXPECT_FALSE(row.at("links").empty());
   // A model of a few thousand parameters does nothing but launch kernels and send short messages.
-  EXPECT_THAT(row.at("binds").get<std::string>(), testing::AnyOf("launches of kernels", "links within nodes", "NICs"));
+  EXPECT_THAT(row.at("binds").get<std::string>(),
+              testing::AnyOf("launches of kernels", HasSubstr("links within nodes"), HasSubstr("NICs")));
   EXPECT_THAT(answer.out, HasSubstr("step ms"));
   EXPECT_THAT(answer.out, HasSubstr("dp=2,tsp=8"));
 }

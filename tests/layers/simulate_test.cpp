@@ -312,6 +312,14 @@ TEST(Simulate, WhatBindsIsWhatWouldShortenTheStepMost) {
   slow = fast;
   slow.nic_bytes_per_s = 1e6;
   EXPECT_EQ(binds(slow), "NICs");
+  slow.nic_latency = 1e-6;
+  EXPECT_EQ(binds(slow), "NICs");
+  slow = fast;
+  slow.nic_latency = 1;
+  EXPECT_EQ(binds(slow), "latency of NICs");
+  slow = fast;
+  slow.within_latency = 1;
+  EXPECT_EQ(binds(slow), "latency of links within nodes");
   slow = fast;
   slow.launch_seconds = 1e-3;
   EXPECT_EQ(binds(slow), "launches of kernels");
