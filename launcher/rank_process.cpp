@@ -20,6 +20,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <optional>
+#include <random>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -200,11 +201,14 @@ RankProcess start_rank(const StartPlan& plan, int rank) {
 }
 
 int free_port() {
-  // Below the ports that Linux gives outgoing connections, since the program listens later, when one of these might have it.
-  constexpr int kFirst = 30'000;
-  constexpr int kPorts = 2'700;
+  // Below the ports that Linux gives outgoing connections, since the program listens later, when one of these might have it, and
+  // below those of Kubernetes' services. At random, since other jobs of this machine may not listen yet either.
+  constexpr int kFirst = 20'000;
+  constexpr int kPorts = 9'000;
+  std::random_device random;
+  const int begin = std::uniform_int_distribution(0, kPorts - 1)(random);
   for (int i = 0; i < kPorts; ++i) {
-    const int port = kFirst + (static_cast<int>(::getpid()) * 7 + i) % kPorts;
+    const int port = kFirst + (begin + i) % kPorts;
     const posix::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;

@@ -292,13 +292,15 @@ class Player final : public sim::Handler {
       switch (item.kind) {
         case ItemKind::kernel: {
           state.chores = false;
-          state.host_at += options_.host_seconds;
-          const double seconds = options_.price(static_cast<int>(rank), program.costs[item.index]);
+          const KernelCost& cost = program.costs[item.index];
+          if (options_.host_seconds > 0)
+            state.host_at += options_.host_seconds * (options_.launches ? options_.launches(cost) : 1);
+          const double seconds = options_.price(static_cast<int>(rank), cost);
           const double until_started = std::max(0.0, state.host_at - timeline_.now());
           if (state.graph != nullptr) state.graph->kernel(until_started + seconds);
           take_core(rank, seconds, until_started);
           if (!options_.cores) return;
-          state.tick_seconds = options_.cores->tick_seconds(program.costs[item.index]);
+          state.tick_seconds = options_.cores->tick_seconds(cost);
           if (state.news) await_tick(rank);
           return;
         }

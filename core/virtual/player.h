@@ -51,6 +51,7 @@ struct PlayOptions {
   bool blocking = false;               ///< a posted operation is waited for at once
   double copies_slow_kernels = 1;      ///< how many times longer kernels take while their rank sends or receives
   std::optional<CoreOptions> cores{};  ///< ranks have cores; nothing: they are engines
+  std::function<int(const KernelCost&)> launches{};  ///< kernels that a host starts for one; empty: one
   double host_seconds = 0;  ///< that the host of an engine needs to start a kernel, one after another: the engine waits
                             ///< where the host hasn't come so far
   bool trace = false;       ///< records what every played rank does when, and what links carry: PlayedRun

@@ -238,9 +238,8 @@ std::vector<std::string> PaperTables::lines(std::size_t columns) const {
   std::ranges::move(table.lines(columns), std::back_inserter(lines));
   prose("");
   prose(
-      "Figure 9, the largest memory of one of eight GPUs: as the paper measured it for a model that it doesn't name, and as "
-      "counted "
-      "here for its reference model with AdamW's states in f32 and full recomputation");
+      "Figure 9, the largest memory of one of eight GPUs: as the paper and the article about it have it, for a model that they "
+      "don't name, and as counted here for the paper's reference model with AdamW's states in f32 and full recomputation");
   Table memory({{"scheme", Align::left}, "sequence", "measured there, GB", "counted here, GB"});
   for (const ordered_json& row : paper_figure9()) {
     memory.row({row.at("scheme").get<std::string>(), row.at("seq").dump(),

@@ -10,8 +10,8 @@ namespace tsprun::detail::theory {
 
 namespace {
 
-/// Operations for which a kernel stands: how often they move an element of its own type, and one in which they compute, how often
-/// they cast between the two, and how many other kernels they are.
+/// Operations for which a kernel stands: how often they move an element of the model's dtype, and one in which they compute, how
+/// often they cast between the two, and how many other kernels they are.
 struct Operations {
   std::string_view kernel;
   double own;
@@ -22,7 +22,7 @@ struct Operations {
 
 constexpr std::array<Operations, 9> kOperations = {{
     {.kernel = "norm", .own = 2, .wide = 5, .casts = 2, .others = 6},
-    {.kernel = "norm backward", .own = 6, .wide = 15, .casts = 2, .others = 15},
+    {.kernel = "norm backward", .own = 6, .wide = 17, .casts = 2, .others = 14},
     {.kernel = "rope", .own = 0, .wide = 2, .casts = 2, .others = 1},
     {.kernel = "swiglu", .own = 5, .wide = 0, .casts = 0, .others = 2},
     {.kernel = "swiglu backward", .own = 9, .wide = 0, .casts = 0, .others = 3},
@@ -40,14 +40,16 @@ double elements_of(const KernelCost& cost) {
 
 }  // namespace
 
-std::optional<double> eager_seconds(const KernelCost& cost, const Machine& machine, bool layer_norms) {
+std::optional<EagerPrice> eager_price(const KernelCost& cost, const Machine& machine, DType dtype, bool layer_norms) {
   const auto* const of = std::ranges::find(kOperations, cost.kernel, &Operations::kernel);
   if (of == kOperations.end() || (layer_norms && cost.kernel.starts_with("norm"))) return std::nullopt;
-  const auto own = static_cast<double>(size_of(cost.dtype));
+  const auto own = static_cast<double>(size_of(dtype));
   const double wide = std::max(own, static_cast<double>(size_of(DType::f32)));
   const int casts = own < wide ? of->casts : 0;
   const double bytes = of->own * own + of->wide * wide + casts * (own + wide);
-  return (casts + of->others) * machine.launch_seconds + elements_of(cost) * bytes / machine.memory_rate();
+  const int launches = casts + of->others;
+  return EagerPrice{.seconds = launches * machine.launch_seconds + elements_of(cost) * bytes / machine.memory_rate(),
+                    .launches = launches};
 }
 
 }  // namespace tsprun::detail::theory

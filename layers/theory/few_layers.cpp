@@ -42,6 +42,11 @@ std::array<Result, kSteps> at_once(const MeshSetting& of, kernels::Pool& on,
   return results;
 }
 
+double by_first_growth(const MeshSetting& of, double fewest, double more) {
+  const std::size_t times = (of.setting.model.layers - fewest_of(of)) / kMore;
+  return fewest + static_cast<double>(times) * (more - fewest);
+}
+
 /// Returns the part by which the growth to the last step differs from that to the one before.
 double difference_of(const std::array<Simulated, 3>& steps) {
   const double first = steps[1].seconds - steps[0].seconds;
@@ -68,8 +73,8 @@ bool may_have_few_layers(const MeshSetting& of) {
   return model.specs.alike() && of.layout.stages() == 1 && model.layers > 2 * (fewest_of(of) + 2 * kMore);
 }
 
-std::optional<Simulated> from_few_layers(const MeshSetting& of, kernels::Pool& on,
-                                         const std::function<Simulated(std::size_t layers)>& play) {
+std::optional<FromFewLayers> from_few_layers(const MeshSetting& of, kernels::Pool& on,
+                                             const std::function<Simulated(std::size_t layers)>& play) {
   const ModelConfig& model = of.setting.model;
   const std::size_t last = fewest_of(of) + 2 * kMore;
   const auto steps = at_once<Simulated, 3>(of, on, play);
@@ -91,14 +96,14 @@ std::optional<Simulated> from_few_layers(const MeshSetting& of, kernels::Pool& o
                          .busy = all.seconds == 0 ? 0 : busy / all.seconds,
                          .bytes = line([&](const Simulated& step) { return step.links[i].bytes; })});
   }
-  return all;
+  return FromFewLayers{.step = std::move(all),
+                       .seconds_by_first_growth = by_first_growth(of, steps[0].seconds, steps[1].seconds)};
 }
 
-double seconds_from_few_layers(const MeshSetting& of, kernels::Pool& on,
+double seconds_by_first_growth(const MeshSetting& of, kernels::Pool& on,
                                const std::function<double(std::size_t layers)>& seconds) {
   const auto [fewest, more] = at_once<double, 2>(of, on, seconds);
-  const std::size_t times = (of.setting.model.layers - fewest_of(of)) / kMore;
-  return fewest + static_cast<double>(times) * (more - fewest);
+  return by_first_growth(of, fewest, more);
 }
 
 }  // namespace tsprun::detail::theory

@@ -19,14 +19,20 @@ namespace tsprun::detail::theory {
 MeshSetting with_layers(MeshSetting of, std::size_t layers);
 /// Returns whether the layers of a setting are alike, many, and all in one stage.
 bool may_have_few_layers(const MeshSetting& of);
+/// A step that was found from steps with few layers.
+struct FromFewLayers {
+  Simulated step;
+  double seconds_by_first_growth;  ///< what seconds_by_first_growth() returns of the same steps
+};
+
 /// Returns the step of a setting from three steps with fewer layers, which `play(layers)` plays, on the pool's threads. What
 /// programs of all layers say is left unset: memory, FLOPs, received bytes and what binds. Nothing if the steps grow unevenly.
 /// Precondition: may_have_few_layers().
-std::optional<Simulated> from_few_layers(const MeshSetting& of, kernels::Pool& on,
-                                         const std::function<Simulated(std::size_t layers)>& play);
-/// Returns the seconds of a step from those of two with fewer layers, if from_few_layers() has found it to grow evenly.
-/// `seconds(layers)` is called on the pool's threads.
-double seconds_from_few_layers(const MeshSetting& of, kernels::Pool& on,
+std::optional<FromFewLayers> from_few_layers(const MeshSetting& of, kernels::Pool& on,
+                                             const std::function<Simulated(std::size_t layers)>& play);
+/// Returns the seconds of a step from the first two of those steps, which `seconds(layers)` returns, on the pool's threads. They
+/// are to be compared with one another: where growth isn't even, a step found from three takes somewhat less or more.
+double seconds_by_first_growth(const MeshSetting& of, kernels::Pool& on,
                                const std::function<double(std::size_t layers)>& seconds);
 
 }  // namespace tsprun::detail::theory

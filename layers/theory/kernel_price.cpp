@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <vector>
 
 namespace tsprun::detail::theory {
@@ -75,20 +74,38 @@ double unfused_seconds(const KernelCost& cost, const Machine& machine, bool drop
   return again + of_scores + dropout + passes_over(3) + of_queries + 2 * of_keys;
 }
 
+/// Returns whether a kernel is attention in kernels of its own. It makes the scores that documents hide, too, if these are all.
+bool is_unfused(const KernelCost& cost, const Machine& machine) {
+  const bool attends = cost.kernel == "flash forward" || cost.kernel == "flash backward";
+  const bool scores = attends && cost.sizes[0] * cost.sizes[1] * cost.sizes[2] * cost.sizes[3] > 0;
+  return scores && machine.attention != AttentionKind::fused;
+}
+
 }  // namespace
+
+int kernel_launches(const KernelCost& cost, const Machine& machine, const PriceFacts& facts) {
+  if (machine.cores) return 1;
+  if (cost.kernel == "bias") return 0;
+  if (is_unfused(cost, machine)) {
+    const int drops = facts.drops ? 1 : 0;
+    const int scores = 2 + drops;  // their product, the softmax, and dropout
+    if (cost.kernel == "flash forward") return scores + 1;
+    return (machine.attention == AttentionKind::unfused_again ? scores : 0) + 5 + drops;
+  }
+  if (machine.elementwise == Elementwise::fused) return 1;
+  const auto price = eager_price(cost, machine, facts.dtype, facts.layer_norms);
+  return price ? price->launches : 1;
+}
 
 double kernel_seconds(const KernelCost& cost, const Machine& machine, const PriceFacts& facts) {
   if (machine.cores) return machine.launch_seconds + machine.cores->price(cost, machine.name).seconds;
   if (cost.kernel == "bias") return 0;
   if (machine.elementwise == Elementwise::eager) {
-    if (const std::optional<double> seconds = eager_seconds(cost, machine, facts.layer_norms)) return *seconds;
+    if (const auto price = eager_price(cost, machine, facts.dtype, facts.layer_norms)) return price->seconds;
   }
   const double bytes = static_cast<double>(cost.bytes_read) + static_cast<double>(cost.bytes_written);
   const double memory = bytes / machine.memory_rate();
-  // Attention that isn't fused makes the scores that documents hide, too, if these are all.
-  const bool attends = cost.kernel == "flash forward" || cost.kernel == "flash backward";
-  const bool scores = attends && cost.sizes[0] * cost.sizes[1] * cost.sizes[2] * cost.sizes[3] > 0;
-  if (scores && machine.attention != AttentionKind::fused) return unfused_seconds(cost, machine, facts.drops);
+  if (is_unfused(cost, machine)) return unfused_seconds(cost, machine, facts.drops);
   if (cost.flops == 0) return machine.launch_seconds + memory;
   return machine.launch_seconds + std::max(cost.flops / (peak_of(cost, machine) * fraction_of(cost, machine)), memory);
 }

@@ -18,7 +18,7 @@
 #pragma once
 
 #include "core/program/program.h"
-#include "layers/io/config.h"
+#include "layers/layout/setting.h"
 #include "layers/theory/machine.h"
 
 #include <functional>
@@ -27,17 +27,23 @@ namespace tsprun::detail::theory {
 
 /// What a price depends on besides a kernel's sizes.
 struct PriceFacts {
-  bool drops = false;        ///< training drops probabilities of attention, which costs time where that isn't fused
-  bool layer_norms = false;  ///< the model's norms are layer norms
+  bool drops = false;         ///< training drops probabilities of attention, which costs time where that isn't fused
+  bool layer_norms = false;   ///< the model's norms are layer norms
+  DType dtype = DType::bf16;  ///< of the model's tensors
 
-  static PriceFacts of(const ModelConfig& model, bool training) {
-    return {.drops = training && model.attention_dropout > 0, .layer_norms = model.layer_norms()};
+  static PriceFacts of(const Setting& setting, bool training) {
+    return {.drops = training && setting.model.attention_dropout > 0,
+            .layer_norms = setting.model.layer_norms(),
+            .dtype = setting.bytes.dtype()};
   }
 };
 
 /// Returns the seconds that a kernel takes. Throws Error(refused) if the machine doesn't state FLOP/s for its dtype, or has no
 /// price for it.
 double kernel_seconds(const KernelCost& cost, const Machine& machine, const PriceFacts& facts = {});
+
+/// Returns how many kernels a host starts for one: none for a bias, several where nothing fuses them.
+int kernel_launches(const KernelCost& cost, const Machine& machine, const PriceFacts& facts = {});
 
 /// Returns the seconds of all kernels of a program, one after another; `price`: those of one.
 double kernels_seconds(const Program& program, const std::function<double(const KernelCost&)>& price);

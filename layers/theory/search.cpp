@@ -107,9 +107,7 @@ Candidate judge_mode(const Setting& setting, const Layout& layout, const Machine
     candidate.memory = recorded.peaks;
     candidate.saving = recorded.saving;
     candidate.amounts = amounts_of(recorded.program);
-    const auto time_of = [&](const RecordedStep& step) {
-      return walk(step.program, machine, PriceFacts::of(setting.model, true));
-    };
+    const auto time_of = [&](const RecordedStep& step) { return walk(step.program, machine, PriceFacts::of(setting, true)); };
     const int paces = paced_by(mesh, rank);
     candidate.time = paces == rank ? time_of(recorded) : time_of(record_step(mesh, paces, how, 2, true));
   } catch (const Error& error) {

@@ -91,12 +91,14 @@ PlayedRun play_on(const Machine& machine, std::span<const Program> programs, con
                          .blocking = options.blocking,
                          .copies_slow_kernels = machine.copies_slow_kernels,
                          .cores = std::move(cores),
+                         .launches = [&](const KernelCost& cost) { return kernel_launches(cost, machine, facts); },
                          .host_seconds = machine.cores ? 0 : options.host_seconds,
                          .trace = watched && options.trace,
                          .tasks = watched && options.tasks,
-                         .price = [&](int rank, const KernelCost& cost) {
-                           return slowness_of(rank, options) * kernel_seconds(cost, machine, facts);
-                         }});
+                         .price =
+                             [&](int rank, const KernelCost& cost) {
+                               return slowness_of(rank, options) * kernel_seconds(cost, machine, facts);
+                             }});
 }
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
@@ -244,7 +246,6 @@ struct Unit {
   int ranks;           ///< of whole replicas, which stand for all: unit_of()
   sim::UnitGrid grid;  ///< whose first unit is played: those ranks, or fewer
   PriceFacts facts;
-  kernels::Pool& threads;
 
   /// Returns the programs of the played ranks; notes the memory of the one that holds most.
   std::vector<Program> record(const MeshSetting& of, Simulated& result) const {
@@ -274,7 +275,7 @@ struct Unit {
 
 /// Plays one step of all layers.
 Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
-  const auto& [machine, options, ranks, grid, facts, threads] = by;
+  const auto& [machine, options, ranks, grid, facts] = by;
   const int unit = grid.unit;
   Simulated result;
   result.played = unit;
@@ -323,7 +324,7 @@ struct Whole {
   sim::UnitGrid grid;
 };
 
-Whole record_whole(const MeshSetting& of, const Unit& by) {
+Whole record_whole(const MeshSetting& of, const Unit& by, kernels::Pool& threads) {
   Whole whole{.step = {}, .without = what_ifs(by.machine, by.options), .grid = by.grid};
   FewestRanks fewest(of.layout, by.machine, [&](const KernelCost& cost) { return kernel_seconds(cost, by.machine, by.facts); });
   const int units = of.layout.ranks() / by.ranks;
@@ -339,10 +340,10 @@ Whole record_whole(const MeshSetting& of, const Unit& by) {
     fewest.add(std::move(recorded.program));
   };
   // As many ranks at once as there are threads: a program of many layers is large.
-  std::vector<RecordedStep> recorded(by.threads.threads());
+  std::vector<RecordedStep> recorded(threads.threads());
   for (int first = 0; first < by.ranks; first += static_cast<int>(recorded.size())) {
     const std::size_t count = std::min(recorded.size(), static_cast<std::size_t>(by.ranks - first));
-    by.threads.run(count, [&](std::size_t i, std::size_t) { recorded[i] = by.record(of, first + static_cast<int>(i)); });
+    threads.run(count, [&](std::size_t i, std::size_t) { recorded[i] = by.record(of, first + static_cast<int>(i)); });
     for (std::size_t i = 0; i < count; ++i) note(first + static_cast<int>(i), std::move(recorded[i]));
   }
   if (fewest.grid()) whole.grid = *fewest.grid();
@@ -351,29 +352,25 @@ Whole record_whole(const MeshSetting& of, const Unit& by) {
 
 /// Plays steps of few layers, or of all if the step of all doesn't follow from them, on as few ranks as stand for all.
 Simulated play_few(const MeshSetting& of, const Unit& by) {
-  Whole whole = record_whole(of, by);
-  const Unit few{.machine = by.machine,
-                 .options = by.options,
-                 .ranks = by.ranks,
-                 .grid = std::move(whole.grid),
-                 .facts = by.facts,
-                 .threads = by.threads};
-  std::optional<Simulated> step =
-      from_few_layers(of, by.threads, [&](std::size_t layers) { return play_whole(with_layers(of, layers), few, false); });
-  const bool follows = step.has_value();
-  if (!follows) step = play_whole(of, few, by.options.binds);
-  step->memory_peaks = whole.step.memory_peaks;
-  step->fullest = whole.step.fullest;
-  step->flops = whole.step.flops;
-  step->received = whole.step.received;
-  if (!follows || !by.options.binds) return *std::move(step);
-  step->binds = what_binds(std::move(whole.without), step->seconds, [&](const WhatIf& without) {
-    return seconds_from_few_layers(of, by.threads, [&](std::size_t layers) {
+  kernels::Pool threads(std::min(by.options.threads, static_cast<std::size_t>(by.ranks)));
+  Whole whole = record_whole(of, by, threads);
+  const Unit few{
+      .machine = by.machine, .options = by.options, .ranks = by.ranks, .grid = std::move(whole.grid), .facts = by.facts};
+  std::optional<FromFewLayers> found =
+      from_few_layers(of, threads, [&](std::size_t layers) { return play_whole(with_layers(of, layers), few, false); });
+  Simulated step = found ? std::move(found->step) : play_whole(of, few, by.options.binds);
+  step.memory_peaks = whole.step.memory_peaks;
+  step.fullest = whole.step.fullest;
+  step.flops = whole.step.flops;
+  step.received = whole.step.received;
+  if (!found || !by.options.binds) return step;
+  step.binds = what_binds(std::move(whole.without), found->seconds_by_first_growth, [&](const WhatIf& without) {
+    return seconds_by_first_growth(of, threads, [&](std::size_t layers) {
       Simulated unused;
       return few.seconds(without, few.record(with_layers(of, layers), unused));
     });
   });
-  return *std::move(step);
+  return step;
 }
 
 }  // namespace
@@ -385,13 +382,11 @@ Simulated simulate(const MeshSetting& of, const Machine& machine, const Simulate
                                              : fmt::format("slow rank {}: ranks are 0 to {}", fewest - 1, world - 1));
   }
   const int played = options.fold ? unit_of(of.layout, machine) : world;
-  kernels::Pool threads(options.threads);
   const Unit unit{.machine = machine,
                   .options = options,
                   .ranks = played,
                   .grid = {.unit = played, .along = {world / played}},
-                  .facts = PriceFacts::of(of.setting.model, options.training),
-                  .threads = threads};
+                  .facts = PriceFacts::of(of.setting, options.training)};
   // Fewer are played whole in a few seconds.
   constexpr std::size_t kManyLayersOfRanks = 512;
   const bool many = static_cast<std::size_t>(played) * of.setting.model.layers >= kManyLayersOfRanks;

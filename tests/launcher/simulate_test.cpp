@@ -66,6 +66,7 @@ TEST(SimulateCommand, PricesKernelsAsItIsAsked) {
   EXPECT_GT(seconds({"--attention", "unfused-again"}), seconds({"--attention", "unfused"}));
   EXPECT_GT(seconds({"--elementwise", "eager"}), seconds({}));
   EXPECT_EQ(seconds({"--elementwise", "fused"}), seconds({}));
+  EXPECT_GT(seconds({"--elementwise", "eager", "--host-us", "100"}), 1.5 * seconds({"--host-us", "100"}));
   const Answer unknown = with("mi300x", {"--attention", "flash2"});
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("--attention flash2: of mi300x these are known: unfused, unfused-again, aiter"));

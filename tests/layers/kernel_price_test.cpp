@@ -63,10 +63,12 @@ TEST(KernelPrices, OfABiasAreThoseOfItsProduct) {
 TEST(KernelPrices, OfWhatNothingFusesAreThoseOfItsOperations) {
   Machine of = machine();
   of.launch_seconds = 1e-6;
-  const auto seconds = [&](std::string_view kernel, DType dtype, const PriceFacts& facts = {}) {
-    return kernel_seconds(
-        {.kernel = kernel, .dtype = dtype, .result = dtype, .sizes = {10, 100}, .bytes_read = 3000, .bytes_written = 1000}, of,
-        facts);
+  // Gradients and logits are f32 here, and of the model's dtype there.
+  const auto cost = [](std::string_view kernel) {
+    return KernelCost{.kernel = kernel, .dtype = DType::f32, .sizes = {10, 100}, .bytes_read = 3000, .bytes_written = 1000};
+  };
+  const auto seconds = [&](std::string_view kernel, DType dtype, bool layer_norms = false) {
+    return kernel_seconds(cost(kernel), of, {.layer_norms = layer_norms, .dtype = dtype});
   };
   const double fused = 1e-6 + 4000 / 1e9;
   EXPECT_DOUBLE_EQ(seconds("norm", DType::bf16), fused);
@@ -75,13 +77,27 @@ TEST(KernelPrices, OfWhatNothingFusesAreThoseOfItsOperations) {
   EXPECT_DOUBLE_EQ(seconds("norm", DType::bf16), 8e-6 + 1000 * (6 + 8 + 4 + 8 + 6 + 4) / 1e9);
   EXPECT_DOUBLE_EQ(seconds("norm", DType::f32), 6e-6 + 1000 * (8 + 4 + 8 + 8) / 1e9);
   EXPECT_DOUBLE_EQ(seconds("norm", DType::f64), 6e-6 + 1000 * (16 + 8 + 16 + 16) / 1e9);
+  EXPECT_DOUBLE_EQ(seconds("norm backward", DType::bf16),
+                   16e-6 + 1000 * ((6 + 2 + 4) + 6 + 8 + 12 + 4 + 4 + (8 + 8 + 12) + 12 + 6) / 1e9);
   EXPECT_DOUBLE_EQ(seconds("rope", DType::bf16), 3e-6 + 1000 * (6 + 8 + 6) / 1e9);
   EXPECT_DOUBLE_EQ(seconds("swiglu", DType::bf16), 2e-6 + 1000 * (4 + 6) / 1e9);
   EXPECT_DOUBLE_EQ(seconds("geglu backward", DType::bf16), 3e-6 + 1000 * (6 + 6 + 6) / 1e9);
   EXPECT_DOUBLE_EQ(seconds("loss backward", DType::bf16), 3e-6 + 1000 * (4 + 12 + 6) / 1e9);
   for (const char* one : {"gelu", "add", "adamw"}) EXPECT_DOUBLE_EQ(seconds(one, DType::bf16), fused) << one;
-  for (const char* norm : {"norm", "norm backward"})
-    EXPECT_DOUBLE_EQ(seconds(norm, DType::bf16, {.layer_norms = true}), fused) << norm;
+  for (const char* norm : {"norm", "norm backward"}) EXPECT_DOUBLE_EQ(seconds(norm, DType::bf16, true), fused) << norm;
+  EXPECT_EQ(kernel_launches(cost("norm"), of), 8);
+  EXPECT_EQ(kernel_launches(cost("norm backward"), of), 16);
+  EXPECT_EQ(kernel_launches(cost("norm"), of, {.layer_norms = true}), 1);
+  EXPECT_EQ(kernel_launches(cost("bias"), of), 0);
+  EXPECT_EQ(kernel_launches(cost("gelu"), of), 1);
+  of.elementwise = Elementwise::fused;
+  EXPECT_EQ(kernel_launches(cost("norm"), of), 1);
+  EXPECT_EQ(kernel_launches(attention(true, 100, 100, 4, 64), of), 1);
+  of.attention = AttentionKind::unfused;
+  EXPECT_EQ(kernel_launches(attention(true, 100, 100, 4, 64), of), 3);
+  EXPECT_EQ(kernel_launches(attention(false, 100, 100, 4, 64), of, {.drops = true}), 6);
+  of.attention = AttentionKind::unfused_again;
+  EXPECT_EQ(kernel_launches(attention(false, 100, 100, 4, 64), of), 7);
 }
 
 TEST(KernelPrices, OfUnfusedAttentionAreThoseOfItsKernels) {

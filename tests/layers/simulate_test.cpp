@@ -173,6 +173,7 @@ TEST(Simulate, AnyNumberOfThreadsPlaysTheSame) {
   theory::MeshSetting of = setting("dp=2,tsp=8", 16, 512);
   of.setting.model.layers = 64;
   const theory::Simulated one = theory::simulate(of, machine(), {.binds = true});
+  ASSERT_LT(one.layers, 64U);
   for (const std::size_t threads : {2U, 5U}) {
     const theory::Simulated more = theory::simulate(of, machine(), {.binds = true, .threads = threads});
     EXPECT_EQ(more.seconds, one.seconds);
@@ -183,7 +184,14 @@ TEST(Simulate, AnyNumberOfThreadsPlaysTheSame) {
     EXPECT_EQ(more.memory_peaks.total, one.memory_peaks.total);
     EXPECT_EQ(more.played, one.played);
     EXPECT_EQ(more.binds, one.binds);
+    EXPECT_EQ(more.received, one.received);
+    EXPECT_EQ(more.layers_difference, one.layers_difference);
+    ASSERT_EQ(more.links.size(), one.links.size());
+    for (std::size_t i = 0; i < one.links.size(); ++i) EXPECT_EQ(more.links[i].bytes, one.links[i].bytes);
   }
+  theory::Machine unstated = machine();
+  unstated.flops_bf16.reset();
+  EXPECT_THROW(theory::simulate(of, unstated, {.threads = 3}), Error);
 }
 
 TEST(Simulate, SaysHowMuchTheGrowthOfFewLayersDiffers) {
@@ -197,10 +205,12 @@ TEST(Simulate, SaysHowMuchTheGrowthOfFewLayersDiffers) {
       return step;
     });
   };
-  EXPECT_EQ(found(7)->layers_difference, 0);
-  EXPECT_EQ(found(7)->seconds, 65);
-  EXPECT_NEAR(found(7.02)->layers_difference, 0.01, 1e-4);
-  EXPECT_NEAR(found(7.02)->seconds, 7.02 + 29 * 2.01, 1e-9);
+  EXPECT_EQ(found(7)->step.layers_difference, 0);
+  EXPECT_EQ(found(7)->step.seconds, 65);
+  EXPECT_NEAR(found(7.02)->step.layers_difference, 0.01, 1e-4);
+  EXPECT_NEAR(found(7.02)->step.seconds, 7.02 + 29 * 2.01, 1e-9);
+  EXPECT_EQ(found(7.02)->seconds_by_first_growth, 65);
+  EXPECT_EQ(theory::seconds_by_first_growth(of, threads, [](std::size_t layers) { return 1 + static_cast<double>(layers); }), 65);
   for (const double last : {6.9, 7.1, 5.0, 4.9}) EXPECT_FALSE(found(last)) << last;
 
   EXPECT_EQ(theory::layers_remark(64, 64, 0), "");

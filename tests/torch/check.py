@@ -24,8 +24,8 @@ def block_of_ports():
     abstract socket of the block's name reserves it."""
     global reserved
     reserved = socket.socket(socket.AF_UNIX)
-    for i in range(560):
-        first = 20000 + 16 * ((os.getpid() + i) % 560)
+    for i in range(150):
+        first = 7000 + 16 * ((os.getpid() + i) % 150)
         with contextlib.suppress(OSError):
             reserved.bind(f"\0ports-of-a-test-{first}")
             return first
