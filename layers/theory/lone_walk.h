@@ -7,6 +7,7 @@
 #pragma once
 
 #include "core/program/program.h"
+#include "layers/theory/kernel_price.h"
 #include "layers/theory/machine.h"
 #include "layers/theory/step_time.h"
 
