@@ -125,15 +125,10 @@ class Machine:
         self.partial = {"out": b"", "err": b""}
 
     def start(self, arguments):
-        # A signal that ends the laboratory waits until this knows of the process.
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-        try:
-            with open(self.share / f"node{self.number}.console", "wb") as console:
-                self.process = subprocess.Popen(
-                    arguments, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, preexec_fn=die_with_parent
-                )
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        with open(self.share / f"node{self.number}.console", "wb") as console:
+            self.process = subprocess.Popen(
+                arguments, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, preexec_fn=die_with_parent
+            )
 
     def running(self):
         return self.process is not None and self.process.poll() is None
@@ -211,11 +206,17 @@ class Lab:
         disk = self.folder / "initrd"
         image.ram_disk(version, root, disk)
         for nic in range(self.options.nics):
-            hub = ethernet.Hub(self.folder, f"e{nic}", nic, len(self.machines), self.weather)
-            hub.start()
-            self.hubs.append(hub)
-        for machine in self.machines:
-            machine.start(self.qemu(machine.number, image.boot_file(version, root), disk))
+            self.hubs.append(ethernet.Hub(self.folder, f"e{nic}", nic, len(self.machines), self.weather))
+        # A signal that ends the laboratory waits until this knows of all processes. Other threads keep it blocked: it would else reach
+        # this one by way of them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        try:
+            for hub in self.hubs:
+                hub.start()
+            for machine in self.machines:
+                machine.start(self.qemu(machine.number, image.boot_file(version, root), disk))
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
     def qemu(self, number, kernel, disk):
         options = self.options
