@@ -38,21 +38,34 @@ TEST(CoreDump, LeavesTheNodesMemoryOut) {
 }
 
 #if !defined(TSP_SANITIZE_ADDRESS) && !defined(TSP_SANITIZE_THREAD)
-TEST(CoreDump, DoesNotDelayTheVerdict) {
-  const TextData data(3000);
+/// Kills a rank of a training so that it dumps core into a folder. Returns the seconds until the job has ended with the verdict.
+double seconds_to_verdict(const TextData& data) {
   std::vector<std::string> words = {"sh", "-c", fmt::format("cd {}; ulimit -c unlimited; exec \"$@\"", data.path("")), "sh"};
   const std::vector<std::string> tsprun = training(data, {"--timeout", "20"});
   words.insert(words.end(), tsprun.begin(), tsprun.end());
   Process job(words);
-  ASSERT_TRUE(job.wait_for_output("step ")) << job.err();
+  EXPECT_TRUE(job.wait_for_output("step ")) << job.err();
   std::vector<pid_t> ranks = job.marked();
   std::erase(ranks, job.pid());
-  ASSERT_EQ(ranks.size(), 2U);
+  if (ranks.size() != 2) {
+    ADD_FAILURE() << ranks.size() << " ranks";
+    return 0;
+  }
   const PatientWatch watch;
   ::kill(ranks.back(), SIGSEGV);
   EXPECT_EQ(job.wait().code, 1) << job.err();
-  EXPECT_LT(watch.seconds(), 10) << "9 s more than the product promises, for slow disks";
+  const double seconds = watch.seconds();
   EXPECT_NE(job.err().find("was killed by signal 11 (SIGSEGV)"), std::string::npos) << job.err();
+  return seconds;
+}
+
+TEST(CoreDump, DoesNotDelayTheVerdict) {
+  const TextData data(3000);
+  // 2 s more than the product promises. A disk on which others write may take longer once, but not each time.
+  constexpr double kLimit_s = 3;
+  double seconds = 0;
+  for (int jobs = 0; jobs < 3 && (jobs == 0 || seconds >= kLimit_s); ++jobs) seconds = seconds_to_verdict(data);
+  EXPECT_LT(seconds, kLimit_s);
   // Where cores are files of the folder (core_pattern says so): small ones.
   for (const auto& file : std::filesystem::directory_iterator(data.path(""))) {
     struct stat status {};
