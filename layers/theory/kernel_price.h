@@ -31,6 +31,7 @@ struct PriceFacts {
   bool layer_norms = false;   ///< the model's norms are layer norms
   DType dtype = DType::bf16;  ///< of the model's tensors
 
+  /// Returns those of a setting; `training`: its steps, else forward passes.
   static PriceFacts of(const Setting& setting, bool training) {
     return {.drops = training && setting.model.attention_dropout > 0,
             .layer_norms = setting.model.layer_norms(),

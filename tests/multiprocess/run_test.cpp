@@ -187,6 +187,14 @@ TEST(RunEnvironment, TellsARankItsPlace) {
   }
 }
 
+TEST(RunEnvironment, HasAPortThatNoOutgoingConnectionIsGiven) {
+  for (int job = 0; job < 5; ++job) {
+    const Finished run = run_tsprun({"-n", "1", "run", "--", "sh", "-c", "echo $MASTER_PORT"});
+    const int port = std::stoi(run.out);
+    EXPECT_TRUE(port >= 20'000 && port < 29'000) << run.describe();
+  }
+}
+
 TEST(RunEnvironment, HasOneThreadOfOpenMPUnlessSomebodySaysOtherwise) {
   const auto answer = [](std::vector<std::string> words, const std::string& before) {
     words.insert(words.begin(), {"env", before.empty() ? "-uOMP_NUM_THREADS" : before, tsprun_path()});
