@@ -2,6 +2,7 @@
 """Runs programs beside it on ranks, and checks how their jobs end: check.py CASE TSPRUN PACKAGE_DIR."""
 
 import ast
+import atexit
 import contextlib
 import inspect
 import json
@@ -34,8 +35,10 @@ def block_of_ports():
 
 case, tsprun, package = sys.argv[1:]
 here = os.path.dirname(os.path.abspath(__file__))
+tempfile.tempdir = tempfile.mkdtemp()  # torchrun leaves folders behind
+atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 # Without GPUs: where there is one, PyTorch's PowerSGD hook waits for it, whatever device the tensors are on.
-environment = dict(os.environ, PYTHONPATH=package, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+environment = dict(os.environ, PYTHONPATH=package, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", TMPDIR=tempfile.tempdir)
 deadline = time.monotonic() + 360  # of all that is forked: before ctest's, which would leave ranks behind that nobody watches
 port = block_of_ports()
 if case in ("alone", "torchrun"):  # their processes are forked from this one, which imports torch for all of them
@@ -74,6 +77,7 @@ def forked(program, *arguments, **variables):
     if process := os.fork():
         return process, output
     os.setsid()
+    atexit.unregister(shutil.rmtree)
     os.environ.update(variables)
     for stream in 1, 2:
         os.dup2(output.fileno(), stream)

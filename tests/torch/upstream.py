@@ -27,6 +27,7 @@ as_gloo = "--as-gloo" in sys.argv
 only = argument("--only")
 passed_file = argument("--passed")
 scratch = tempfile.TemporaryDirectory()
+tempfile.tempdir = scratch.name  # where torch's tests leave the files by which ranks meet
 os.environ.update(BACKEND="gloo" if as_gloo else "tsprun", WORLD_SIZE="3", TEMP_DIR=scratch.name, TSP_TIMEOUT="10",
                   OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR", PYTORCH_TEST_WITH_SLOW="0")
 for folder in ("barrier", "test_dir", "init_dir"):
