@@ -3,6 +3,7 @@
 
 #include "transport/clock.h"
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <queue>
@@ -54,7 +55,9 @@ class Timeline final : public Clock {
     std::uint64_t number;
     Handler* handler;
     std::uint64_t what;
-    bool operator<(const Event& other) const { return at != other.at ? at > other.at : number > other.number; }
+    /// Time and number in one: nonnegative doubles are ordered as their bits are.
+    __uint128_t key() const { return (static_cast<__uint128_t>(std::bit_cast<std::uint64_t>(at)) << 64) | number; }
+    bool operator<(const Event& other) const { return key() > other.key(); }
   };
   std::queue<Event> soon_;            ///< of the time that the clock shows
   std::priority_queue<Event> later_;  ///< of later times
