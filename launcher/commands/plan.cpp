@@ -266,8 +266,10 @@ void PlanCommand::play_fastest(std::span<const theory::Candidate> found, nlohman
                                             .reassociate = global.reassociate || question_.machine->adds_by_rails(),
                                             .threads = static_cast<std::size_t>(machine::usable_cores())})});
     const theory::Simulated& step = all.back().step;
-    if (const std::string few = theory::layers_remark(step.layers, setting.model.layers, step.layers_difference); !few.empty())
-      remarks.push_back(fmt::format("{}: {}", each.layout.label(), few));
+    for (const std::string& few : {theory::layers_remark(step.layers, setting.model.layers, step.layers_difference),
+                                   theory::ranks_remark(step.played, each.layout.ranks(), step.ranks_difference)}) {
+      if (!few.empty()) remarks.push_back(fmt::format("{}: {}", each.layout.label(), few));
+    }
     rows[i]["simulated_seconds"] = all.back().step.seconds;
     rows[i]["simulated_exposed_seconds"] = all.back().step.exposed_seconds;
     rows[i]["simulated_binds"] = all.back().step.binds;

@@ -64,6 +64,7 @@ ordered_json simulate_json(const SimulatePoint& point, const theory::Machine& ma
               {"links", links},
               {"messages", played->messages},
               {"classes", played->played},
+              {"classes_difference", played->ranks_difference},
               {"layers", played->layers},
               {"layers_difference", played->layers_difference},
               {"wall_seconds", wall}});
@@ -149,10 +150,10 @@ std::vector<std::string> simulate_remarks(std::span<const SimulatePoint> points,
     for (const char* field : {"config", "batch", "seq"}) {
       if (differs(rows, field)) which += ", " + Cell(row.at(field)).text;
     }
-    if (const std::string few =
-            theory::layers_remark(row.at("layers"), points[i].model.setting().model.layers, number(row, "layers_difference"));
-        !few.empty()) {
-      remarks.push_back(fmt::format("{}: {}; --fold off plays all", which, few));
+    for (const std::string& few :
+         {theory::layers_remark(row.at("layers"), points[i].model.setting().model.layers, number(row, "layers_difference")),
+          theory::ranks_remark(row.at("classes"), points[i].layout.ranks(), number(row, "classes_difference"))}) {
+      if (!few.empty()) remarks.push_back(fmt::format("{}: {}; --fold off plays all", which, few));
     }
     if (number(row, "mfu") > 1)
       remarks.push_back(fmt::format("{}: MFU above 100 %: the machine's efficiency or its peak is too high", which));

@@ -73,18 +73,22 @@ bool may_have_few_layers(const MeshSetting& of) {
   return model.specs.alike() && of.layout.stages() == 1 && model.layers > 2 * (fewest_of(of) + 2 * kMore);
 }
 
+Growth growth_of(const MeshSetting& of) {
+  const std::size_t more = fewest_of(of) + 2 * kMore;
+  return {.few = more - kMore, .more = more, .times = (of.setting.model.layers - more) / kMore};
+}
+
 std::optional<FromFewLayers> from_few_layers(const MeshSetting& of, kernels::Pool& on,
                                              const std::function<Simulated(std::size_t layers)>& play) {
-  const ModelConfig& model = of.setting.model;
-  const std::size_t last = fewest_of(of) + 2 * kMore;
   const auto steps = at_once<Simulated, 3>(of, on, play);
   const double difference = difference_of(steps);
   if (difference > kUneven || !use_the_same_links(steps)) return std::nullopt;
-  const Line line{steps, (model.layers - last) / kMore};
+  const Growth growth = growth_of(of);
+  const Line line{steps, growth.times};
 
   Simulated all;
   all.played = steps[2].played;
-  all.layers = last;
+  all.layers = growth.more;
   all.layers_difference = difference;
   all.seconds = line([](const Simulated& step) { return step.seconds; });
   all.compute_seconds = line([](const Simulated& step) { return step.compute_seconds; });

@@ -19,6 +19,14 @@ namespace tsprun::detail::theory {
 MeshSetting with_layers(MeshSetting of, std::size_t layers);
 /// Returns whether the layers of a setting are alike, many, and all in one stage.
 bool may_have_few_layers(const MeshSetting& of);
+/// How a setting's layers grow out of few.
+struct Growth {
+  std::size_t few;    ///< layers
+  std::size_t more;   ///< layers, most of those that are played
+  std::size_t times;  ///< as many more layers as `more` has more than `few` make all
+};
+/// Returns the last two of the steps that are played for a setting. Precondition: may_have_few_layers().
+Growth growth_of(const MeshSetting& of);
 /// A step that was found from steps with few layers.
 struct FromFewLayers {
   Simulated step;

@@ -2,7 +2,6 @@
 #include "layers/theory/played_ranks.h"
 
 #include "core/virtual/folding.h"
-#include "layers/theory/kernel_price.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -60,15 +59,19 @@ FewestRanks::FewestRanks(const Layout& layout, const Machine& machine, std::func
   if (own && !machine.cores && *own < unit_of(layout, machine)) grid_ = grid_of(layout, *own);
 }
 
-void FewestRanks::add(Program program) {
+void FewestRanks::add(Program program, double seconds) {
   if (!grid_) return;
-  const double seconds = kernels_seconds(program, price_);
   const int rank = ranks_++;
   if (rank < grid_->unit) {
     longest_ = std::max(longest_, seconds);
     first_.push_back(std::move(program));
-  } else if (seconds > (1 + kLonger) * longest_ ||
-             !does_the_same(first_[static_cast<std::size_t>(rank % grid_->unit)], program, rank / grid_->unit, *grid_, price_)) {
+    return;
+  }
+  const Program& first = first_[static_cast<std::size_t>(rank % grid_->unit)];
+  const std::optional<double> differs = differs_by(first, program, rank / grid_->unit, *grid_, price_);
+  if (differs && seconds <= (1 + kLonger) * longest_) {
+    difference_ = std::max(difference_, *differs);
+  } else {
     grid_.reset();
     first_ = {};
   }

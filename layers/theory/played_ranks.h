@@ -30,17 +30,21 @@ class FewestRanks {
  public:
   /// `price`: seconds that a kernel takes.
   FewestRanks(const Layout& layout, const Machine& machine, std::function<double(const KernelCost&)> price);
-  /// Takes the program of the unit's next rank, from 0.
-  void add(Program program);
+  /// Takes the program of the unit's next rank, from 0, and how long its kernels take. The program may have fewer layers than
+  /// the step, if they are alike.
+  void add(Program program, double seconds);
   /// Returns how the ranks to be played stand for all; nothing if they don't, as the programs so far say.
   const std::optional<sim::UnitGrid>& grid() const { return grid_; }
+  /// Returns the largest part by which a rank differs from the one that is played for it: differs_by().
+  double difference() const { return difference_; }
 
  private:
   std::function<double(const KernelCost&)> price_;
   std::optional<sim::UnitGrid> grid_;
   std::vector<Program> first_;  // of the ranks to be played
   double longest_ = 0;          // seconds of the kernels of the one of these that computes longest
-  int ranks_ = 0;               // so far
+  double difference_ = 0;
+  int ranks_ = 0;  // so far
 };
 
 }  // namespace tsprun::detail::theory

@@ -37,12 +37,24 @@ std::string ring_remark(const Setting& setting, std::span<const Layout> layouts,
                      fmt::join(axes, ", "), machine.gpus_per_node - 1);
 }
 
+namespace {
+
+/// Differences that aren't worth a word.
+constexpr double kEven = 2e-3;
+
+}  // namespace
+
 std::string layers_remark(std::size_t played, std::size_t layers, double difference) {
-  constexpr double kEven = 2e-3;
   if (played >= layers) return {};
   return fmt::format("steps of at most {} of the {} layers were played, and {}", played, layers,
                      difference <= kEven ? std::string("grow evenly")
                                          : fmt::format("what two more layers take differs by {:.1f} %", 100 * difference));
+}
+
+std::string ranks_remark(int played, int ranks, double difference) {
+  if (difference <= kEven) return {};
+  return fmt::format("{} ranks were played for all {}, though others do up to {:.1f} % of their work between other messages",
+                     played, ranks, 100 * difference);
 }
 
 }  // namespace tsprun::detail::theory

@@ -1,5 +1,5 @@
 // What a reader of a forecast must know, in sentences: how sums go across nodes, where a ring leaves links unused, and that a
-// step was found from few layers.
+// step was found from few layers or ranks.
 #pragma once
 
 #include "layers/layout/layout.h"
@@ -21,5 +21,8 @@ std::string ring_remark(const Setting& setting, std::span<const Layout> layouts,
 /// Returns that steps of at most `played` of a model's layers were played, and how well what two more layers take is known;
 /// `difference`: the part by which it differed. Empty if all layers were played.
 std::string layers_remark(std::size_t played, std::size_t layers, double difference);
+/// Returns that some ranks were played for all, though they differ; `difference`: the part of their kernels' time that others
+/// spend between other messages. Empty if that is next to nothing.
+std::string ranks_remark(int played, int ranks, double difference);
 
 }  // namespace tsprun::detail::theory

@@ -5,14 +5,14 @@
 #include "core/virtual/player.h"
 #include "layers/theory/few_layers.h"
 #include "layers/theory/peaks.h"
-#include "layers/theory/step_time.h"
+#include "layers/theory/rank_figures.h"
+#include "layers/theory/what_binds.h"
 #include "transport/cause.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -101,109 +101,6 @@ PlayedRun play_on(const Machine& machine, std::span<const Program> programs, con
                              }});
 }
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
-
-void make_compute_infinite(Machine& machine) {
-  for (std::optional<double>* flops : {&machine.flops_bf16, &machine.flops_f32, &machine.flops_f64}) {
-    if (*flops) *flops = kInfinite;
-  }
-}
-
-void make_kernels_free(Machine& machine) {
-  for (auto& [kind, sizes] : machine.cores->kernels) {
-    for (auto& [size, price] : sizes) price.seconds = 0;
-  }
-}
-
-void make_chores_free(Machine& machine) {
-  machine.cores->copy_bytes_per_s = machine.cores->reduce_bytes_per_s = kInfinite;
-  machine.cores->message_seconds = 0;
-}
-
-void make_within_node_infinite(Machine& machine) {
-  machine.within_bytes_per_s = kInfinite;
-  machine.within_latency = 0;
-}
-
-void make_across_nodes_infinite(Machine& machine) {
-  machine.nic_bytes_per_s = kInfinite;
-  machine.nic_latency = 0;
-}
-
-double flops_of(const Program& program) {
-  double sum = 0;
-  for (const ProgramItem& item : program.items) {
-    if (item.kind == ItemKind::kernel) sum += program.costs[item.index].flops;
-  }
-  return sum;
-}
-
-/// A machine with a resource that takes no time.
-struct WhatIf {
-  std::string_view resource;
-  Machine without;
-  double host_seconds = 0;
-  double least = 0;  ///< seconds of a step's kernels on the rank that computes longest: a step takes as long
-  std::optional<Machine> without_latency{};  ///< of a way of messages: the machine on which their latency alone takes no time
-};
-
-std::vector<WhatIf> what_ifs(const Machine& machine, const SimulateOptions& options) {
-  std::vector<WhatIf> all;
-  const auto add = [&](std::string_view resource, void (*make_infinite)(Machine&)) {
-    make_infinite(
-        all.emplace_back(WhatIf{.resource = resource, .without = machine, .host_seconds = options.host_seconds}).without);
-  };
-  if (machine.cores) {
-    add("kernels", make_kernels_free);
-    add("copies and sums", make_chores_free);
-  } else {
-    add(name(Resource::compute, machine), make_compute_infinite);
-    add(name(Resource::memory, machine), [](Machine& of) { of.memory_bytes_per_s = kInfinite; });
-  }
-  add("launches of kernels", [](Machine& of) { of.launch_seconds = 0; });
-  add(name(Resource::within_node, machine), make_within_node_infinite);
-  all.back().without_latency.emplace(machine).within_latency = 0;
-  add(name(Resource::across_nodes, machine), make_across_nodes_infinite);
-  all.back().without_latency.emplace(machine).nic_latency = 0;
-  if (options.host_seconds > 0) {
-    add("the host", [](Machine&) {});
-    all.back().host_seconds = 0;
-  }
-  if (machine.spine) add("leaf and spine switches", [](Machine& of) { of.spine.reset(); });
-  return all;
-}
-
-/// Notes how long the kernels of a rank take, if no other rank's take longer.
-void note_least(std::vector<WhatIf>& all, const Program& program, int rank, const PriceFacts& facts,
-                const SimulateOptions& options) {
-  for (WhatIf& each : all) {
-    const double seconds =
-        kernels_seconds(program, [&](const KernelCost& cost) { return kernel_seconds(cost, each.without, facts); });
-    each.least = std::max(each.least, slowness_of(rank, options) * seconds);
-  }
-}
-
-/// Returns what would shorten a step of so many seconds most if it took no time; `played`: how long it takes then. To play again
-/// takes long, so a resource that can't gain as much as another one does is left out. Of links whose latency makes most of it,
-/// that is named.
-std::string what_binds(std::vector<WhatIf> all, double seconds, const std::function<double(const WhatIf&)>& played) {
-  std::ranges::stable_sort(all, {}, &WhatIf::least);
-  const WhatIf* binds = nullptr;
-  double gain = 0;
-  for (const WhatIf& each : all) {
-    if (seconds - each.least <= gain) break;
-    const double gained = seconds - played(each);
-    if (gained <= gain) continue;
-    gain = gained;
-    binds = &each;
-  }
-  if (binds == nullptr) return {};
-  if (!binds->without_latency) return std::string(binds->resource);
-  const double of_latency =
-      seconds - played({.resource = binds->resource, .without = *binds->without_latency, .host_seconds = binds->host_seconds});
-  return (of_latency > gain / 2 ? "latency of " : "") + std::string(binds->resource);
-}
-
 std::vector<LinkUse> busiest(const std::vector<sim::Link>& links, double seconds, int steps) {
   std::vector<LinkUse> kinds;
   for (const sim::Link& link : links) {
@@ -265,6 +162,14 @@ struct Unit {
     result.memory_peaks = step.peaks;
     result.fullest = rank;
   }
+  RankFigures figures(const RecordedStep& step, const std::vector<WhatIf>& without) const {
+    return figures_of(step, machine, facts, without);
+  }
+  /// Notes how long the busiest links of a step that was played carry something without each resource.
+  void note_links(std::vector<WhatIf>& without, const Simulated& step) const {
+    const auto fabric = [&](const Machine& on) { return fabric_of(on, grid.unit, grid.units() * grid.unit, options); };
+    for (WhatIf& each : without) each.least = std::max(each.least, busiest_seconds(step, fabric(machine), fabric(each.without)));
+  }
   /// Returns the seconds of a step without a resource.
   double seconds(const WhatIf& without, std::span<const Program> programs) const {
     SimulateOptions how = options;
@@ -288,12 +193,6 @@ Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
   result.tasks = std::move(run.tasks);
   const int units = grid.units();
   result.seconds = run.seconds / options.steps;
-  if (binds) {
-    std::vector<WhatIf> all = what_ifs(machine, options);
-    for (int rank = 0; rank < unit; ++rank) note_least(all, programs[static_cast<std::size_t>(rank)], rank, facts, options);
-    result.binds =
-        what_binds(std::move(all), result.seconds, [&](const WhatIf& without) { return by.seconds(without, programs); });
-  }
   for (const PlayedTimes& rank : run.ranks) {
     result.compute_seconds = std::max(result.compute_seconds, rank.compute / options.steps);
     result.exposed_seconds = std::max(result.exposed_seconds, rank.exposed / options.steps);
@@ -301,6 +200,20 @@ Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
       result.received[purpose] +=
           rank.traffic.received[purpose] / static_cast<std::uint64_t>(options.steps) * static_cast<std::uint64_t>(units);
     }
+  }
+  result.links = busiest(run.links, run.seconds, options.steps);
+  if (binds) {
+    std::vector<WhatIf> all = what_ifs(machine, options.host_seconds);
+    for (WhatIf& each : all) {
+      for (std::size_t rank = 0; rank < programs.size(); ++rank) {
+        const double kernels =
+            kernels_seconds(programs[rank], [&](const KernelCost& cost) { return kernel_seconds(cost, each.without, facts); });
+        each.least = std::max(each.least, slowness_of(static_cast<int>(rank), options) * kernels);
+      }
+    }
+    by.note_links(all, result);
+    result.binds =
+        what_binds(std::move(all), result.seconds, [&](const WhatIf& without) { return by.seconds(without, programs); });
   }
   for (const Program& program : programs) {
     if (options.trace) result.groups.push_back(program.groups);
@@ -312,62 +225,103 @@ Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
       seconds.push_back(slowness_of(static_cast<int>(rank), options) * kernel_seconds(cost, machine, facts));
     result.programs.push_back({.program = std::move(programs[rank]), .kernel_seconds = std::move(seconds)});
   }
-  result.links = busiest(run.links, run.seconds, options.steps);
   result.messages = run.messages / static_cast<std::uint64_t>(options.steps) * static_cast<std::uint64_t>(units);
   return result;
 }
 
-/// Figures of a step that the programs of all layers give, and how few ranks can be played.
+/// What the programs of all ranks of a unit say of a step of all layers, and how few ranks can be played.
 struct Whole {
-  Simulated step;
-  std::vector<WhatIf> without;
-  sim::UnitGrid grid;
+  std::vector<RankFigures> ranks;
+  std::optional<sim::UnitGrid> fewest;
+  double difference = 0;    ///< FewestRanks::difference()
+  std::size_t fullest = 0;  ///< the rank that holds most, the first of several
 };
 
-Whole record_whole(const MeshSetting& of, const Unit& by, kernels::Pool& threads) {
-  Whole whole{.step = {}, .without = what_ifs(by.machine, by.options), .grid = by.grid};
+/// Records the ranks of a setting; `all_layers` returns the figures of a rank with all layers.
+Whole record_ranks(const MeshSetting& of, const Unit& by, const std::vector<WhatIf>& without, kernels::Pool& threads,
+                   const std::function<RankFigures(std::size_t rank, RankFigures figures)>& all_layers) {
+  Whole whole;
   FewestRanks fewest(of.layout, by.machine, [&](const KernelCost& cost) { return kernel_seconds(cost, by.machine, by.facts); });
-  const int units = of.layout.ranks() / by.ranks;
-  const auto note = [&](int rank, RecordedStep recorded) {
-    Unit::note_memory(recorded, rank, whole.step);
-    note_least(whole.without, recorded.program, rank, by.facts, by.options);
-    whole.step.flops += flops_of(recorded.program) * units;
-    for (std::size_t i = 0; i < kPurposes; ++i) {
-      const auto purpose = static_cast<Purpose>(i);
-      whole.step.received[i] +=
-          static_cast<std::uint64_t>(units) * (recorded.traffic.forward[purpose] + recorded.traffic.backward[purpose]);
-    }
-    fewest.add(std::move(recorded.program));
-  };
   // As many ranks at once as there are threads: a program of many layers is large.
-  std::vector<RecordedStep> recorded(threads.threads());
-  for (int first = 0; first < by.ranks; first += static_cast<int>(recorded.size())) {
-    const std::size_t count = std::min(recorded.size(), static_cast<std::size_t>(by.ranks - first));
-    threads.run(count, [&](std::size_t i, std::size_t) { recorded[i] = by.record(of, first + static_cast<int>(i)); });
-    for (std::size_t i = 0; i < count; ++i) note(first + static_cast<int>(i), std::move(recorded[i]));
+  std::vector<RecordedStep> steps(threads.threads());
+  std::vector<RankFigures> figures(steps.size());
+  const auto ranks = static_cast<std::size_t>(by.ranks);
+  for (std::size_t first = 0; first < ranks; first += steps.size()) {
+    const std::size_t count = std::min(steps.size(), ranks - first);
+    threads.run(count, [&](std::size_t i, std::size_t) {
+      steps[i] = by.record(of, static_cast<int>(first + i));
+      figures[i] = all_layers(first + i, by.figures(steps[i], without));
+    });
+    for (std::size_t i = 0; i < count; ++i) {
+      fewest.add(std::move(steps[i].program), figures[i].kernels);
+      whole.ranks.push_back(std::move(figures[i]));
+    }
   }
-  if (fewest.grid()) whole.grid = *fewest.grid();
+  whole.fewest = fewest.grid();
+  if (whole.fewest) whole.difference = fewest.difference();
+  const auto most = std::ranges::max_element(whole.ranks, {}, [](const RankFigures& rank) { return rank.peaks.total; });
+  whole.fullest = static_cast<std::size_t>(most - whole.ranks.begin());
   return whole;
+}
+
+/// Returns the same from programs of few layers; nothing if the program of all layers of the fullest rank says something else, or
+/// that of the first or the last rank. Their own figures count.
+std::optional<Whole> record_few_layers(const MeshSetting& of, const Unit& by, const std::vector<WhatIf>& without,
+                                       kernels::Pool& threads) {
+  const Growth growth = growth_of(of);
+  const Whole few =
+      record_ranks(with_layers(of, growth.few), by, without, threads, [](std::size_t, RankFigures figures) { return figures; });
+  Whole whole = record_ranks(with_layers(of, growth.more), by, without, threads,
+                             [&](std::size_t rank, RankFigures more) { return grown(few.ranks[rank], more, growth.times); });
+  std::vector<std::size_t> asked{0, whole.fullest, whole.ranks.size() - 1};
+  std::vector<RankFigures> exact(asked.size());
+  threads.run(asked.size(),
+              [&](std::size_t i, std::size_t) { exact[i] = by.figures(by.record(of, static_cast<int>(asked[i])), without); });
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    RankFigures& figures = whole.ranks[asked[i]];
+    if (!exact[i].is_nearly(figures)) return std::nullopt;
+    figures = std::move(exact[i]);
+  }
+  return whole;
+}
+
+/// Notes in a step what the programs of all ranks say.
+void note_whole(const Whole& whole, int units, Simulated& step) {
+  step.ranks_difference = whole.difference;
+  step.fullest = static_cast<int>(whole.fullest);
+  step.memory_peaks = whole.ranks[whole.fullest].peaks;
+  step.flops = 0;
+  step.received = {};
+  for (const RankFigures& rank : whole.ranks) {
+    step.flops += rank.flops * units;
+    for (std::size_t i = 0; i < kPurposes; ++i) step.received[i] += rank.received[i] * static_cast<std::uint64_t>(units);
+  }
 }
 
 /// Plays steps of few layers, or of all if the step of all doesn't follow from them, on as few ranks as stand for all.
 Simulated play_few(const MeshSetting& of, const Unit& by) {
   kernels::Pool threads(std::min(by.options.threads, static_cast<std::size_t>(by.ranks)));
-  Whole whole = record_whole(of, by, threads);
-  const Unit few{
-      .machine = by.machine, .options = by.options, .ranks = by.ranks, .grid = std::move(whole.grid), .facts = by.facts};
+  std::vector<WhatIf> without = by.options.binds ? what_ifs(by.machine, by.options.host_seconds) : std::vector<WhatIf>{};
+  std::optional<Whole> whole = record_few_layers(of, by, without, threads);
+  if (!whole) whole = record_ranks(of, by, without, threads, [](std::size_t, RankFigures figures) { return figures; });
+  const Unit few{.machine = by.machine,
+                 .options = by.options,
+                 .ranks = by.ranks,
+                 .grid = whole->fewest.value_or(by.grid),
+                 .facts = by.facts};
   std::optional<FromFewLayers> found =
       from_few_layers(of, threads, [&](std::size_t layers) { return play_whole(with_layers(of, layers), few, false); });
   Simulated step = found ? std::move(found->step) : play_whole(of, few, by.options.binds);
-  step.memory_peaks = whole.step.memory_peaks;
-  step.fullest = whole.step.fullest;
-  step.flops = whole.step.flops;
-  step.received = whole.step.received;
+  note_whole(*whole, of.layout.ranks() / by.ranks, step);
   if (!found || !by.options.binds) return step;
-  step.binds = what_binds(std::move(whole.without), found->seconds_by_first_growth, [&](const WhatIf& without) {
+  for (std::size_t i = 0; i < without.size(); ++i) {
+    for (const RankFigures& rank : whole->ranks) without[i].least = std::max(without[i].least, rank.kernels_without[i]);
+  }
+  few.note_links(without, step);
+  step.binds = what_binds(std::move(without), found->seconds_by_first_growth, [&](const WhatIf& resource) {
     return seconds_by_first_growth(of, threads, [&](std::size_t layers) {
       Simulated unused;
-      return few.seconds(without, few.record(with_layers(of, layers), unused));
+      return few.seconds(resource, few.record(with_layers(of, layers), unused));
     });
   });
   return step;

@@ -77,6 +77,7 @@ struct Simulated {
   std::vector<LinkUse> links;
   std::uint64_t messages = 0;                                     ///< of all ranks of the world
   int played = 0;                                                 ///< ranks that were played
+  double ranks_difference = 0;                                    ///< part by which kernels of others lie otherwise
   std::size_t layers = 0;                                         ///< layers that were played (few_layers.h)
   double layers_difference = 0;                                   ///< part by which what two more layers take differs
   std::vector<PlayedTrace> traces;                                ///< by played rank; empty unless that was asked for

@@ -1,14 +1,11 @@
 // Steps in virtual time against closed formulas: traffic, FLOPs and memory are those of the theory, and time behaves as it must.
 #include "layers/theory/simulate.h"
 
-#include "core/kernels/parallel.h"
-#include "layers/theory/few_layers.h"
 #include "layers/theory/flops.h"
 #include "layers/theory/flows.h"
 #include "layers/theory/peaks.h"
-#include "layers/theory/remarks.h"
 #include "tests/core/player_support.h"
-#include "tests/layers/model_run.h"
+#include "tests/layers/simulate_support.h"
 #include "tests/support/refusal.h"
 
 #include <gtest/gtest.h>
@@ -25,17 +22,8 @@
 namespace tsprun::detail::test::simulate_test {
 namespace {
 
-theory::MeshSetting setting(const std::string& layout, std::size_t batch = 8, std::size_t sequence = 256) {
-  ModelCase of{.config = small_config(256, 2, 8, 8, 32, 512, 1024), .batch = batch, .sequence = sequence, .dtype = DType::bf16};
-  return {.setting = of.setting(), .layout = Layout::parse(layout)};
-}
-
-theory::Machine machine(const std::string& name = "mi300x", int gpus_per_node = 4) {
-  theory::Machine found = theory::find_machine(name);
-  found.gpus_per_node = gpus_per_node;
-  found.nics_per_node = gpus_per_node;
-  return found;
-}
+using simulate_support::machine;
+using simulate_support::setting;
 
 TEST(Simulate, MovesTheBytesThatTheFormulasSay) {
   std::vector<theory::MeshSetting> all;
@@ -134,100 +122,6 @@ TEST(Simulate, OneUnitStandsForAll) {
   }
 }
 
-TEST(Simulate, FewLayersStandForMany) {
-  for (const auto& [layout, layers] : {std::pair("tsp=8", 64U), std::pair("tsp=8", 65U), std::pair("zero3=16", 64U),
-                                       std::pair("dp=2,tsp=8", 64U), std::pair("tp=2,sp=4", 65U)}) {
-    SCOPED_TRACE(testing::Message() << layout << ", " << layers);
-    theory::MeshSetting of = setting(layout, 16, 512);
-    of.setting.model.layers = layers;
-    const theory::Simulated all = theory::simulate(of, machine(), {.trace = true});  // of which every layer is played
-    const theory::Simulated few = theory::simulate(of, machine(), {.binds = true});
-    EXPECT_EQ(all.layers, layers);
-    EXPECT_EQ(few.layers, 6 + layers % 2);
-    EXPECT_NEAR(few.seconds, all.seconds, 2e-3 * all.seconds);
-    EXPECT_NEAR(few.compute_seconds, all.compute_seconds, 2e-3 * all.seconds);
-    EXPECT_NEAR(few.exposed_seconds, all.exposed_seconds, 2e-3 * all.seconds);
-    EXPECT_NEAR(few.flops, all.flops, 1e-12 * all.flops);
-    EXPECT_EQ(few.memory_peaks.total, all.memory_peaks.total);
-    EXPECT_EQ(few.fullest, all.fullest);
-    for (std::size_t purpose = 0; purpose < kPurposes; ++purpose) {
-      if (static_cast<Purpose>(purpose) == Purpose::other) continue;  // folded, a root's sum is played by the direct algorithm
-      EXPECT_EQ(few.received[purpose], all.received[purpose]) << tsprun::name(static_cast<Purpose>(purpose));
-    }
-    EXPECT_NEAR(static_cast<double>(few.messages), static_cast<double>(all.messages), 1e-3 * static_cast<double>(all.messages));
-    EXPECT_FALSE(few.binds.empty());
-    const theory::Simulated forward = theory::simulate(of, machine(), {.training = false});
-    const theory::Simulated all_forward = theory::simulate(of, machine(), {.training = false, .trace = true});
-    EXPECT_NEAR(forward.seconds, all_forward.seconds, 2e-3 * all_forward.seconds);
-    EXPECT_EQ(forward.received[static_cast<std::size_t>(Purpose::weights)],
-              all_forward.received[static_cast<std::size_t>(Purpose::weights)]);
-    ASSERT_EQ(few.links.size(), all.links.size());
-    for (std::size_t i = 0; i < all.links.size(); ++i) {
-      EXPECT_NEAR(few.links[i].bytes, all.links[i].bytes, 1e-3 * all.links[i].bytes) << all.links[i].kind;
-      EXPECT_NEAR(few.links[i].busy, all.links[i].busy, 2e-3) << all.links[i].kind;
-    }
-  }
-}
-
-TEST(Simulate, AnyNumberOfThreadsPlaysTheSame) {
-  theory::MeshSetting of = setting("dp=2,tsp=8", 16, 512);
-  of.setting.model.layers = 64;
-  const theory::Simulated one = theory::simulate(of, machine(), {.binds = true});
-  ASSERT_LT(one.layers, 64U);
-  for (const std::size_t threads : {2U, 5U}) {
-    const theory::Simulated more = theory::simulate(of, machine(), {.binds = true, .threads = threads});
-    EXPECT_EQ(more.seconds, one.seconds);
-    EXPECT_EQ(more.exposed_seconds, one.exposed_seconds);
-    EXPECT_EQ(more.messages, one.messages);
-    EXPECT_EQ(more.flops, one.flops);
-    EXPECT_EQ(more.fullest, one.fullest);
-    EXPECT_EQ(more.memory_peaks.total, one.memory_peaks.total);
-    EXPECT_EQ(more.played, one.played);
-    EXPECT_EQ(more.binds, one.binds);
-    EXPECT_EQ(more.received, one.received);
-    EXPECT_EQ(more.layers_difference, one.layers_difference);
-    ASSERT_EQ(more.links.size(), one.links.size());
-    for (std::size_t i = 0; i < one.links.size(); ++i) EXPECT_EQ(more.links[i].bytes, one.links[i].bytes);
-  }
-  theory::Machine unstated = machine();
-  unstated.flops_bf16.reset();
-  EXPECT_THROW(theory::simulate(of, unstated, {.threads = 3}), Error);
-}
-
-TEST(Simulate, SaysHowMuchTheGrowthOfFewLayersDiffers) {
-  theory::MeshSetting of = setting("tsp=8");
-  of.setting.model.layers = 64;
-  kernels::Pool threads;
-  const auto found = [&](double last) {
-    return theory::from_few_layers(of, threads, [&](std::size_t layers) {
-      theory::Simulated step;
-      step.seconds = layers == 6 ? last : 1 + static_cast<double>(layers);
-      return step;
-    });
-  };
-  EXPECT_EQ(found(7)->step.layers_difference, 0);
-  EXPECT_EQ(found(7)->step.seconds, 65);
-  EXPECT_NEAR(found(7.02)->step.layers_difference, 0.01, 1e-4);
-  EXPECT_NEAR(found(7.02)->step.seconds, 7.02 + 29 * 2.01, 1e-9);
-  EXPECT_EQ(found(7.02)->seconds_by_first_growth, 65);
-  EXPECT_EQ(theory::seconds_by_first_growth(of, threads, [](std::size_t layers) { return 1 + static_cast<double>(layers); }), 65);
-  for (const double last : {6.9, 7.1, 5.0, 4.9}) EXPECT_FALSE(found(last)) << last;
-
-  EXPECT_EQ(theory::layers_remark(64, 64, 0), "");
-  EXPECT_EQ(theory::layers_remark(6, 64, 0.001), "steps of at most 6 of the 64 layers were played, and grow evenly");
-  EXPECT_EQ(theory::layers_remark(6, 64, 0.016),
-            "steps of at most 6 of the 64 layers were played, and what two more layers take differs by 1.6 %");
-}
-
-TEST(Simulate, UnlikeLayersAreAllPlayed) {
-  theory::MeshSetting of = setting("tsp=8", 16, 1024);
-  of.setting.model.layers = 64;
-  std::vector<LayerSpec> layers(64, of.setting.model.layer(0));
-  for (std::size_t layer = 0; layer < layers.size(); layer += 2) layers[layer].window = 128;
-  of.setting.model.specs = LayerSpecs(layers);
-  EXPECT_EQ(theory::simulate(of, machine(), {}).layers, 64U);
-}
-
 TEST(Simulate, OneUnitOfWholeLeavesStandsForAll) {
   theory::Machine on = machine();
   on.rail_crossing = 1;
@@ -297,59 +191,6 @@ TEST(Simulate, WaitingForEveryOperationAtOnceExposesCommunication) {
   const theory::Simulated blocking = theory::simulate(of, machine(), {.blocking = true});
   EXPECT_GT(blocking.exposed_seconds, 2 * overlapped.exposed_seconds);
   EXPECT_GT(blocking.seconds, overlapped.seconds);
-}
-
-TEST(Simulate, WhatBindsIsWhatWouldShortenTheStepMost) {
-  const theory::MeshSetting of = setting("tsp=8");
-  const auto binds = [&](const theory::Machine& on) { return theory::simulate(of, on, {.binds = true}).binds; };
-  theory::Machine fast = machine();
-  fast.launch_seconds = 0;
-  for (double theory::Machine::*rate :
-       {&theory::Machine::memory_bytes_per_s, &theory::Machine::within_bytes_per_s, &theory::Machine::nic_bytes_per_s}) {
-    fast.*rate = 1e18;
-  }
-  fast.flops_bf16 = fast.flops_f32 = 1e20;
-  fast.within_latency = fast.nic_latency = 0;
-  theory::Machine slow = fast;
-  slow.flops_bf16 = slow.flops_f32 = 1e9;
-  EXPECT_EQ(binds(slow), "compute");
-  slow = fast;
-  slow.memory_bytes_per_s = 1e8;
-  EXPECT_EQ(binds(slow), "memory");
-  slow = fast;
-  slow.within_bytes_per_s = 1e6;
-  EXPECT_EQ(binds(slow), "links within nodes");
-  slow = fast;
-  slow.nic_bytes_per_s = 1e6;
-  EXPECT_EQ(binds(slow), "NICs");
-  slow.nic_latency = 1e-6;
-  EXPECT_EQ(binds(slow), "NICs");
-  slow = fast;
-  slow.nic_latency = 1;
-  EXPECT_EQ(binds(slow), "latency of NICs");
-  slow = fast;
-  slow.within_latency = 1;
-  EXPECT_EQ(binds(slow), "latency of links within nodes");
-  slow = fast;
-  slow.launch_seconds = 1e-3;
-  EXPECT_EQ(binds(slow), "launches of kernels");
-  slow = fast;
-  slow.spine = theory::Spine{.nodes_per_leaf = 1, .leaf_bytes_per_s = 1e6};
-  EXPECT_EQ(binds(slow), "leaf and spine switches");
-}
-
-TEST(Simulate, WhatBindsKnowsOfASlowRank) {
-  // Links cost more than a usual rank's kernels, and less than the slow one's.
-  const theory::MeshSetting of = setting("tsp=4", 4, 1024);
-  theory::Machine on = machine();
-  on.launch_seconds = 0;
-  on.memory_bytes_per_s = 1e18;
-  on.within_bytes_per_s /= 4;
-  const auto binds = [&](std::vector<theory::SlowRank> slow) {
-    return theory::simulate(of, on, {.fold = false, .binds = true, .slow_ranks = std::move(slow)}).binds;
-  };
-  EXPECT_EQ(binds({}), "links within nodes");
-  EXPECT_EQ(binds({{.rank = 3, .factor = 1000}}), "compute");
 }
 
 TEST(Simulate, KernelsTakeTheirLaunchAndTheLongerOfFlopsAndBytes) {

@@ -1,0 +1,38 @@
+// What binds a step: the resource that would shorten it most if it took no time, found by playing the step without one resource
+// after another. That takes long, so a resource that can hardly gain as much as another one does isn't tried: the step takes at
+// least as long as the kernels of the rank that computes longest, and as the busiest link carries something.
+#pragma once
+
+#include "layers/theory/machine.h"
+#include "layers/theory/simulate.h"
+#include "transport/sim/fabric.h"
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tsprun::detail::theory {
+
+/// A machine with a resource that takes no time.
+struct WhatIf {
+  std::string_view resource;
+  Machine without;
+  double host_seconds = 0;                   ///< as in SimulateOptions
+  double least = 0;                          ///< seconds that a step takes at least
+  std::optional<Machine> without_latency{};  ///< of a way of messages: the machine on which their latency alone takes no time
+};
+
+/// Returns the machine without each of its resources in turn.
+std::vector<WhatIf> what_ifs(const Machine& machine, double host_seconds);
+
+/// Returns how long the busiest link of a played step would carry something on other links; `fabric`: those on which it was
+/// played. The step would take at least as long.
+double busiest_seconds(const Simulated& step, const sim::FabricShape& fabric, const sim::FabricShape& other);
+
+/// Returns what would shorten a step of so many seconds most, or nearly so, if it took no time; `played`: how long it takes then.
+/// Of links whose latency makes most of it, that is named. Empty if nothing shortens it.
+std::string what_binds(std::vector<WhatIf> all, double seconds, const std::function<double(const WhatIf&)>& played);
+
+}  // namespace tsprun::detail::theory
