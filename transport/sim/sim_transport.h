@@ -102,7 +102,8 @@ class SimTransport final : public Transport {
     Way way;
     bool exact = true;  // the sender isn't a counterpart
     std::deque<Message> messages;
-    Ticket first = 1;  // of messages.front(); all before it are over
+    Ticket first = 1;    // of messages.front(); all before it are over
+    Ticket missing = 1;  // all before it are here
     Ticket sent = 0;
     Ticket asked = 0;
     void happen(std::uint64_t what) override;
