@@ -20,11 +20,10 @@ bool is_circle(const std::vector<int>& members, const sim::UnitGrid& grid);
 /// one. So is that of a small call among ranks that aren't a circle; a large one can't be played. `ranks`: of its group.
 Start* folded_algorithm(const ProgramCall& call, std::size_t ranks, bool circle);
 
-/// Compares a rank of unit `number` with the rank in its place of unit 0. It does the same, shifted, if it makes the same
-/// operations and waits in the same order, between ranks that are as far away, with as many bytes for each, and nearly the same
-/// kernels between them. Where something is cut unevenly, bytes may differ by 64 or a ten-thousandth, and kernels by a fiftieth
-/// of all their time. Returns the part by which they differ; nothing if it doesn't do the same, or if they make a call with ranks
-/// of other units that can't be folded. `price`: seconds that a kernel takes.
+/// Compares a rank of unit `number` with the rank in its place of unit 0, which it does the same as, shifted, if it makes the
+/// same operations and waits in the same order, between ranks that are as far away, with as many bytes for each (where something
+/// is cut unevenly, but for 64 or a ten-thousandth), and if those with ranks of other units can be folded. Returns by how many
+/// seconds the kernels between them differ; nothing if it doesn't do the same. `price`: seconds that a kernel takes.
 std::optional<double> differs_by(const Program& of_first_unit, const Program& other, int number, const sim::UnitGrid& grid,
                                  const std::function<double(const KernelCost&)>& price);
 

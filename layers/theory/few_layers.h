@@ -23,7 +23,7 @@ bool may_have_few_layers(const MeshSetting& of);
 struct Growth {
   std::size_t few;    ///< layers
   std::size_t more;   ///< layers, most of those that are played
-  std::size_t times;  ///< as many more layers as `more` has more than `few` make all
+  std::size_t times;  ///< how often what `more` has more than `few` comes on top of `more`
 };
 /// Returns the last two of the steps that are played for a setting. Precondition: may_have_few_layers().
 Growth growth_of(const MeshSetting& of);

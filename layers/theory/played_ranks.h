@@ -28,18 +28,18 @@ int unit_of(const Layout& layout, const Machine& machine);
 /// whose ranks pay for each message, they can't.
 class FewestRanks {
  public:
-  /// `price`: seconds that a kernel takes.
-  FewestRanks(const Layout& layout, const Machine& machine, std::function<double(const KernelCost&)> price);
-  /// Takes the program of the unit's next rank, from 0, and how long its kernels take. The program may have fewer layers than
-  /// the step, if they are alike.
+  /// `price`: seconds that a kernel takes. `times`: how many times as many layers, all alike, a step has as the programs.
+  FewestRanks(const Layout& layout, const Machine& machine, std::function<double(const KernelCost&)> price, double times = 1);
+  /// Takes the program of the unit's next rank, from 0, and how long the kernels of all its layers take.
   void add(Program program, double seconds);
   /// Returns how the ranks to be played stand for all; nothing if they don't, as the programs so far say.
   const std::optional<sim::UnitGrid>& grid() const { return grid_; }
-  /// Returns the largest part by which a rank differs from the one that is played for it: differs_by().
+  /// Returns the largest part of its kernels' time that a rank spends between other messages than the one that is played for it.
   double difference() const { return difference_; }
 
  private:
   std::function<double(const KernelCost&)> price_;
+  double times_;
   std::optional<sim::UnitGrid> grid_;
   std::vector<Program> first_;  // of the ranks to be played
   double longest_ = 0;          // seconds of the kernels of the one of these that computes longest

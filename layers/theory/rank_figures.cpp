@@ -2,6 +2,7 @@
 #include "layers/theory/rank_figures.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace tsprun::detail::theory {
 
@@ -13,7 +14,9 @@ bool RankFigures::is_nearly(const RankFigures& other) const {
   for (std::size_t i = 0; i < kCategories; ++i) {
     if (differ(peaks.of[i], other.peaks.of[i])) return false;
   }
-  return received == other.received && !differ(peaks.total, other.peaks.total);
+  const auto are_equal = [](double one, double another) { return std::abs(one - another) <= 1e-9 * one; };
+  return received == other.received && !differ(peaks.total, other.peaks.total) && are_equal(flops, other.flops) &&
+         are_equal(kernels, other.kernels);
 }
 
 double flops_of(const Program& program) {

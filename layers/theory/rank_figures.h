@@ -23,8 +23,8 @@ struct RankFigures {
   double kernels = 0;                               ///< seconds, one after another
   std::vector<double> kernels_without{};            ///< the same, on the machine without each resource
 
-  /// Returns whether this rank receives what another one does, and holds nearly as much: what collectives need for small
-  /// messages depends on how many layers share one.
+  /// Returns whether this rank receives and computes what another one does, and holds nearly as much: what collectives need for
+  /// small messages depends on how many layers share one.
   bool is_nearly(const RankFigures& other) const;
 };
 
@@ -33,7 +33,7 @@ double flops_of(const Program& program);
 /// Returns the figures of a recorded step.
 RankFigures figures_of(const RecordedStep& step, const Machine& machine, const PriceFacts& facts,
                        const std::vector<WhatIf>& without);
-/// Returns the figures of a rank whose layers are `times` as many more than `more` has as that has more than `few`.
+/// Returns the figures of a rank with more layers: those of `more`, and `times` what it has more than `few`.
 RankFigures grown(const RankFigures& few, const RankFigures& more, std::size_t times);
 
 }  // namespace tsprun::detail::theory

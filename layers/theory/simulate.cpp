@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -229,20 +230,10 @@ Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
   return result;
 }
 
-/// What the programs of all ranks of a unit say of a step of all layers, and how few ranks can be played.
-struct Whole {
-  std::vector<RankFigures> ranks;
-  std::optional<sim::UnitGrid> fewest;
-  double difference = 0;    ///< FewestRanks::difference()
-  std::size_t fullest = 0;  ///< the rank that holds most, the first of several
-};
-
-/// Records the ranks of a setting; `all_layers` returns the figures of a rank with all layers.
-Whole record_ranks(const MeshSetting& of, const Unit& by, const std::vector<WhatIf>& without, kernels::Pool& threads,
-                   const std::function<RankFigures(std::size_t rank, RankFigures figures)>& all_layers) {
-  Whole whole;
-  FewestRanks fewest(of.layout, by.machine, [&](const KernelCost& cost) { return kernel_seconds(cost, by.machine, by.facts); });
-  // As many ranks at once as there are threads: a program of many layers is large.
+/// Records the ranks of a unit, as many at once as there are threads, since a program of many layers is large; `note` hears of
+/// them in order.
+void record_ranks(const MeshSetting& of, const Unit& by, const std::vector<WhatIf>& without, kernels::Pool& threads,
+                  const std::function<void(std::size_t rank, Program program, RankFigures figures)>& note) {
   std::vector<RecordedStep> steps(threads.threads());
   std::vector<RankFigures> figures(steps.size());
   const auto ranks = static_cast<std::size_t>(by.ranks);
@@ -250,13 +241,30 @@ Whole record_ranks(const MeshSetting& of, const Unit& by, const std::vector<What
     const std::size_t count = std::min(steps.size(), ranks - first);
     threads.run(count, [&](std::size_t i, std::size_t) {
       steps[i] = by.record(of, static_cast<int>(first + i));
-      figures[i] = all_layers(first + i, by.figures(steps[i], without));
+      figures[i] = by.figures(steps[i], without);
     });
-    for (std::size_t i = 0; i < count; ++i) {
-      fewest.add(std::move(steps[i].program), figures[i].kernels);
-      whole.ranks.push_back(std::move(figures[i]));
-    }
+    for (std::size_t i = 0; i < count; ++i) note(first + i, std::move(steps[i].program), std::move(figures[i]));
   }
+}
+
+/// What the programs of all ranks of a unit say of a step of all layers, and how few ranks can be played.
+struct Whole {
+  std::vector<RankFigures> ranks;
+  std::size_t fullest = 0;  ///< the rank that holds most, the first of several
+  std::optional<sim::UnitGrid> fewest;
+  double difference = 0;  ///< FewestRanks::difference()
+};
+
+/// Returns what programs of `recorded` layers say; `all_layers` returns the figures of a rank with all.
+Whole record_whole(const MeshSetting& of, std::size_t recorded, const Unit& by, const std::vector<WhatIf>& without,
+                   kernels::Pool& threads, const std::function<RankFigures(std::size_t rank, RankFigures figures)>& all_layers) {
+  Whole whole;
+  FewestRanks fewest(
+      of.layout, by.machine, [&](const KernelCost& cost) { return kernel_seconds(cost, by.machine, by.facts); },
+      static_cast<double>(of.setting.model.layers) / static_cast<double>(recorded));
+  record_ranks(with_layers(of, recorded), by, without, threads, [&](std::size_t rank, Program program, RankFigures figures) {
+    fewest.add(std::move(program), whole.ranks.emplace_back(all_layers(rank, std::move(figures))).kernels);
+  });
   whole.fewest = fewest.grid();
   if (whole.fewest) whole.difference = fewest.difference();
   const auto most = std::ranges::max_element(whole.ranks, {}, [](const RankFigures& rank) { return rank.peaks.total; });
@@ -269,11 +277,13 @@ Whole record_ranks(const MeshSetting& of, const Unit& by, const std::vector<What
 std::optional<Whole> record_few_layers(const MeshSetting& of, const Unit& by, const std::vector<WhatIf>& without,
                                        kernels::Pool& threads) {
   const Growth growth = growth_of(of);
-  const Whole few =
-      record_ranks(with_layers(of, growth.few), by, without, threads, [](std::size_t, RankFigures figures) { return figures; });
-  Whole whole = record_ranks(with_layers(of, growth.more), by, without, threads,
-                             [&](std::size_t rank, RankFigures more) { return grown(few.ranks[rank], more, growth.times); });
-  std::vector<std::size_t> asked{0, whole.fullest, whole.ranks.size() - 1};
+  std::vector<RankFigures> few;
+  record_ranks(with_layers(of, growth.few), by, without, threads,
+               [&](std::size_t, Program, RankFigures figures) { few.push_back(std::move(figures)); });
+  Whole whole = record_whole(of, growth.more, by, without, threads,
+                             [&](std::size_t rank, RankFigures more) { return grown(few[rank], more, growth.times); });
+  const std::set<std::size_t> chosen{0, whole.fullest, whole.ranks.size() - 1};
+  const std::vector<std::size_t> asked(chosen.begin(), chosen.end());
   std::vector<RankFigures> exact(asked.size());
   threads.run(asked.size(),
               [&](std::size_t i, std::size_t) { exact[i] = by.figures(by.record(of, static_cast<int>(asked[i])), without); });
@@ -303,7 +313,10 @@ Simulated play_few(const MeshSetting& of, const Unit& by) {
   kernels::Pool threads(std::min(by.options.threads, static_cast<std::size_t>(by.ranks)));
   std::vector<WhatIf> without = by.options.binds ? what_ifs(by.machine, by.options.host_seconds) : std::vector<WhatIf>{};
   std::optional<Whole> whole = record_few_layers(of, by, without, threads);
-  if (!whole) whole = record_ranks(of, by, without, threads, [](std::size_t, RankFigures figures) { return figures; });
+  if (!whole) {
+    whole =
+        record_whole(of, of.setting.model.layers, by, without, threads, [](std::size_t, RankFigures figures) { return figures; });
+  }
   const Unit few{.machine = by.machine,
                  .options = by.options,
                  .ranks = by.ranks,
@@ -318,6 +331,7 @@ Simulated play_few(const MeshSetting& of, const Unit& by) {
     for (const RankFigures& rank : whole->ranks) without[i].least = std::max(without[i].least, rank.kernels_without[i]);
   }
   few.note_links(without, step);
+  for (WhatIf& each : without) each.least *= found->seconds_by_first_growth / step.seconds;
   step.binds = what_binds(std::move(without), found->seconds_by_first_growth, [&](const WhatIf& resource) {
     return seconds_by_first_growth(of, threads, [&](std::size_t layers) {
       Simulated unused;

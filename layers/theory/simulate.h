@@ -77,7 +77,7 @@ struct Simulated {
   std::vector<LinkUse> links;
   std::uint64_t messages = 0;                                     ///< of all ranks of the world
   int played = 0;                                                 ///< ranks that were played
-  double ranks_difference = 0;                                    ///< part by which kernels of others lie otherwise
+  double ranks_difference = 0;                                    ///< FewestRanks::difference()
   std::size_t layers = 0;                                         ///< layers that were played (few_layers.h)
   double layers_difference = 0;                                   ///< part by which what two more layers take differs
   std::vector<PlayedTrace> traces;                                ///< by played rank; empty unless that was asked for
@@ -86,7 +86,7 @@ struct Simulated {
   std::vector<PricedProgram> programs;                            ///< by played rank; empty unless `tasks` asked for it
   std::vector<RankTasks> tasks;                                   ///< likewise, of all steps
   std::vector<std::map<std::uint64_t, std::vector<int>>> groups;  ///< of the traces' operations: by rank, and number, the members
-  std::string binds;  ///< what would shorten the step most if it took no time; empty if that wasn't asked for
+  std::string binds;  ///< what would shorten the step most, or nearly so, if it took no time; empty if that wasn't asked for
 };
 
 /// Plays one step of the layout on the machine. Token ids are taken as equally frequent on every rank. Throws

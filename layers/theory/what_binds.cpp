@@ -69,15 +69,18 @@ std::vector<WhatIf> what_ifs(const Machine& machine, double host_seconds) {
 }
 
 double busiest_seconds(const Simulated& step, const sim::FabricShape& fabric, const sim::FabricShape& other) {
-  const auto rate = [](const sim::FabricShape& shape, std::string_view kind) {
-    sim::Timeline timeline;
-    const sim::Fabric made(timeline, shape);
-    const auto link = std::ranges::find(made.links(), kind, &sim::Link::kind);
-    return link == made.links().end() ? kInfinite : link->bytes_per_s;
+  sim::Timeline timeline;
+  const sim::Fabric played(timeline, fabric);
+  const sim::Fabric without(timeline, other);
+  const auto rate = [](const sim::Fabric& on, std::string_view kind) {
+    const auto link = std::ranges::find(on.links(), kind, &sim::Link::kind);
+    return link == on.links().end() ? kInfinite : link->bytes_per_s;
   };
   double most = 0;
-  for (const LinkUse& use : step.links)
-    most = std::max(most, use.busy * step.seconds * (rate(fabric, use.kind) / rate(other, use.kind)));
+  for (const LinkUse& use : step.links) {
+    if (use.busy == 0) continue;  // an infinite link
+    most = std::max(most, use.busy * step.seconds * (rate(played, use.kind) / rate(without, use.kind)));
+  }
   return most;
 }
 

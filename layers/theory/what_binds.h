@@ -1,6 +1,6 @@
-// What binds a step: the resource that would shorten it most if it took no time, found by playing the step without one resource
-// after another. That takes long, so a resource that can hardly gain as much as another one does isn't tried: the step takes at
-// least as long as the kernels of the rank that computes longest, and as the busiest link carries something.
+// What binds a step: the resource that would shorten it most, or nearly so, if it took no time, found by playing the step without
+// one resource after another. That takes long, so a resource that can hardly gain as much as another one does isn't tried: the
+// step takes at least as long as the kernels of the rank that computes longest, and as the busiest link carries something.
 #pragma once
 
 #include "layers/theory/machine.h"
@@ -27,8 +27,8 @@ struct WhatIf {
 /// Returns the machine without each of its resources in turn.
 std::vector<WhatIf> what_ifs(const Machine& machine, double host_seconds);
 
-/// Returns how long the busiest link of a played step would carry something on other links; `fabric`: those on which it was
-/// played. The step would take at least as long.
+/// Returns how long the busiest link of a step that was played on `fabric` would be busy if links were as fast as those of
+/// `other`. The step would take at least as long.
 double busiest_seconds(const Simulated& step, const sim::FabricShape& fabric, const sim::FabricShape& other);
 
 /// Returns what would shorten a step of so many seconds most, or nearly so, if it took no time; `played`: how long it takes then.

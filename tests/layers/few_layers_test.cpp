@@ -5,6 +5,7 @@
 #include "layers/theory/rank_figures.h"
 #include "layers/theory/remarks.h"
 #include "layers/theory/simulate.h"
+#include "tests/layers/model_run.h"
 #include "tests/layers/simulate_support.h"
 
 #include <gtest/gtest.h>
@@ -114,6 +115,31 @@ TEST(FewLayers, DontStandForUnlikeOnes) {
   EXPECT_EQ(theory::simulate(of, machine(), {}).layers, 64U);
 }
 
+// Of large models: small sums take other buffers of collectives for few layers than for all, which counts in small ones.
+TEST(RankFigures, OfFewLayersSayThoseOfAllOnEveryRank) {
+  for (const auto& [layout, layers] :
+       {std::pair("tsp=8", 64U), std::pair("zero3=16", 64U), std::pair("dp=2,tsp=8", 65U), std::pair("tp=2,sp=4", 65U)}) {
+    const ModelCase large{
+        .config = small_config(8192, layers, 64, 8, 128, 28672, 131072), .batch = 16, .sequence = 8192, .dtype = DType::bf16};
+    const theory::MeshSetting of{.setting = large.setting(), .layout = Layout::parse(layout)};
+    const theory::Growth growth = theory::growth_of(of);
+    const auto figures = [&](std::size_t recorded, int rank) {
+      theory::PeakOptions how;
+      how.nodes = of.layout.ranks() / 4;
+      return theory::figures_of(theory::record_step(theory::with_layers(of, recorded), rank, how, 2, false), machine(), {},
+                                theory::what_ifs(machine(), 0));
+    };
+    for (int rank = 0; rank < of.layout.ranks(); ++rank) {
+      const theory::RankFigures all = figures(layers, rank);
+      const theory::RankFigures found = theory::grown(figures(growth.few, rank), figures(growth.more, rank), growth.times);
+      EXPECT_TRUE(all.is_nearly(found)) << layout << ", " << rank;
+      ASSERT_EQ(found.kernels_without.size(), all.kernels_without.size());
+      for (std::size_t i = 0; i < all.kernels_without.size(); ++i)
+        EXPECT_NEAR(found.kernels_without[i], all.kernels_without[i], 1e-9 * all.kernels);
+    }
+  }
+}
+
 TEST(RankFigures, GrowEvenly) {
   theory::RankFigures few{.flops = 3, .kernels = 5, .kernels_without = {1, 2}};
   theory::RankFigures more{.flops = 4, .kernels = 7, .kernels_without = {1, 4}};
@@ -148,6 +174,8 @@ TEST(RankFigures, AreNearlyThoseWithAsManyBytesAndNearlyTheSamePeaks) {
   EXPECT_TRUE(differs([](theory::RankFigures& of) { of.peaks[Category::communication] -= 101; }));
   EXPECT_TRUE(differs([](theory::RankFigures& of) { of.peaks.total += 101; }));
   EXPECT_TRUE(differs([](theory::RankFigures& of) { of.received[2] += 1; }));
+  EXPECT_TRUE(differs([](theory::RankFigures& of) { of.flops += 1e-3; }));
+  EXPECT_TRUE(differs([](theory::RankFigures& of) { of.kernels += 1e-3; }));
 }
 
 }  // namespace

@@ -152,6 +152,28 @@ TEST(PlayedRanks, MayDoPartOfTheirWorkElsewhereWhichIsSaid) {
             "4 ranks were played for all 16, though others do up to 1.2 % of their work between other messages");
 }
 
+TEST(PlayedRanks, DifferByAsMuchAsWithAllLayers) {
+  const theory::MeshSetting of = setting("sp=16", 2);
+  const auto price = [](const KernelCost& cost) { return theory::kernel_seconds(cost, machine()); };
+  const auto difference = [&](double seconds, double times) {
+    theory::FewestRanks fewest(of.layout, machine(), price, times);
+    for (int rank = 0; rank < 16; ++rank) fewest.add(recorded(of, rank), seconds);
+    return fewest.grid() ? fewest.difference() : 1;
+  };
+  const double one = difference(10, 1);
+  EXPECT_GT(one, 0);
+  EXPECT_DOUBLE_EQ(difference(10, 3), 3 * one);
+  EXPECT_DOUBLE_EQ(difference(20, 3), 1.5 * one);
+  EXPECT_EQ(difference(10, 0.021 / one), 1);
+}
+
+TEST(PlayedRanks, OfManyLayersSayHowMuchTheyDiffer) {
+  const theory::Simulated step = theory::simulate(setting("sp=16", 64), machine(), {});
+  EXPECT_EQ(step.played, kGpus);
+  EXPECT_GT(step.ranks_difference, 2e-3);
+  EXPECT_LT(step.ranks_difference, 2e-2);
+}
+
 TEST(PlayedRanks, OfManyLayersAreThoseOfANode) {
   const theory::Simulated step = theory::simulate(setting("dp=2,zero3=8", 64), machine(), {});
   EXPECT_EQ(step.played, kGpus);
@@ -177,9 +199,6 @@ TEST(PlayedRanks, DoTheSameWithTheSameOperationsBetweenRanksAsFarAway) {
       [&](Program& in) { find(in, ItemKind::wait)->amount += 1; },
       [&](Program& in) { find(in, ItemKind::post)->stream ^= 1; },
       [](Program& in) { std::swap(in.groups.begin()->second[0], in.groups.begin()->second[1]); },
-      [](Program& in) {
-        for (KernelCost& cost : in.costs) cost.flops *= 1.03;
-      },
       [](Program& in) { in.calls.front().bytes += 100'000'000; },
       [](Program& in) { in.calls.front().algorithm = find_algorithm(Op::barrier, Algorithm::rooted)->start; },
       first_call(&ProgramCall::op, Op::barrier),
@@ -196,8 +215,10 @@ TEST(PlayedRanks, DoTheSameWithTheSameOperationsBetweenRanksAsFarAway) {
   }
   Program nearly = other;
   nearly.calls.front().bytes += 2;
-  for (KernelCost& cost : nearly.costs) cost.flops *= 1.0005;
   EXPECT_TRUE(same(nearly));
+  for (KernelCost& cost : nearly.costs) cost.flops *= 1.02;
+  const double seconds = theory::kernels_seconds(first, price);
+  EXPECT_NEAR(*differs_by(first, nearly, 1, grid, price), 0.02 * seconds, 0.005 * seconds);
 }
 
 // What each rank gets of a call, too, must be as far away.

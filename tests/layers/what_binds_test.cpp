@@ -6,8 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -68,6 +70,30 @@ TEST(WhatBinds, KnowsOfASlowRank) {
   };
   EXPECT_EQ(binds({}), "links within nodes");
   EXPECT_EQ(binds({{.rank = 3, .factor = 1000}}), "compute");
+}
+
+// Also where plays are left out: played without each resource, none shortens the step by a twentieth more than the one that is
+// named.
+TEST(WhatBinds, ShortensTheStepAboutAsMuchAsAnyResource) {
+  for (const auto& [layout, layers, sequence] : {std::tuple("tsp=8", 2U, 1024U), std::tuple("tp=8", 2U, 4096U),
+                                                 std::tuple("dp=2,tsp=8", 64U, 512U), std::tuple("sp=8", 64U, 4096U)}) {
+    for (const double links : {0.25, 1.0, 4.0}) {
+      theory::MeshSetting of = setting(layout, 8, sequence);
+      of.setting.model.layers = layers;
+      theory::Machine on = machine();
+      on.within_bytes_per_s *= links;
+      on.nic_bytes_per_s *= links;
+      const theory::Simulated step = theory::simulate(of, on, {.binds = true});
+      double most = 0;
+      double named = 0;
+      for (const theory::WhatIf& each : theory::what_ifs(on, 0)) {
+        const double gain = step.seconds - theory::simulate(of, each.without, {}).seconds;
+        most = std::max(most, gain);
+        if (step.binds.ends_with(each.resource)) named = gain;
+      }
+      EXPECT_GE(1.06 * named, most) << layout << ", " << links << ": " << step.binds;
+    }
+  }
 }
 
 TEST(WhatBinds, IsntSoughtAmongWhatCanHardlyGainMore) {
