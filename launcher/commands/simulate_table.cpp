@@ -89,8 +89,10 @@ Table simulate_table(const ordered_json& rows) {
                                  {"memory"},
                                  {"binds", left, "binds"},
                                  {"busiest link", left}};
-  for (std::size_t i = 0; i < kCategories; ++i)
-    columns.emplace_back("", right, fmt::format("{}_bytes", name(static_cast<Category>(i))));
+  for (std::size_t i = 0; i < kCategories; ++i) {
+    const std::string category(name(static_cast<Category>(i)));
+    columns.emplace_back(category, right, category + "_bytes");
+  }
   for (const char* field : {"total_bytes", "received_bytes", "busiest_link", "busiest_share", "messages", "classes"})
     columns.emplace_back("", right, field);
   columns.emplace_back(std::ranges::all_of(rows, is_played) ? "" : "why", left, "why");
@@ -119,7 +121,10 @@ Table simulate_table(const ordered_json& rows) {
     cells.emplace_back(busy == nullptr ? "none"
                                        : fmt::format("{} ({:.0f} %)", busy->at("kind").get_ref<const std::string&>(),
                                                      100 * number(*busy, "busy")));
-    for (std::size_t i = 0; i < kCategories; ++i) cells.emplace_back(memory.at(std::string(name(static_cast<Category>(i)))));
+    for (std::size_t i = 0; i < kCategories; ++i) {
+      const ordered_json& bytes = memory.at(std::string(name(static_cast<Category>(i))));
+      cells.emplace_back(readable_bytes(bytes.get<double>()), bytes);
+    }
     cells.emplace_back(memory.at("total"));
     std::uint64_t received = 0;
     for (const ordered_json& bytes : row.at("traffic_bytes")) received += bytes.get<std::uint64_t>();

@@ -123,6 +123,8 @@ TEST(SimulateCommand, ReportsAStep) {
   EXPECT_THAT(row.at("binds").get<std::string>(),
               testing::AnyOf("launches of kernels", HasSubstr("links within nodes"), HasSubstr("NICs")));
   EXPECT_THAT(answer.out, HasSubstr("step ms"));
+  for (const char* category : {"parameters", "gradients", "optimizer", "activations", "communication", "workspace"})
+    EXPECT_THAT(answer.out, HasSubstr(category));
   EXPECT_THAT(answer.out, HasSubstr("dp=2,tsp=8"));
 }
 
