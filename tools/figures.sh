@@ -104,5 +104,6 @@ say "and on the paper's clusters, in virtual time"
 played=("$root/tools/plot/played.py" "$tsprun" "$root/layers/theory/machines/mi300x.json" "$folder")
 [ "$quick" = 0 ] || played+=(--quick)
 "$python3" "${played[@]}" | tee "$folder/played.txt"
+"$python3" "$root/tools/plot/plot.py" --out "$folder/played" "$folder/played.json"
 echo
 echo "all of it: $folder"

@@ -50,6 +50,16 @@ TEST(Played, SaysWhichOfThePapersStatementsHoldInVirtualTime) {
     EXPECT_GT(row.at("tsp_tokens_per_s"), 0);
   }
   EXPECT_NE(run.out.find("TSP is faster at "), std::string::npos) << run.out;
+  ASSERT_EQ(played.at("crossover").size(), 2U);
+  for (const json& row : played.at("crossover")) {
+    EXPECT_GT(row.at("tokens"), 256);
+    EXPECT_LT(row.at("tokens"), 131072);
+  }
+  const Finished drawn = run_program(
+      {"/usr/bin/python3", tools + "/plot/plot.py", "--check", "--out", folder.path("pictures"), folder.path("played.json")},
+      options, 120);
+  EXPECT_EQ(drawn.end.code, 0) << drawn.describe();
+  expect_picture(folder, "crossover");
 }
 
 TEST(Plot, DrawsThePapersFiguresAndThoseOfPlannedAndMeasuredPoints) {

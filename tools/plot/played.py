@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""The paper's Figs. 10 to 12 in virtual time: TSP beside TP+SP on 16 and 1024 MI300X GPUs, and what its headline ratio assumes.
+"""The paper's Figs. 10 to 12 in virtual time: TSP beside TP+SP on 16 and 1024 MI300X GPUs, and what its headline ratio assumes; and from
+how many tokens on TSP is faster than TP on a node, with links of several speeds.
 
 Matched TP+SP is read as degrees T = Σ = D: TSP folds both onto one axis of D GPUs. tp lies within a node. The model has two layers, which is
 about what the paper's absolute tokens/s imply; the ratios hardly depend on it. All else is in the machine file.
@@ -17,6 +18,8 @@ MODEL = {"model_type": "llama", "hidden_act": "silu", "hidden_size": 4096, "num_
          "num_key_value_heads": 32, "head_dim": 128, "intermediate_size": 16384, "vocab_size": 32000, "max_position_embeddings": 131072}
 HEADLINE = {"degree": 8, "seq": 131072, "ratio": 2.61}  # Fig. 11
 SLOWEST_NIC, FASTEST_NIC = 5e9, 100e9  # bytes/s between which the headline's speed is searched
+FEWEST_TOKENS, MOST_TOKENS = 256, 131072  # between which TSP's crossover with TP is searched
+SPEEDS = (0.25, 0.5, 1, 2, 4, 8)  # of links, times the machine's
 
 
 def layouts(gpus, degree):
@@ -30,17 +33,22 @@ class Player:
         self.tsprun, self.folder = tsprun, folder
         (folder / "two-layers.json").write_text(json.dumps(MODEL))
 
-    def play(self, machine, gpus, degree, seq, batch, forward):
-        """One point; returns it with both speeds and their ratio."""
+    def rows(self, machine, layouts, seq, batch, *options):
+        """What `simulate` says of layouts."""
         report = self.folder / "point.json"
-        command = [self.tsprun, "simulate", "-q", "--machine", str(machine), "--layouts", ";".join(layouts(gpus, degree)), "--seq", str(seq),
-                   "--batch", str(batch), "--config", str(self.folder / "two-layers.json"), "--dtype", "bf16", "--json", str(report)]
-        subprocess.run(command + (["--forward"] if forward else []), check=True, stdout=subprocess.DEVNULL)
-        tsp, matched = json.loads(report.read_text())["simulate"]
+        subprocess.run([self.tsprun, "simulate", "-q", "--machine", str(machine), "--layouts", ";".join(layouts), "--seq", str(seq), "--batch",
+                        str(batch), "--config", str(self.folder / "two-layers.json"), "--dtype", "bf16", "--json", str(report), *options],
+                       check=True, stdout=subprocess.DEVNULL)
+        rows = json.loads(report.read_text())["simulate"]
         report.unlink()
-        for row in (tsp, matched):
+        for row in rows:
             if row["why"]:
                 sys.exit(f"played.py: {row['why']}")
+        return rows
+
+    def play(self, machine, gpus, degree, seq, batch, forward):
+        """One point; returns it with both speeds and their ratio."""
+        tsp, matched = self.rows(machine, layouts(gpus, degree), seq, batch, *(["--forward"] if forward else []))
         return {"gpus": gpus, "degree": degree, "seq": seq, "batch": batch, "forward": forward, "tsp_tokens_per_s": tsp["tokens_per_s"],
                 "matched_tokens_per_s": matched["tokens_per_s"], "ratio": tsp["tokens_per_s"] / matched["tokens_per_s"],
                 "tsp_binds": tsp["binds"], "matched_binds": matched["binds"]}
@@ -59,9 +67,45 @@ class Player:
     def with_nic(self, text, speed):
         machine = json.loads(text)
         machine["across_nodes"]["bytes_per_s"] = speed
-        file = self.folder / "other-nic.json"
+        return self.write(machine)
+
+    def write(self, machine):
+        file = self.folder / "other-machine.json"
         file.write_text(json.dumps(machine))
         return file
+
+    def hidden(self, machine):
+        """What it says of the headline's ratio if TP+SP hides less of its communication than here."""
+        degree, seq = HEADLINE["degree"], HEADLINE["seq"]
+        of = (machine, layouts(1024, degree), seq, 1024 // degree, "--forward")
+        tsp, matched = (row["seconds"] for row in self.rows(*of))
+        exposed = self.rows(*of, "--blocking")[1]["seconds"]
+        part = (exposed - HEADLINE["ratio"] * tsp) / (exposed - matched)
+        if 0 <= part <= 1:
+            return f"or if TP+SP hides {part:.0%} of the communication that it hides here"
+        return f"and not if TP+SP hides less of its communication: {exposed / tsp:.2f} if it hides none"
+
+    def crossover(self, text, speed, forward):
+        """The fewest tokens, to 2 %, with which TSP is as fast as TP on a node's GPUs whose links have `speed` times the machine's; None if
+        there are none up to MOST_TOKENS."""
+        machine = json.loads(text)
+        gpus = machine["gpus_per_node"]
+        machine["within_node"]["bytes_per_s"] *= speed
+        file = self.write(machine)
+
+        def is_ahead(tokens):
+            tsp, tp = self.rows(file, (f"tsp={gpus}", f"tp={gpus}"), tokens, 1, *(["--forward"] if forward else []))
+            return tsp["seconds"] <= tp["seconds"]
+
+        low, high = FEWEST_TOKENS, MOST_TOKENS
+        if is_ahead(low):
+            return low
+        if not is_ahead(high):
+            return None
+        while high > 1.02 * low + 2 * gpus:
+            middle = round((low * high) ** 0.5 / (2 * gpus)) * 2 * gpus  # each rank has two equal parts
+            low, high = (low, middle) if is_ahead(middle) else (middle, high)
+        return high
 
 
 def points(quick):
@@ -75,6 +119,17 @@ def points(quick):
     for sequences in (1,) if quick else (1, 2, 4):  # of a TSP replica
         for degree in (2, 4):
             yield 12, 16, degree, 4096 if quick else 16384, sequences * 16 // degree, False
+
+
+def crossovers(player, text, speeds):
+    """By pass and speed of links: what a GPU computes at its peak while it sends a byte over a link, and from how many tokens on TSP is as
+    fast as TP."""
+    machine = json.loads(text)
+    for forward in (True, False):
+        for speed in speeds:
+            yield {"forward": forward, "link_bytes_per_s": speed * machine["within_node"]["bytes_per_s"],
+                   "flops_per_byte": machine["flops_per_s"]["bf16"] / machine["within_node"]["bytes_per_s"] / speed,
+                   "tokens": player.crossover(text, speed, forward)}
 
 
 def statements(rows):
@@ -104,12 +159,20 @@ def main():
         print(f"{figure:6}{row['gpus']:6}{row['degree']:3}{row['seq']:8}{row['batch']:7}{row['tsp_tokens_per_s']:15.0f}"
               f"{row['matched_tokens_per_s']:13.0f}{row['ratio']:7.2f}  {row['matched_binds']}", flush=True)
     said = list(statements(rows))
+    text = arguments.machine.read_text()
     if not arguments.quick:
-        speed = player.nic_speed(arguments.machine.read_text())
+        speed = player.nic_speed(text)
         said.append(f"the paper's {HEADLINE['ratio']} appears if a NIC has " + (f"{speed * 1e-9:.1f} GB/s" if speed else
                     f"none of {SLOWEST_NIC * 1e-9:.0f} to {FASTEST_NIC * 1e-9:.0f} GB/s") + ", all else being equal")
+        said.append(player.hidden(arguments.machine))
+    print(f"{'GB/s a link':>12}{'FLOPs a byte':>14}  TSP of a node is as fast as TP from")
+    crossing = []
+    for row in crossovers(player, text, SPEEDS[2:3] if arguments.quick else SPEEDS):
+        crossing.append(row)
+        print(f"{row['link_bytes_per_s'] * 1e-9:12.1f}{row['flops_per_byte']:14.0f}  " + (f"{row['tokens']} tokens" if row["tokens"] else
+              f"more than {MOST_TOKENS} tokens") + (", forward" if row["forward"] else ", forward and backward"), flush=True)
     print(*said, sep="\n")
-    (arguments.folder / "played.json").write_text(json.dumps({"rows": rows, "statements": said}, indent=1))
+    (arguments.folder / "played.json").write_text(json.dumps({"rows": rows, "statements": said, "crossover": crossing}, indent=1))
 
 
 if __name__ == "__main__":

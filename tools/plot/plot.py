@@ -9,7 +9,8 @@
     tools/plot/plot.py --out pictures paper.json plan.json …
 
 From `train`: loss and tokens/s over steps, a line for each report. From `bench`: bus bandwidth and time over the size. From `simulate` and
-`plan --search`: where the time of a step goes, for each layout (of a search those that it puts first).
+`plan --search`: where the time of a step goes, for each layout (of a search those that it puts first). From played.json, which played.py
+writes: from how many tokens on TSP is as fast as TP, over FLOPs a byte.
 In the manner of the paper's figures 1, 5, 6, 7 and 9 to 12:
 
 From `plan --paper`: figures 1, 5, 6, 7 and 9 by the printed formulas and as counted. From the arrays `plan` and `compare` of any
@@ -99,8 +100,8 @@ def main():
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             refuse(f"{path}: not a report that this version knows: {error!r}")
     rows = points.told_apart(points.one_each(rows))
-    if paper is None and not rows and not any(report.get(key) for report in runs.values() for key in ("steps", "bench", "simulate")):
-        refuse(f"{', '.join(arguments.reports)}: none has rows in `plan`, `compare`, `steps`, `bench` or `simulate`, or `paper`")
+    if paper is None and not rows and not any(report.get(key) for report in runs.values() for key in ("steps", "bench", "simulate", "crossover")):
+        refuse(f"{', '.join(arguments.reports)}: none has rows in `plan`, `compare`, `steps`, `bench`, `simulate` or `crossover`, or `paper`")
 
     try:
         drawn, wrong = draw(paper, rows, runs, arguments.out, arguments.check)

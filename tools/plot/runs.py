@@ -121,6 +121,28 @@ def step_times(runs):
     return figure
 
 
+def crossovers(runs):
+    """From how many tokens on TSP is as fast as TP on a node, over what a GPU computes at its peak while it sends a byte: of played.py."""
+    rows = [row for report in runs.values() for row in report.get("crossover") or [] if row["tokens"]]
+    if not rows:
+        return None
+    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    labels = ["forward", "forward and backward"]
+    lines = []
+    for label in labels:
+        of = sorted((row for row in rows if row["forward"] == (label == "forward")), key=lambda row: row["flops_per_byte"])
+        if of:
+            lines.append(([row["flops_per_byte"] for row in of], [row["tokens"] for row in of], {**numbered(label, labels), "label": label}))
+    plot_lines(axes, lines, log=True)
+    log_scale(axes.xaxis)
+    log_scale(axes.yaxis)
+    axes.set_xlabel("FLOPs of a GPU at its peak a byte of a link (log scale)")
+    axes.set_ylabel("tokens from which on TSP is faster (log scale)")
+    legend_below(figure)
+    return figure
+
+
 def of_runs(runs):
-    pictures = [("loss_over_steps", loss_curves(runs)), ("bench_over_size", bench_curves(runs)), ("step_times", step_times(runs))]
+    pictures = [("loss_over_steps", loss_curves(runs)), ("bench_over_size", bench_curves(runs)), ("step_times", step_times(runs)),
+                ("crossover", crossovers(runs))]
     return [(name, figure) for name, figure in pictures if figure is not None]
