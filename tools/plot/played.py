@@ -17,6 +17,10 @@ import sys
 MODEL = {"model_type": "llama", "hidden_act": "silu", "hidden_size": 4096, "num_hidden_layers": 2, "num_attention_heads": 32,
          "num_key_value_heads": 32, "head_dim": 128, "intermediate_size": 16384, "vocab_size": 32000, "max_position_embeddings": 131072}
 HEADLINE = {"degree": 8, "seq": 131072, "ratio": 2.61}  # Fig. 11
+#: layouts of 16 GPUs beside each other: name, ours, the other, S, batches, whether forward alone
+PAIRS = (("Fig. 12's D = 8, where all 16 GPUs can be matched with it", "dp=2,tsp=8", "sp=2,tp=8", 16384, (2, 4, 8), False),
+         ("section VII's example, forward", "dp=2,tsp=2,tp=4", "sp=2,tp=8", 131072, (2,), True),
+         ("section VII's example, forward and backward", "dp=2,tsp=2,tp=4", "sp=2,tp=8", 131072, (2,), False))
 SLOWEST_NIC, FASTEST_NIC = 5e9, 100e9  # bytes/s between which the headline's speed is searched
 FEWEST_TOKENS, MOST_TOKENS = 256, 131072  # between which TSP's crossover with TP is searched
 SPEEDS = (0.25, 0.5, 1, 2, 4, 8)  # of links, times the machine's
@@ -132,6 +136,13 @@ def crossovers(player, text, speeds):
                    "tokens": player.crossover(text, speed, forward)}
 
 
+def pairs(player, machine):
+    for name, ours, other, seq, batches, forward in PAIRS:
+        rows = [player.rows(machine, (ours, other), seq, batch, *(["--forward"] if forward else [])) for batch in batches]
+        ratios = ", ".join(f"{tsp['tokens_per_s'] / matched['tokens_per_s']:.2f}" for tsp, matched in rows)
+        yield f"{name}: {ours} is {ratios} times as fast as {other} at {seq} tokens, batch {', '.join(map(str, batches))}"
+
+
 def statements(rows):
     largest = [row for row in rows if row["figure"] == 11 and row["seq"] == max(each["seq"] for each in rows if each["figure"] == 11)]
     ratios = [row["ratio"] for row in sorted(largest, key=lambda row: row["degree"])]
@@ -161,6 +172,7 @@ def main():
     said = list(statements(rows))
     text = arguments.machine.read_text()
     if not arguments.quick:
+        said += pairs(player, arguments.machine)
         speed = player.nic_speed(text)
         said.append(f"the paper's {HEADLINE['ratio']} appears if a NIC has " + (f"{speed * 1e-9:.1f} GB/s" if speed else
                     f"none of {SLOWEST_NIC * 1e-9:.0f} to {FASTEST_NIC * 1e-9:.0f} GB/s") + ", all else being equal")
