@@ -208,7 +208,7 @@ Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
     for (WhatIf& each : all) {
       for (std::size_t rank = 0; rank < programs.size(); ++rank) {
         const double kernels =
-            kernels_seconds(programs[rank], [&](const KernelCost& cost) { return kernel_seconds(cost, each.without, facts); });
+            kernels_seconds(programs[rank], [&](const KernelCost& cost) { return kernel_seconds(cost, each.without, by.facts); });
         each.least = std::max(each.least, slowness_of(static_cast<int>(rank), options) * kernels);
       }
     }
