@@ -279,9 +279,9 @@ std::optional<Whole> record_few_layers(const MeshSetting& of, const Unit& by, co
   const Growth growth = growth_of(of);
   std::vector<RankFigures> few;
   record_ranks(with_layers(of, growth.few), by, without, threads,
-               [&](std::size_t, Program, RankFigures figures) { few.push_back(std::move(figures)); });
+               [&](std::size_t, const Program&, RankFigures figures) { few.push_back(std::move(figures)); });
   Whole whole = record_whole(of, growth.more, by, without, threads,
-                             [&](std::size_t rank, RankFigures more) { return grown(few[rank], more, growth.times); });
+                             [&](std::size_t rank, const RankFigures& more) { return grown(few[rank], more, growth.times); });
   const std::set<std::size_t> chosen{0, whole.fullest, whole.ranks.size() - 1};
   const std::vector<std::size_t> asked(chosen.begin(), chosen.end());
   std::vector<RankFigures> exact(asked.size());
