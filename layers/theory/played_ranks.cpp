@@ -16,7 +16,7 @@ namespace {
 /// and none for one that doesn't.
 constexpr double kLonger = 5e-4;
 /// Part of its kernels' time that a rank may spend between other messages than the one that is played for it. A step of sp=64
-/// whose ranks differ by 1.2 % is played 0.4 % too short, one whose ranks differ by 0.4 % less than 0.01 %.
+/// whose ranks differ by 1.5 % is played 0.4 % too short.
 constexpr double kMostDifference = 2e-2;
 
 /// Returns the fewest consecutive ranks that share no link with others: a node's, or a leaf's; nothing if all share some.
