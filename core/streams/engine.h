@@ -223,7 +223,13 @@ class Engine {
     do moved_ = false;
     while (progress() || moved_);
   }
-  /// Does one round of that. Returns true if anything was done: another round may find more.
+  /// Does that for one stream, where only its operations may have news. Precondition: it isn't kTagged.
+  void exhaust(Stream stream) {
+    if (broken_) throw_first_cause();
+    do moved_ = false;
+    while (step_head(stream) || moved_);
+  }
+  /// Does one round for all streams. Returns true if anything was done: another round may find more.
   bool advance() {
     moved_ = false;
     return progress() || moved_;

@@ -109,7 +109,7 @@ bool PlayedRank::is_complete(std::uint8_t stream, std::uint64_t number) {
     throw Error(Cause::refused, fmt::format("a program waits for operation {} on stream {}, and has posted {}", number,
                                             name(static_cast<Stream>(stream)), posted_[stream].size()));
   }
-  return number == 0 || posted_[stream][number - 1].test();
+  return has_completed(stream, number) && (number == 0 || posted_[stream][number - 1].test());
 }
 
 bool PlayedRank::has_completed(std::uint8_t stream, std::uint64_t number) const {

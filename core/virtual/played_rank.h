@@ -32,7 +32,8 @@ class PlayedRank {
   const Program& program() const { return program_; }
   /// Posts the operation of an item of kind post or call.
   void post(const ProgramItem& item);
-  /// Returns true if the operation with this number on its stream is complete; numbers count from the program's beginning.
+  /// Returns true if the operation with this number on its stream is complete, and gives back what it holds then; numbers count
+  /// from the program's beginning.
   bool is_complete(std::uint8_t stream, std::uint64_t number);
   /// Returns the same, but steps nothing.
   bool has_completed(std::uint8_t stream, std::uint64_t number) const;

@@ -12,6 +12,7 @@ void PlayedState::note(TraceEvent event, const Clock& clock) const {
 }
 
 void PlayedState::note_kernel(const Clock& clock) const {
+  if (trace == nullptr) return;
   const Program& program = rank->program();
   const KernelCost& cost = program.costs[program.items[next - 1].index];
   note({.begin_ns = static_cast<std::uint64_t>(std::llround(began_at * 1e9)),

@@ -9,12 +9,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 
 namespace tsprun::detail {
 
 /// State of one played rank. See the player for what its events change.
 struct PlayedState {
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
   std::unique_ptr<TraceRecorder> trace;  // null: none; outlives the engine that it observes
   std::unique_ptr<PlayedRank> rank;
   std::unique_ptr<TaskGraph> graph;  // null: none
@@ -38,10 +40,11 @@ struct PlayedState {
   double left = 0;           // seconds of its work, likewise
   double changed_at = 0;
   double ends_at = 0;
-  double host_at = 0;    // when the host has started all that came up so far
-  int moving = 0;        // messages that it sends or receives, if they slow kernels
-  CategoryBytes held{};  // by the schedule, if there is a trace
-  bool hears = false;    // an event kNews is on its way
+  double event_at = kNever;             // of the first event kWork on its way, which isn't after ends_at
+  double host_at = 0;                   // when the host has started all that came up so far
+  int moving = 0;                       // messages that it sends or receives, if they slow kernels
+  CategoryBytes held{};                 // by the schedule, if there is a trace
+  std::uint32_t streams_with_news = 0;  // one bit each; if any, an event kNews is on its way
   bool done = false;
   PlayedTimes times{};
 

@@ -8,10 +8,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace tsprun::detail {
 
@@ -40,7 +42,7 @@ class Player final : public sim::Handler {
                .ranks = options.ranks,
                .grid = grid_of(static_cast<int>(programs.size()), options),
                .ranks_per_node = options.fabric.ranks_per_node,
-               .wake = [this](int rank) { wake(rank); }} {
+               .wake = [this](int rank, Stream stream) { wake(rank, stream); }} {
     if (options.copies_slow_kernels > 1) world_.moves = [this](int rank, int change) { moves(rank, change); };
     if (options.cores) {
       world_.chore_seconds = [this](const Chores& chores) { return options_.cores->seconds_of(chores) * crowding(); };
@@ -93,10 +95,11 @@ class Player final : public sim::Handler {
  private:
   using State = PlayedState;
 
-  void wake(int rank) {
+  void wake(int rank, Stream stream) {
     State& state = states_[static_cast<std::size_t>(rank)];
-    if (state.hears) return;
-    state.hears = true;
+    const bool hears = state.streams_with_news != 0;
+    state.streams_with_news |= 1U << static_cast<unsigned>(stream);
+    if (hears) return;
     timeline_.add(0, *this, static_cast<std::uint64_t>(rank) * kKinds + kNews);
   }
 
@@ -105,14 +108,20 @@ class Player final : public sim::Handler {
     State& state = states_[rank];
     switch (what % kKinds) {
       case kNews:
-        state.hears = false;
-        if (options_.cores) return hear(rank);
-        state.rank->engine().exhaust();
+        if (options_.cores) {
+          state.streams_with_news = 0;
+          return hear(rank);
+        }
+        for (std::uint32_t left = std::exchange(state.streams_with_news, 0); left != 0; left &= left - 1)
+          state.rank->engine().exhaust(static_cast<Stream>(std::countr_zero(left)));
         if (!state.waits || !state.rank->is_complete(state.stream, state.number)) return;
         end_wait(state);
         break;
       case kWork:
-        if (!state.works || timeline_.now() < state.ends_at) return;  // its speed has changed since the event was added
+        if (timeline_.now() != state.event_at) return;  // another was added after it, for an earlier time
+        state.event_at = State::kNever;
+        if (!state.works) return;
+        if (timeline_.now() < state.ends_at) return await_end(rank);  // it has become slower since the event was added
         leave_core(state);
         if (state.chores) break;
         state.times.compute += timeline_.now() - state.began_at - state.in_ticks;
@@ -246,7 +255,15 @@ class Player final : public sim::Handler {
     const double seconds = state.until_started + state.left * slowness(state);
     state.changed_at = timeline_.now();
     state.ends_at = timeline_.now() + seconds;
-    timeline_.add(seconds, *this, rank * kKinds + kWork);
+    await_end(rank);
+  }
+
+  /// Adds the event of the work's end, unless one comes before, which looks again.
+  void await_end(std::size_t rank) {
+    State& state = states_[rank];
+    if (state.event_at <= state.ends_at) return;
+    state.event_at = state.ends_at;
+    timeline_.add_at(state.ends_at, *this, rank * kKinds + kWork);
   }
 
   double slowness(const State& state) const { return (state.moving > 0 ? options_.copies_slow_kernels : 1) * crowding(); }
@@ -327,7 +344,7 @@ class Player final : public sim::Handler {
     if (state.graph != nullptr) state.graph->post(item.stream);
     state.rank->post(item);
     if (options_.cores) state.news = true;
-    else state.rank->engine().exhaust();
+    else state.rank->engine().exhaust(static_cast<Stream>(item.stream));
   }
 
   double new_chores(State& state) { return options_.cores ? chores_of(state) : 0; }

@@ -13,14 +13,13 @@ namespace {
 /// Bytes of a quantum: small enough that transfers which share a link end nearly together, large enough that there are few.
 double quantum_of(double bytes) { return std::max(bytes / 8, 262144.0); }
 
-// Events: which transfer, and what of it is over, or begins.
+// Events: which transfer, and what of it is over, or begins; kLinkFree: which link.
 constexpr std::uint64_t kLinkFree = 0;
 constexpr std::uint64_t kQuantumThere = 1;
 constexpr std::uint64_t kArrived = 2;
 constexpr std::uint64_t kNextLink = 3;
-constexpr std::uint64_t kLeavesSpine = 4;   // of the first that does
-constexpr std::uint64_t kFreeAndThere = 5;  // kLinkFree and, at the same time, kQuantumThere
-constexpr std::uint64_t kKinds = 6;
+constexpr std::uint64_t kLeavesSpine = 4;  // of the first that does
+constexpr std::uint64_t kKinds = 5;
 
 }  // namespace
 
@@ -127,12 +126,18 @@ void Fabric::send(const Way& way, double bytes, Handler& handler, std::uint64_t 
 
 /// Puts a transfer in the queue of its first link.
 void Fabric::enter(std::uint32_t transfer) {
-  Port& port = ports_[transfers_[transfer].way.links[0]];
-  if (port.busy) {
-    port.waiting.push_back(transfer);
-  } else {
-    carry(transfer);
-  }
+  const std::uint32_t link = transfers_[transfer].way.links[0];
+  Port& port = ports_[link];
+  if (port.waiting.empty() && timeline_.now() >= port.carries_until) return carry(transfer);
+  free_link(link);  // if it is: those that wait come first
+  port.waiting.push_back(transfer);
+  if (port.waiting.size() == 1) await_link(link);
+}
+
+/// Adds the event of a link that becomes free, unless it carries what comes back then for its next quantum.
+void Fabric::await_link(std::uint32_t link) {
+  const Port& port = ports_[link];
+  if (!port.comes_back) timeline_.add_at(port.carries_until, *this, link * kKinds + kLinkFree);
 }
 
 /// Returns how long the transfer's quantum takes on the link that it has got to.
@@ -161,26 +166,24 @@ void Fabric::carry(std::uint32_t number) {
   transfer.hop = 0;
   const double out = seconds_on_link(transfer);
   note(transfer, 0, out);
-  ports_[transfer.way.links[0]].busy = true;
-  go_on(number, out, 0, out);
+  const std::uint32_t link = transfer.way.links[0];
+  Port& port = ports_[link];
+  port.carries_until = timeline_.now() + out;
+  go_on(number, out);
+  port.comes_back = transfer.left > 0 && transfer.hop + 1 == transfer.way.hops && transfer.there_at == port.carries_until;
+  if (!port.waiting.empty()) await_link(link);
 }
 
 /// Lets a quantum go on behind the link on which it is. It will have crossed all so far in `there` seconds, and the next link can
-/// carry its first bytes since `since` seconds from now. Its first link is free again in `frees` seconds, if it still carries it.
-void Fabric::go_on(std::uint32_t number, double there, double since, std::optional<double> frees) {
+/// carry its first bytes since `since` seconds from now.
+void Fabric::go_on(std::uint32_t number, double there, double since) {
   Transfer& transfer = transfers_[number];
   const Way& way = transfer.way;
-  const auto free_first = [&] {
-    if (frees) timeline_.add(*frees, *this, number * kKinds + kLinkFree);
-  };
+  const double now = timeline_.now();
   while (transfer.hop + 1 < way.hops) {
     const std::uint32_t link = way.links[++transfer.hop];
-    if (link == spine_ && shared_spine_) {
-      free_first();
-      return come_to_spine(number, there);
-    }
+    if (link == spine_ && shared_spine_) return come_to_spine(number, there);
     Port& port = ports_[link];
-    const double now = timeline_.now();
     const double takes = seconds_on_link(transfer);
     const double begins = std::max({port.free_at - now, since, -takes});
     const double ends = begins + takes;
@@ -190,16 +193,12 @@ void Fabric::go_on(std::uint32_t number, double there, double since, std::option
     // The links behind are taken when it gets to them: others may use them until then.
     if (begins <= 0 || transfer.hop + 1 == way.hops) continue;
     transfer.there_at = now + there;
-    free_first();
     timeline_.add(begins, *this, number * kKinds + kNextLink);
     return;
   }
-  if (frees == there) {
-    timeline_.add(there, *this, number * kKinds + kFreeAndThere);
-  } else {
-    free_first();
-    timeline_.add(there, *this, number * kKinds + kQuantumThere);
-  }
+  transfer.there_at = now + there;
+  if (transfer.left > 0) timeline_.add_at(transfer.there_at, *this, number * kKinds + kQuantumThere);
+  else timeline_.add_at(transfer.there_at + way.latency, *this, number * kKinds + kArrived);
 }
 
 void Fabric::come_to_spine(std::uint32_t number, double there) {
@@ -233,11 +232,10 @@ void Fabric::leave_spine() {
   if (!shared_spine_->empty()) await_spine();
 }
 
-/// Lets the next of the transfers that wait for a first link have it.
+/// Lets the next of the transfers that wait for a first link have it, if it is free.
 void Fabric::free_link(std::uint32_t link) {
   Port& port = ports_[link];
-  port.busy = false;
-  if (port.waiting.empty()) return;
+  if (port.waiting.empty() || timeline_.now() < port.carries_until) return;
   // The first transfer whose later links are free, if there is one: the others would only wait behind this link.
   auto next = std::ranges::find_if(port.waiting, [this](std::uint32_t other) {
     const Way& way = transfers_[other].way;
@@ -255,18 +253,11 @@ void Fabric::happen(std::uint64_t what) {
     if (what / kKinds == spine_event_) leave_spine();  // else another was added after it, for an earlier time
     return;
   }
+  if (what % kKinds == kLinkFree) return free_link(static_cast<std::uint32_t>(what / kKinds));
   const auto number = static_cast<std::uint32_t>(what / kKinds);
   Transfer& transfer = transfers_[number];
   switch (what % kKinds) {
-    case kFreeAndThere: free_link(transfer.way.links[0]); [[fallthrough]];
-    case kQuantumThere:
-      if (transfer.left > 0) {
-        enter(number);
-      } else {
-        timeline_.add(transfer.way.latency, *this, number * kKinds + kArrived);
-      }
-      break;
-    case kLinkFree: free_link(transfer.way.links[0]); break;
+    case kQuantumThere: enter(number); break;
     case kNextLink: go_on(number, transfer.there_at - timeline_.now()); break;
     default: {
       // The entry may be used again by what the handler sends.

@@ -97,18 +97,20 @@ class Fabric final : public Handler {
     std::uint64_t what = 0;
   };
   struct Port {
-    bool busy = false;                  // carries a quantum as a first link
+    double carries_until = 0;           // a quantum, as a first link
+    bool comes_back = false;            // what it carries has another quantum, and comes for it then
     double free_at = 0;                 // as a later link
-    std::deque<std::uint32_t> waiting;  // transfers
+    std::deque<std::uint32_t> waiting;  // transfers; if any, an event comes at carries_until
   };
 
   Way usual_way(int from, int to) const;
   void happen(std::uint64_t what) override;
   void enter(std::uint32_t transfer);
+  void await_link(std::uint32_t link);
   void carry(std::uint32_t transfer);
   double seconds_on_link(const Transfer& transfer) const;
   void note(const Transfer& transfer, double begins, double seconds);
-  void go_on(std::uint32_t transfer, double there, double since = 0, std::optional<double> frees = {});
+  void go_on(std::uint32_t transfer, double there, double since = 0);
   void free_link(std::uint32_t link);
   void come_to_spine(std::uint32_t transfer, double there);
   void await_spine();

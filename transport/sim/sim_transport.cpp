@@ -66,7 +66,9 @@ void SimTransport::Lane::happen(std::uint64_t what) {
   while (missing - first < messages.size() && find(missing)->here) ++missing;
   tell(message, -1);
   drop_finished();
-  receiver->world_.wake(receiver->rank_);
+  if (awaited >= missing) return;
+  awaited = kNobody;
+  receiver->world_.wake(receiver->rank_, stream);
 }
 
 void SimTransport::Lane::give_back(Ticket ticket) {
@@ -83,7 +85,9 @@ void SimTransport::Lane::drop_finished() {
     ++first;
     any = true;
   }
-  if (any) receiver->world_.wake(sender);
+  if (!any || !sender_waits) return;
+  sender_waits = false;
+  receiver->world_.wake(sender, stream);
 }
 
 // --- lanes of a rank ---------------------------------------------------------------------------------------------------------
@@ -93,15 +97,16 @@ SimTransport::Lane& SimTransport::incoming(int from, Stream stream) {
   const int unit = world_.grid.unit;
   if (from < unit && lanes.played.empty()) lanes.played.resize(static_cast<std::size_t>(unit));
   std::unique_ptr<Lane>& lane = from < unit ? lanes.played[static_cast<std::size_t>(from)] : lanes.counterparts[from];
-  if (lane == nullptr) lane = make_lane(from);
+  if (lane == nullptr) lane = make_lane(from, stream);
   return *lane;
 }
 
-std::unique_ptr<SimTransport::Lane> SimTransport::make_lane(int from) {
+std::unique_ptr<SimTransport::Lane> SimTransport::make_lane(int from, Stream stream) {
   const int unit = world_.grid.unit;
   auto lane = std::make_unique<Lane>();
   lane->receiver = this;
   lane->sender = from % unit;
+  lane->stream = stream;
   lane->exact = from < unit;
   // Seen from the sender's unit, this rank is as far away as the sender is from here.
   lane->way = world_.fabric.way(lane->sender, world_.opposite[static_cast<std::size_t>(from / unit)] * unit + rank_);
@@ -136,7 +141,11 @@ Ticket SimTransport::send(LaneId to, const Envelope& envelope, std::span<const s
 }
 
 Outcome SimTransport::test_send(LaneId to, Ticket ticket) {
-  if (outgoing(to.peer, to.stream).find(ticket) != nullptr) return Outcome::pending;
+  Lane& lane = outgoing(to.peer, to.stream);
+  if (lane.find(ticket) != nullptr) {
+    lane.sender_waits = true;
+    return Outcome::pending;
+  }
   if (log_ != nullptr) log_->send_done(to, ticket);
   return Outcome::done;
 }
@@ -169,7 +178,10 @@ Ticket SimTransport::view(LaneId lane, const Envelope& envelope, std::size_t byt
 Outcome SimTransport::test_receive(LaneId from, Ticket ticket) {
   Lane& lane = incoming(from.peer, from.stream);
   // A lane keeps its order, though a small message may get there before a large one.
-  if (ticket >= lane.missing) return Outcome::pending;
+  if (ticket >= lane.missing) {
+    lane.awaited = std::min(lane.awaited, ticket);
+    return Outcome::pending;
+  }
   const Message* message = lane.find(ticket);
   if (message != nullptr && !lane.fits(*message)) return Outcome::mismatch;
   if (log_ != nullptr) log_->receive_done(from, ticket);

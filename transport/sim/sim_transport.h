@@ -38,7 +38,7 @@ struct SimWorld {
   int ranks = 1;                                            ///< of the world
   UnitGrid grid;                                            ///< units that make up the world, of which the first is played
   int ranks_per_node = 1;                                   ///< ranks of a node can view each other's memory
-  std::function<void(int)> wake;                            ///< told of each played rank that has news
+  std::function<void(int, Stream)> wake;                    ///< told of each played rank that has news, and on which stream
   std::function<void(int, int)> moves{};                    ///< told of each played rank that begins (+1) or ends (-1) to send or
                                                             ///< receive bytes; empty: nobody is
   std::function<double(const Chores&)> chore_seconds{};     ///< if set, ranks have cores, which do chores: what a rank sends or
@@ -97,15 +97,20 @@ class SimTransport final : public Transport {
   };
   /// One direction between two ranks on one stream; the receiver's transport has it.
   struct Lane final : Handler {
-    SimTransport* receiver = nullptr;
-    int sender = -1;  // played rank to which acknowledgements go
-    Way way;
-    bool exact = true;  // the sender isn't a counterpart
+    static constexpr Ticket kNobody = ~Ticket{0};
+    // What receivers look at most often comes first.
+    Ticket missing = 1;        // all messages before it are here
+    Ticket awaited = kNobody;  // the first one that the receiver found missing since it was woken
+    Ticket first = 1;          // of messages.front(); all before it are over
     std::deque<Message> messages;
-    Ticket first = 1;    // of messages.front(); all before it are over
-    Ticket missing = 1;  // all before it are here
     Ticket sent = 0;
     Ticket asked = 0;
+    SimTransport* receiver = nullptr;
+    Way way;
+    int sender = -1;  // played rank to which acknowledgements go
+    Stream stream{};
+    bool exact = true;          // the sender isn't a counterpart
+    bool sender_waits = false;  // since it found a message that isn't over
     void happen(std::uint64_t what) override;
     Message* find(Ticket ticket) { return ticket < first ? nullptr : &messages[ticket - first]; }
     Message& at(Ticket ticket);
@@ -118,7 +123,7 @@ class SimTransport final : public Transport {
   };
 
   Lane& incoming(int from, Stream stream);
-  std::unique_ptr<Lane> make_lane(int from);
+  std::unique_ptr<Lane> make_lane(int from, Stream stream);
   Lane& outgoing(int to, Stream stream);
   double chore_seconds() const { return world_.chore_seconds ? world_.chore_seconds(chores_) : 0; }
   Ticket ask(LaneId lane, const Envelope& envelope, std::size_t bytes, bool view);

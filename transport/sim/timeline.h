@@ -29,8 +29,10 @@ class Timeline final : public Clock {
   /// Returns the seconds since the beginning.
   double now() const { return now_; }
   /// Adds an event `seconds` ≥ 0 from now. `handler` is borrowed until then.
-  void add(double seconds, Handler& handler, std::uint64_t what) {
-    const Event event{.at = now_ + seconds, .number = ++added_, .handler = &handler, .what = what};
+  void add(double seconds, Handler& handler, std::uint64_t what) { add_at(now_ + seconds, handler, what); }
+  /// Adds an event at a time that isn't before now, in seconds since the beginning.
+  void add_at(double at, Handler& handler, std::uint64_t what) {
+    const Event event{.at = at, .number = ++added_, .handler = &handler, .what = what};
     if (event.at == now_) soon_.push(event);
     else later_.push(event);
   }
