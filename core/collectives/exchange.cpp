@@ -213,7 +213,7 @@ bool Message::poll() {
 
 bool Message::arrived() {
   const Group::Member& member = me_->group().member(from_);
-  const bool timed = bytes_ >= kTimedBytes;
+  const bool timed = bytes_ >= kTimedBytes && !me_->is_played();
   const Outcome outcome = member.transport->test_receive(me_->lane(from_), ticket_);
   if (outcome == Outcome::pending) {
     if (timed && pending_ns_ == 0) pending_ns_ = me_->engine().clock().now_ns();

@@ -31,7 +31,7 @@ void route_chunks(Collective& me, Relay& relay) {
   const Grid& grid = *me.group().grid;
   // A rank gets the chunks of its rail in this order: its own, that of the previous node, the one before that, …
   const auto rail_of = [&grid](int node, int rail, int count) {
-    std::vector<int> chunks_of_rail;
+    Relay::Order chunks_of_rail;
     for (int hop = 0; hop < count; ++hop) chunks_of_rail.push_back(grid.at(grid.node_after(node, -hop), rail));
     return chunks_of_rail;
   };
@@ -51,9 +51,9 @@ void route_chunks(Collective& me, Relay& relay) {
 Task hierarchical_all_gather(Collective& me, const Arguments& call) {
   const Chunks& chunks = call.chunks;
   const std::size_t element = size_of(call.recv.dtype);
-  std::vector<Relay::Part> parts;
+  Relay::Parts parts;
   for (int r = 0; r < me.size(); ++r) parts.push_back({chunks.offset(r) * element, chunks.count(r) * element});
-  Relay relay(me, call.recv.as_bytes(), std::move(parts));
+  Relay relay(me, call.recv.as_bytes(), std::move(parts), 2);
   route_chunks(me, relay);
   std::byte* own_place = call.recv.data + chunks.offset(me.rank()) * element;
   RelayedCopy own(relay, me.rank(), LocalCopy(me, own_place, call.send.data, call.send.bytes()));

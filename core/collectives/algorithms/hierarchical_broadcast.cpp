@@ -17,7 +17,7 @@ void route_parts(Collective& me, Relay& relay, int root) {
   const int hop = grid.node_after(grid.node, -grid.row_of(root));  // nodes that the buffer passes before this one
   // The root sends a member of its node first the part that the member forwards along its rail.
   const auto all_from = [&grid](int rail) {
-    std::vector<int> order;
+    Relay::Order order;
     for (int i = 0; i < grid.rails; ++i) order.push_back((rail + i) % grid.rails);
     return order;
   };
@@ -40,9 +40,9 @@ Task hierarchical_broadcast(Collective& me, const Arguments& call) {
   const int rails = me.group().grid->rails;
   const Chunks chunks = Chunks::balanced(rails, call.recv.count);  // one per rail
   const std::size_t element = size_of(call.recv.dtype);
-  std::vector<Relay::Part> parts;
+  Relay::Parts parts;
   for (int i = 0; i < rails; ++i) parts.push_back({chunks.offset(i) * element, chunks.count(i) * element});
-  Relay relay(me, call.recv.as_bytes(), std::move(parts));
+  Relay relay(me, call.recv.as_bytes(), std::move(parts), 16);
   route_parts(me, relay, call.root);
   for (int i = 0; me.rank() == call.root && i < rails; ++i) relay.give(i, chunks.count(i) * element);
   co_await me.turn();

@@ -1,4 +1,4 @@
-// Relay: parts are cut into pieces of kSegmentBytes, each of them one message.
+// Relay: parts are cut into pieces of Collective::segment_bytes(), each of them one message.
 #include "core/collectives/algorithms/relay.h"
 
 #include <algorithm>
@@ -7,52 +7,50 @@ namespace tsprun::detail {
 
 namespace {
 
-std::size_t largest_piece(const std::vector<Relay::Part>& parts) {
+std::size_t largest_of(const Relay::Parts& parts) {
   std::size_t largest = 0;
-  for (const Relay::Part& part : parts) largest = std::max(largest, std::min(part.bytes, kSegmentBytes));
+  for (const Relay::Part& part : parts) largest = std::max(largest, part.bytes);
   return largest;
 }
 
 }  // namespace
 
-Relay::Relay(Collective& me, std::span<std::byte> buffer, std::vector<Part> parts)
+Relay::Relay(Collective& me, std::span<std::byte> buffer, Parts parts, std::size_t segments)
     : me_(me),
       buffer_(buffer),
       parts_(std::move(parts)),
+      piece_bytes_(me.segment_bytes(largest_of(parts_), kSegmentBytes, segments)),
       have_(parts_.size()),
       prepared_(parts_.size()),
       leaves_(parts_.size()),
-      offer_(me, buffer, largest_piece(parts_), Readers::several),
+      offer_(me, buffer, std::min(largest_of(parts_), piece_bytes_), Readers::several),
       landing_(me, buffer) {}
 
-void Relay::send_to(int peer, std::vector<int> parts) {
+void Relay::send_to(int peer, Order parts) {
   for (const int part : parts) leaves_[static_cast<std::size_t>(part)] = true;
-  outgoing_.push_back({.peer = peer, .next = {.parts = std::move(parts)}});
+  outgoing_.push_back({.peer = peer, .parts = std::move(parts)});
 }
 
-void Relay::expect_from(int peer, std::vector<int> parts) {
-  RelayedReceive& incoming = incoming_.emplace_back();
-  incoming.peer = peer;
-  incoming.next.parts = parts;
-  incoming.arriving.parts = std::move(parts);
-}
+void Relay::expect_from(int peer, Order parts) { incoming_.push_back({.peer = peer, .parts = std::move(parts)}); }
 
 void Relay::give(int part, std::size_t bytes) {
   const Part& whole = parts_[static_cast<std::size_t>(part)];
-  have(part, bytes == whole.bytes ? pieces(whole) : bytes / kSegmentBytes);
+  have(part, bytes == whole.bytes ? pieces(whole) : bytes / piece_bytes_);
 }
 
 /// Returns the number of pieces of a part; an empty part has one, so that there is always a message.
-std::size_t Relay::pieces(const Part& part) { return std::max<std::size_t>(1, (part.bytes + kSegmentBytes - 1) / kSegmentBytes); }
-
-Relay::Part Relay::piece_of(const Part& part, std::size_t piece) {
-  const std::size_t first = piece * kSegmentBytes;
-  return {part.offset + first, std::min(kSegmentBytes, part.bytes - first)};
+std::size_t Relay::pieces(const Part& part) const {
+  return std::max<std::size_t>(1, (part.bytes + piece_bytes_ - 1) / piece_bytes_);
 }
 
-void Relay::advance(Walk& walk) const {
+Relay::Part Relay::piece_of(const Part& part, std::size_t piece) const {
+  const std::size_t first = piece * piece_bytes_;
+  return {part.offset + first, std::min(piece_bytes_, part.bytes - first)};
+}
+
+void Relay::advance(Walk& walk, const Order& of) const {
   ++walk.message;
-  if (++walk.piece < pieces(part_at(walk))) return;
+  if (++walk.piece < pieces(part_of(of[walk.part]))) return;
   walk.piece = 0;
   ++walk.part;
 }
@@ -85,7 +83,7 @@ bool Relay::poll() {
   pass_on();
   const bool collected = collect(moved);
   const bool sent = pass_on();
-  if (moved && !(sent && collected)) me_.moved();
+  if (moved && !(sent && collected) && !me_.is_engine()) me_.moved();
   return sent && collected;
 }
 
@@ -93,26 +91,26 @@ bool Relay::poll() {
 bool Relay::pass_on() {
   bool all = prepare();
   for (RelayedSend& outgoing : outgoing_) {
-    Walk& next = outgoing.next;
-    while (!at_end(next) && next.piece < prepared_[static_cast<std::size_t>(next.parts[next.part])]) {
-      const Part piece = piece_of(part_at(next), next.piece);
-      if (!offer_.send(outgoing.peer, next.message, piece.offset, piece.bytes)) break;
-      advance(next);
+    auto& [peer, parts, next] = outgoing;
+    while (next.part < parts.size() && next.piece < prepared_[static_cast<std::size_t>(parts[next.part])]) {
+      const Part piece = piece_of(part_of(parts[next.part]), next.piece);
+      if (!offer_.send(peer, next.message, piece.offset, piece.bytes)) break;
+      advance(next, parts);
     }
-    all = all && at_end(next);
+    all = all && next.part == parts.size();
   }
   return all;
 }
 
 /// Asks for the next pieces from a peer, a few ahead.
 void Relay::ask(RelayedReceive& incoming) {
-  Walk& next = incoming.next;
-  while (!at_end(next) && next.message < incoming.arriving.message + kAskedAhead) {
-    const Part piece = piece_of(part_at(next), next.piece);
-    Arrival arrival(landing_, incoming.peer, next.message, buffer_.subspan(piece.offset, piece.bytes));
+  auto& [peer, parts, next, arriving, arrivals] = incoming;
+  while (next.part < parts.size() && next.message < arriving.message + kAskedAhead) {
+    const Part piece = piece_of(part_of(parts[next.part]), next.piece);
+    Arrival arrival(landing_, peer, next.message, buffer_.subspan(piece.offset, piece.bytes));
     if (!arrival.ask()) return;
-    incoming.arrivals.push_back(arrival);
-    advance(next);
+    arrivals.push_back(arrival);
+    advance(next, parts);
   }
 }
 
@@ -120,21 +118,21 @@ void Relay::ask(RelayedReceive& incoming) {
 bool Relay::collect(bool& moved) {
   bool all = true;
   for (auto incoming = incoming_.rbegin(); incoming != incoming_.rend(); ++incoming) {
-    Walk& arriving = incoming->arriving;
+    auto& [peer, parts, next, arriving, arrivals] = *incoming;
     ask(*incoming);
-    while (!incoming->arrivals.empty() && me_.budget > 0) {
-      Arrival& arrival = incoming->arrivals.front();
+    while (!arrivals.empty() && me_.budget > 0) {
+      Arrival& arrival = arrivals.front();
       if (!arrival.advance()) break;
       moved = true;
       if (!arrival.done()) break;
-      incoming->arrivals.erase(incoming->arrivals.begin());
-      have(arriving.parts[arriving.part], arriving.piece + 1);
-      advance(arriving);
+      arrivals.erase(arrivals.begin());
+      have(parts[arriving.part], arriving.piece + 1);
+      advance(arriving, parts);
       ask(*incoming);
     }
-    if (at_end(arriving)) continue;
+    if (arriving.part == parts.size()) continue;
     all = false;
-    me_.set_missing(incoming->peer);
+    me_.set_missing(peer);
   }
   return all;
 }

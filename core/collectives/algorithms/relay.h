@@ -5,18 +5,23 @@
 
 #include "core/collectives/exchange.h"
 
+#include <boost/container/small_vector.hpp>
 #include <boost/container/static_vector.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 namespace tsprun::detail {
 
 /// Condition that this rank has received all parts of a buffer and forwarded them. Call send_to() and expect_from() for each peer
 /// before the first poll().
 class Relay {
+ private:
+  /// Few parts and peers, those of one node of eight GPUs, lie within the relay: it is made for every operation.
+  template <class T>
+  using Few = boost::container::small_vector<T, 8>;
+
  public:
   /// A part of the buffer, in bytes. Parts don't overlap; an empty part is sent as an empty message.
   struct Part {
@@ -24,12 +29,16 @@ class Relay {
     std::size_t bytes = 0;
   };
 
-  /// Makes a relay of a buffer, in which the parts have their final places on this rank. Throws Error(out_of_memory).
-  Relay(Collective& me, std::span<std::byte> buffer, std::vector<Part> parts);
+  using Parts = Few<Part>;
+  using Order = Few<int>;
+
+  /// Makes a relay of a buffer, in which the parts have their final places on this rank. Engines in virtual time cut a part into
+  /// at most `segments` pieces, if they are large. Throws Error(out_of_memory).
+  Relay(Collective& me, std::span<std::byte> buffer, Parts parts, std::size_t segments);
   /// Sends these parts (indices) to `peer`, in this order. The peer must expect the same parts in the same order.
-  void send_to(int peer, std::vector<int> parts);
+  void send_to(int peer, Order parts);
   /// Expects these parts from `peer`, in this order. Each part is expected from at most one peer.
-  void expect_from(int peer, std::vector<int> parts);
+  void expect_from(int peer, Order parts);
   /// Tells that the first `bytes` of a part are in the buffer already and need not arrive.
   void give(int part, std::size_t bytes);
 
@@ -42,29 +51,29 @@ class Relay {
   /// Number of receives that are posted ahead, so that a sender that needs the receiver's grant doesn't have to wait for it.
   static constexpr std::size_t kAskedAhead = 4;
 
-  /// A walk over the pieces of some parts, in order; each is a message.
+  /// A walk over the pieces of a peer's parts, in order; each is a message.
   struct Walk {
-    std::vector<int> parts;
-    std::size_t part = 0;   // index in `parts`
+    std::size_t part = 0;   // index in the peer's `parts`
     std::size_t piece = 0;  // index within that part
     std::uint32_t message = 0;
   };
   struct RelayedSend {
     int peer = -1;
-    Walk next;
+    Order parts;
+    Walk next{};
   };
   struct RelayedReceive {
     int peer = -1;
-    Walk next;  // to be asked for
-    Walk arriving;
-    boost::container::static_vector<Arrival, kAskedAhead> arrivals;  // asked for, in order
+    Order parts;
+    Walk next{};  // to be asked for
+    Walk arriving{};
+    boost::container::static_vector<Arrival, kAskedAhead> arrivals{};  // asked for, in order
   };
 
-  static std::size_t pieces(const Part& part);
-  static Part piece_of(const Part& part, std::size_t piece);
-  bool at_end(const Walk& walk) const { return walk.part == walk.parts.size(); }
-  const Part& part_at(const Walk& walk) const { return parts_[static_cast<std::size_t>(walk.parts[walk.part])]; }
-  void advance(Walk& walk) const;
+  std::size_t pieces(const Part& part) const;
+  Part piece_of(const Part& part, std::size_t piece) const;
+  const Part& part_of(int part) const { return parts_[static_cast<std::size_t>(part)]; }
+  void advance(Walk& walk, const Order& of) const;
   void have(int part, std::size_t pieces);
   bool prepare();
   bool pass_on();
@@ -73,13 +82,14 @@ class Relay {
 
   Collective& me_;
   std::span<std::byte> buffer_;
-  std::vector<Part> parts_;
-  std::vector<std::size_t> have_;      // by part: number of pieces that are here
-  std::vector<std::size_t> prepared_;  // by part: number of pieces that may be sent
-  std::vector<int> fresh_;             // parts with pieces that are here and may not be sent yet, in order
-  std::vector<bool> leaves_;           // by part: true if it is forwarded
-  std::vector<RelayedSend> outgoing_;
-  std::vector<RelayedReceive> incoming_;
+  Parts parts_;
+  std::size_t piece_bytes_;
+  Few<std::size_t> have_;      // by part: number of pieces that are here
+  Few<std::size_t> prepared_;  // by part: number of pieces that may be sent
+  Few<int> fresh_;             // parts with pieces that are here and may not be sent yet, in order
+  Few<bool> leaves_;           // by part: true if it is forwarded
+  Few<RelayedSend> outgoing_;
+  Few<RelayedReceive> incoming_;
   Offer offer_;
   Landing landing_;
 };
