@@ -29,24 +29,6 @@ struct Line {
 
 std::size_t fewest_of(const MeshSetting& of) { return kFewest + of.setting.model.layers % kMore; }
 
-/// Returns what body(layers) returns of steps with few layers, each with kMore more than the one before. The one with most layers
-/// begins first, since it takes longest.
-template <class Result, std::size_t kSteps>
-std::array<Result, kSteps> at_once(const MeshSetting& of, kernels::Pool& on,
-                                   const std::function<Result(std::size_t layers)>& body) {
-  std::array<Result, kSteps> results;
-  on.run(kSteps, [&](std::size_t task, std::size_t) {
-    const std::size_t step = kSteps - 1 - task;
-    results[step] = body(fewest_of(of) + step * kMore);
-  });
-  return results;
-}
-
-double by_first_growth(const MeshSetting& of, double fewest, double more) {
-  const std::size_t times = (of.setting.model.layers - fewest_of(of)) / kMore;
-  return fewest + static_cast<double>(times) * (more - fewest);
-}
-
 /// Returns the part by which the growth to the last step differs from that to the one before.
 double difference_of(const std::array<Simulated, 3>& steps) {
   const double first = steps[1].seconds - steps[0].seconds;
@@ -74,16 +56,21 @@ bool may_have_few_layers(const MeshSetting& of) {
 }
 
 Growth growth_of(const MeshSetting& of) {
-  const std::size_t more = fewest_of(of) + 2 * kMore;
-  return {.few = more - kMore, .more = more, .times = (of.setting.model.layers - more) / kMore};
+  const std::size_t fewest = fewest_of(of);
+  const std::size_t more = fewest + 2 * kMore;
+  return {.fewest = fewest, .few = fewest + kMore, .more = more, .times = (of.setting.model.layers - more) / kMore};
 }
 
 std::optional<FromFewLayers> from_few_layers(const MeshSetting& of, kernels::Pool& on,
                                              const std::function<Simulated(std::size_t layers)>& play) {
-  const auto steps = at_once<Simulated, 3>(of, on, play);
+  const Growth growth = growth_of(of);
+  std::array<Simulated, 3> steps;
+  on.run(steps.size(), [&](std::size_t task, std::size_t) {
+    const std::size_t step = steps.size() - 1 - task;  // the one with most layers begins first, since it takes longest
+    steps[step] = play(growth.fewest + step * kMore);
+  });
   const double difference = difference_of(steps);
   if (difference > kUneven || !use_the_same_links(steps)) return std::nullopt;
-  const Growth growth = growth_of(of);
   const Line line{steps, growth.times};
 
   Simulated all;
@@ -101,13 +88,13 @@ std::optional<FromFewLayers> from_few_layers(const MeshSetting& of, kernels::Poo
                          .bytes = line([&](const Simulated& step) { return step.links[i].bytes; })});
   }
   return FromFewLayers{.step = std::move(all),
-                       .seconds_by_first_growth = by_first_growth(of, steps[0].seconds, steps[1].seconds)};
+                       .fewest_seconds = steps[0].seconds,
+                       .seconds_by_first_growth = seconds_by_first_growth(of, steps[0].seconds, steps[1].seconds)};
 }
 
-double seconds_by_first_growth(const MeshSetting& of, kernels::Pool& on,
-                               const std::function<double(std::size_t layers)>& seconds) {
-  const auto [fewest, more] = at_once<double, 2>(of, on, seconds);
-  return by_first_growth(of, fewest, more);
+double seconds_by_first_growth(const MeshSetting& of, double fewest_seconds, double few_seconds) {
+  const Growth growth = growth_of(of);
+  return few_seconds + static_cast<double>(growth.times + 1) * (few_seconds - fewest_seconds);
 }
 
 }  // namespace tsprun::detail::theory

@@ -21,16 +21,18 @@ MeshSetting with_layers(MeshSetting of, std::size_t layers);
 bool may_have_few_layers(const MeshSetting& of);
 /// How a setting's layers grow out of few.
 struct Growth {
-  std::size_t few;    ///< layers
-  std::size_t more;   ///< layers, most of those that are played
-  std::size_t times;  ///< how often what `more` has more than `few` comes on top of `more`
+  std::size_t fewest;  ///< layers of the first step that is played
+  std::size_t few;     ///< of the second
+  std::size_t more;    ///< and of the third
+  std::size_t times;   ///< how often what `more` has more than `few` comes on top of `more`
 };
-/// Returns the last two of the steps that are played for a setting. Precondition: may_have_few_layers().
+/// Returns how many layers the steps have that are played for a setting. Precondition: may_have_few_layers().
 Growth growth_of(const MeshSetting& of);
 /// A step that was found from steps with few layers.
 struct FromFewLayers {
   Simulated step;
-  double seconds_by_first_growth;  ///< what seconds_by_first_growth() returns of the same steps
+  double fewest_seconds;           ///< of the first step that was played
+  double seconds_by_first_growth;  ///< what seconds_by_first_growth() returns of the first two
 };
 
 /// Returns the step of a setting from three steps with fewer layers, which `play(layers)` plays, on the pool's threads. What
@@ -38,9 +40,8 @@ struct FromFewLayers {
 /// Precondition: may_have_few_layers().
 std::optional<FromFewLayers> from_few_layers(const MeshSetting& of, kernels::Pool& on,
                                              const std::function<Simulated(std::size_t layers)>& play);
-/// Returns the seconds of a step from the first two of those steps, which `seconds(layers)` returns, on the pool's threads. They
-/// are to be compared with one another: where growth isn't even, a step found from three takes somewhat less or more.
-double seconds_by_first_growth(const MeshSetting& of, kernels::Pool& on,
-                               const std::function<double(std::size_t layers)>& seconds);
+/// Returns the seconds of a step from those of the first two of these steps. They are to be compared with one another: where
+/// growth isn't even, a step found from three takes somewhat less or more.
+double seconds_by_first_growth(const MeshSetting& of, double fewest_seconds, double few_seconds);
 
 }  // namespace tsprun::detail::theory

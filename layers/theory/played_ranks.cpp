@@ -63,12 +63,12 @@ FewestRanks::FewestRanks(const Layout& layout, const Machine& machine, std::func
   if (own && !machine.cores && *own < unit_of(layout, machine)) grid_ = grid_of(layout, *own);
 }
 
-void FewestRanks::add(Program program, double seconds) {
+void FewestRanks::add(const Program& program, double seconds) {
   if (!grid_) return;
   const int rank = ranks_++;
   if (rank < grid_->unit) {
     longest_ = std::max(longest_, seconds);
-    first_.push_back(std::move(program));
+    first_.push_back(program);
     return;
   }
   const Program& first = first_[static_cast<std::size_t>(rank % grid_->unit)];

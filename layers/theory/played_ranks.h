@@ -31,7 +31,7 @@ class FewestRanks {
   /// `price`: seconds that a kernel takes. `times`: how many times as many layers, all alike, a step has as the programs.
   FewestRanks(const Layout& layout, const Machine& machine, std::function<double(const KernelCost&)> price, double times = 1);
   /// Takes the program of the unit's next rank, from 0, and how long the kernels of all its layers take.
-  void add(Program program, double seconds);
+  void add(const Program& program, double seconds);
   /// Returns how the ranks to be played stand for all; nothing if they don't, as the programs so far say.
   const std::optional<sim::UnitGrid>& grid() const { return grid_; }
   /// Returns the largest part of its kernels' time that a rank spends between other messages than the one that is played for it.

@@ -179,14 +179,11 @@ struct Unit {
   }
 };
 
-/// Plays one step of all layers.
-Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
+/// Plays one step by these programs of the played ranks. `result` has what is known of it.
+Simulated play_programs(const MeshSetting& of, const Unit& by, std::span<Program> programs, bool binds, Simulated result = {}) {
   const auto& [machine, options, ranks, grid, facts] = by;
-  const int unit = grid.unit;
-  Simulated result;
-  result.played = unit;
+  result.played = grid.unit;
   result.layers = of.setting.model.layers;
-  std::vector<Program> programs = by.record(of, result);
   PlayedRun run = play_on(machine, programs, grid, facts, options, true);
   result.traces = std::move(run.traces);
   result.tracks = shown(run);
@@ -213,8 +210,9 @@ Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
       }
     }
     by.note_links(all, result);
-    result.binds =
-        what_binds(std::move(all), result.seconds, [&](const WhatIf& without) { return by.seconds(without, programs); });
+    const auto seconds = [&](const WhatIf& without) { return by.seconds(without, programs); };
+    result.binds = what_binds(std::move(all), result.seconds, seconds,
+                              [&](const WhatIf& links) { return result.seconds - seconds(links.of_latency()); });
   }
   for (const Program& program : programs) {
     if (options.trace) result.groups.push_back(program.groups);
@@ -228,6 +226,13 @@ Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
   }
   result.messages = run.messages / static_cast<std::uint64_t>(options.steps) * static_cast<std::uint64_t>(units);
   return result;
+}
+
+/// Plays one step of all layers.
+Simulated play_whole(const MeshSetting& of, const Unit& by, bool binds) {
+  Simulated result;
+  std::vector<Program> programs = by.record(of, result);
+  return play_programs(of, by, programs, binds, std::move(result));
 }
 
 /// Records the ranks of a unit, as many at once as there are threads, since a program of many layers is large; `note` hears of
@@ -255,15 +260,21 @@ struct Whole {
   double difference = 0;  ///< FewestRanks::difference()
 };
 
-/// Returns what programs of `recorded` layers say; `all_layers` returns the figures of a rank with all.
-Whole record_whole(const MeshSetting& of, std::size_t recorded, const Unit& by, const std::vector<WhatIf>& without,
-                   kernels::Pool& threads, const std::function<RankFigures(std::size_t rank, RankFigures figures)>& all_layers) {
+/// Programs of a unit's ranks by number of layers.
+using RecordedLayers = std::map<std::size_t, std::vector<Program>>;
+
+/// Returns what programs of `recorded` layers say, which go to `keep`; `all_layers` returns the figures of a rank with all.
+Whole record_whole(
+    const MeshSetting& of, std::size_t recorded, const Unit& by, const std::vector<WhatIf>& without, kernels::Pool& threads,
+    const std::function<RankFigures(std::size_t rank, RankFigures figures)>& all_layers,
+    const std::function<void(Program program)>& keep = [](const Program&) {}) {
   Whole whole;
   FewestRanks fewest(
       of.layout, by.machine, [&](const KernelCost& cost) { return kernel_seconds(cost, by.machine, by.facts); },
       static_cast<double>(of.setting.model.layers) / static_cast<double>(recorded));
   record_ranks(with_layers(of, recorded), by, without, threads, [&](std::size_t rank, Program program, RankFigures figures) {
-    fewest.add(std::move(program), whole.ranks.emplace_back(all_layers(rank, std::move(figures))).kernels);
+    fewest.add(program, whole.ranks.emplace_back(all_layers(rank, std::move(figures))).kernels);
+    keep(std::move(program));
   });
   whole.fewest = fewest.grid();
   if (whole.fewest) whole.difference = fewest.difference();
@@ -273,15 +284,19 @@ Whole record_whole(const MeshSetting& of, std::size_t recorded, const Unit& by, 
 }
 
 /// Returns the same from programs of few layers; nothing if the program of all layers of the fullest rank says something else, or
-/// that of the first or the last rank. Their own figures count.
+/// that of the first or the last rank. Their own figures count. The programs go to `recorded`.
 std::optional<Whole> record_few_layers(const MeshSetting& of, const Unit& by, const std::vector<WhatIf>& without,
-                                       kernels::Pool& threads) {
+                                       kernels::Pool& threads, RecordedLayers& recorded) {
   const Growth growth = growth_of(of);
   std::vector<RankFigures> few;
-  record_ranks(with_layers(of, growth.few), by, without, threads,
-               [&](std::size_t, const Program&, RankFigures figures) { few.push_back(std::move(figures)); });
-  Whole whole = record_whole(of, growth.more, by, without, threads,
-                             [&](std::size_t rank, const RankFigures& more) { return grown(few[rank], more, growth.times); });
+  record_ranks(with_layers(of, growth.few), by, without, threads, [&](std::size_t, Program program, RankFigures figures) {
+    few.push_back(std::move(figures));
+    recorded[growth.few].push_back(std::move(program));
+  });
+  Whole whole = record_whole(
+      of, growth.more, by, without, threads,
+      [&](std::size_t rank, const RankFigures& more) { return grown(few[rank], more, growth.times); },
+      [&](Program program) { recorded[growth.more].push_back(std::move(program)); });
   const std::set<std::size_t> chosen{0, whole.fullest, whole.ranks.size() - 1};
   const std::vector<std::size_t> asked(chosen.begin(), chosen.end());
   std::vector<RankFigures> exact(asked.size());
@@ -312,7 +327,8 @@ void note_whole(const Whole& whole, int units, Simulated& step) {
 Simulated play_few(const MeshSetting& of, const Unit& by) {
   kernels::Pool threads(std::min(by.options.threads, static_cast<std::size_t>(by.ranks)));
   std::vector<WhatIf> without = by.options.binds ? what_ifs(by.machine, by.options.host_seconds) : std::vector<WhatIf>{};
-  std::optional<Whole> whole = record_few_layers(of, by, without, threads);
+  RecordedLayers recorded;
+  std::optional<Whole> whole = record_few_layers(of, by, without, threads, recorded);
   if (!whole) {
     whole =
         record_whole(of, of.setting.model.layers, by, without, threads, [](std::size_t, RankFigures figures) { return figures; });
@@ -322,8 +338,16 @@ Simulated play_few(const MeshSetting& of, const Unit& by) {
                  .ranks = by.ranks,
                  .grid = whole->fewest.value_or(by.grid),
                  .facts = by.facts};
-  std::optional<FromFewLayers> found =
-      from_few_layers(of, threads, [&](std::size_t layers) { return play_whole(with_layers(of, layers), few, false); });
+  const auto played = static_cast<std::size_t>(few.grid.unit);
+  for (auto& [layers, programs] : recorded) programs.erase(programs.begin() + few.grid.unit, programs.end());
+  const std::size_t fewest = growth_of(of).fewest;
+  const std::size_t more = growth_of(of).few;
+  recorded[fewest].resize(played);
+  threads.run(played, [&](std::size_t rank, std::size_t) {
+    recorded.at(fewest)[rank] = few.record(with_layers(of, fewest), static_cast<int>(rank)).program;
+  });
+  std::optional<FromFewLayers> found = from_few_layers(
+      of, threads, [&](std::size_t layers) { return play_programs(with_layers(of, layers), few, recorded.at(layers), false); });
   Simulated step = found ? std::move(found->step) : play_whole(of, few, by.options.binds);
   note_whole(*whole, of.layout.ranks() / by.ranks, step);
   if (!found || !by.options.binds) return step;
@@ -332,12 +356,25 @@ Simulated play_few(const MeshSetting& of, const Unit& by) {
   }
   few.note_links(without, step);
   for (WhatIf& each : without) each.least *= found->seconds_by_first_growth / step.seconds;
-  step.binds = what_binds(std::move(without), found->seconds_by_first_growth, [&](const WhatIf& resource) {
-    return seconds_by_first_growth(of, threads, [&](std::size_t layers) {
-      Simulated unused;
-      return few.seconds(resource, few.record(with_layers(of, layers), unused));
+  // The latency of links is played at once with the links, in case they bind, and with the fewest layers: what part of their gain
+  // it makes.
+  std::map<std::string_view, double> gains_of_latency;
+  const auto seconds = [&](const WhatIf& resource) {
+    double of_more = 0;
+    double of_fewest = 0;
+    double of_latency = 0;
+    threads.run(resource.without_latency ? 3 : 2, [&](std::size_t task, std::size_t) {
+      if (task == 0) of_more = few.seconds(resource, recorded.at(more));
+      if (task == 1) of_fewest = few.seconds(resource, recorded.at(fewest));
+      if (task == 2) of_latency = few.seconds(resource.of_latency(), recorded.at(fewest));
     });
-  });
+    const double all = seconds_by_first_growth(of, of_fewest, of_more);
+    const double part = (found->fewest_seconds - of_latency) / (found->fewest_seconds - of_fewest);
+    gains_of_latency[resource.resource] = part * (found->seconds_by_first_growth - all);
+    return all;
+  };
+  step.binds = what_binds(std::move(without), found->seconds_by_first_growth, seconds,
+                          [&](const WhatIf& links) { return gains_of_latency.at(links.resource); });
   return step;
 }
 

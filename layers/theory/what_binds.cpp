@@ -84,7 +84,8 @@ double busiest_seconds(const Simulated& step, const sim::FabricShape& fabric, co
   return most;
 }
 
-std::string what_binds(std::vector<WhatIf> all, double seconds, const std::function<double(const WhatIf&)>& played) {
+std::string what_binds(std::vector<WhatIf> all, double seconds, const std::function<double(const WhatIf&)>& played,
+                       const std::function<double(const WhatIf&)>& latency_gains) {
   std::ranges::stable_sort(all, {}, &WhatIf::least);
   const WhatIf* binds = nullptr;
   double gain = 0;
@@ -96,10 +97,8 @@ std::string what_binds(std::vector<WhatIf> all, double seconds, const std::funct
     binds = &each;
   }
   if (binds == nullptr) return {};
-  if (!binds->without_latency) return std::string(binds->resource);
-  const double of_latency =
-      seconds - played({.resource = binds->resource, .without = *binds->without_latency, .host_seconds = binds->host_seconds});
-  return (of_latency > gain / 2 ? "latency of " : "") + std::string(binds->resource);
+  const bool is_latency = binds->without_latency && latency_gains(*binds) > gain / 2;
+  return (is_latency ? "latency of " : "") + std::string(binds->resource);
 }
 
 }  // namespace tsprun::detail::theory

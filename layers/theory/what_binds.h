@@ -22,6 +22,9 @@ struct WhatIf {
   double host_seconds = 0;                   ///< as in SimulateOptions
   double least = 0;                          ///< seconds that a step takes at least
   std::optional<Machine> without_latency{};  ///< of a way of messages: the machine on which their latency alone takes no time
+
+  /// Returns the machine without the latency of a way of messages. Precondition: without_latency.
+  WhatIf of_latency() const { return {.resource = resource, .without = *without_latency, .host_seconds = host_seconds}; }
 };
 
 /// Returns the machine without each of its resources in turn.
@@ -31,8 +34,10 @@ std::vector<WhatIf> what_ifs(const Machine& machine, double host_seconds);
 /// `other`. The step would take at least as long.
 double busiest_seconds(const Simulated& step, const sim::FabricShape& fabric, const sim::FabricShape& other);
 
-/// Returns what would shorten a step of so many seconds most, or nearly so, if it took no time; `played`: how long it takes then.
-/// Of links whose latency makes most of it, that is named. Empty if nothing shortens it.
-std::string what_binds(std::vector<WhatIf> all, double seconds, const std::function<double(const WhatIf&)>& played);
+/// Returns what would shorten a step of so many seconds most, or nearly so, if it took no time; `played`: how long it takes then;
+/// `latency_gains`: by how many seconds the latency of links shortens it alone, which is named if it makes most of what they
+/// gain. Empty if nothing shortens it.
+std::string what_binds(std::vector<WhatIf> all, double seconds, const std::function<double(const WhatIf&)>& played,
+                       const std::function<double(const WhatIf&)>& latency_gains);
 
 }  // namespace tsprun::detail::theory

@@ -97,7 +97,8 @@ TEST(FewLayers, SayHowMuchTheirGrowthDiffers) {
   EXPECT_NEAR(found(7.02)->step.layers_difference, 0.01, 1e-4);
   EXPECT_NEAR(found(7.02)->step.seconds, 7.02 + 29 * 2.01, 1e-9);
   EXPECT_EQ(found(7.02)->seconds_by_first_growth, 65);
-  EXPECT_EQ(theory::seconds_by_first_growth(of, threads, [](std::size_t layers) { return 1 + static_cast<double>(layers); }), 65);
+  EXPECT_EQ(found(7.02)->fewest_seconds, 3);
+  EXPECT_EQ(theory::seconds_by_first_growth(of, 3, 5), 65);
   for (const double last : {6.9, 7.1, 5.0, 4.9}) EXPECT_FALSE(found(last)) << last;
 
   EXPECT_EQ(theory::layers_remark(64, 64, 0), "");

@@ -110,10 +110,13 @@ TEST(WhatBinds, IsntSoughtAmongWhatCanHardlyGainMore) {
     played.emplace_back(without.resource);
     return without.resource == "one" ? 6.0 : without.resource == "two" ? 9.0 : 8.0;
   };
-  EXPECT_EQ(theory::what_binds(all, 10, seconds), "one");
+  const auto none = [](const theory::WhatIf&) { return 0.0; };
+  EXPECT_EQ(theory::what_binds(all, 10, seconds, none), "one");
   EXPECT_EQ(played, (std::vector<std::string>{"two", "one"}));  // the third could gain 4.2, the second gains 4
   played.clear();
-  EXPECT_EQ(theory::what_binds(all, 10, [&](const theory::WhatIf& without) { return seconds(without), 10.0; }), "");
+  EXPECT_EQ(theory::what_binds(
+                all, 10, [&](const theory::WhatIf& without) { return seconds(without), 10.0; }, none),
+            "");
   EXPECT_EQ(played.size(), 4U);
 }
 
