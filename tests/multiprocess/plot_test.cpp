@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tsprun::detail::test::plot_test {
@@ -34,6 +36,22 @@ void expect_picture(const TemporaryDirectory& folder, const std::string& name) {
   EXPECT_NE(content(folder.path("pictures/" + name + ".svg")).find("<svg"), std::string::npos) << name;
 }
 
+/// Expects what Fig. 4 shows: each of four ranks computes its MLP with its own shard of the weights first, then with the others',
+/// each of which has arrived before.
+void expect_every_shard_on_every_rank(const json& mlp) {
+  std::map<std::pair<int, int>, double> here;  // when a shard has come to a rank
+  for (const json& row : mlp.at("rotations")) here[{row.at("rank"), row.at("shard")}] = row.at("end_ms");
+  EXPECT_EQ(here.size(), 12U);
+  std::map<std::pair<int, int>, int> kernels;
+  for (const json& row : mlp.at("kernels")) {
+    const std::pair<int, int> where(row.at("rank"), row.at("shard"));
+    ++kernels[where];
+    if (where.first != where.second) EXPECT_GE(row.at("begin_ms").get<double>(), here.at(where) - 1e-6);
+  }
+  EXPECT_EQ(kernels.size(), 16U);
+  for (const auto& [where, number] : kernels) EXPECT_EQ(number, 4) << where.first << ", " << where.second;
+}
+
 TEST(Played, SaysWhichOfThePapersStatementsHoldInVirtualTime) {
   const TemporaryDirectory folder;
   const std::string tools = TSP_TOOLS_DIR;
@@ -55,11 +73,13 @@ TEST(Played, SaysWhichOfThePapersStatementsHoldInVirtualTime) {
     EXPECT_GT(row.at("tokens"), 256);
     EXPECT_LT(row.at("tokens"), 131072);
   }
+  expect_every_shard_on_every_rank(played.at("mlp"));
   const Finished drawn = run_program(
       {"/usr/bin/python3", tools + "/plot/plot.py", "--check", "--out", folder.path("pictures"), folder.path("played.json")},
       options, 120);
   EXPECT_EQ(drawn.end.code, 0) << drawn.describe();
   expect_picture(folder, "crossover");
+  expect_picture(folder, "mlp_turns");
 }
 
 TEST(Plot, DrawsThePapersFiguresAndThoseOfPlannedAndMeasuredPoints) {

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""The paper's Figs. 10 to 12 in virtual time: TSP beside TP+SP on 16 and 1024 MI300X GPUs, and what its headline ratio assumes; and from
-how many tokens on TSP is faster than TP on a node, with links of several speeds.
+"""The paper's Figs. 10 to 12 in virtual time: TSP beside TP+SP on 16 and 1024 MI300X GPUs, and what its headline ratio assumes; from how
+many tokens on TSP is faster than TP on a node, with links of several speeds; and what four GPUs do in TSP's MLP (Fig. 4).
 
 Matched TP+SP is read as degrees T = Σ = D: TSP folds both onto one axis of D GPUs. tp lies within a node. The model has two layers, which is
 about what the paper's absolute tokens/s imply; the ratios hardly depend on it. All else is in the machine file.
@@ -24,6 +24,7 @@ PAIRS = (("Fig. 12's D = 8, where all 16 GPUs can be matched with it", "dp=2,tsp
 SLOWEST_NIC, FASTEST_NIC = 5e9, 100e9  # bytes/s between which the headline's speed is searched
 FEWEST_TOKENS, MOST_TOKENS = 256, 131072  # between which TSP's crossover with TP is searched
 SPEEDS = (0.25, 0.5, 1, 2, 4, 8)  # of links, times the machine's
+MLP = ("gemm W_1", "gemm W_3", "swiglu", "gemm W_2")  # kernels of one turn
 
 
 def layouts(gpus, degree):
@@ -112,6 +113,28 @@ class Player:
         return high
 
 
+def mlp(player, machine, degree=4, tokens=32768):
+    """The kernels of the first layer's MLP in a forward pass under TSP, and the rotations of weights meanwhile: of each its rank, when it
+    begins and ends in ms, and the rank whose shard of the weights it has."""
+    trace = player.folder / "mlp-trace.json"
+    player.rows(machine, (f"tsp={degree}",), tokens, 1, "--gpus", str(degree), "--forward", "--trace", str(trace))
+    events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    trace.unlink()
+
+    def of(rank, number, chosen):
+        found = sorted((event for event in events if event["pid"] == rank and chosen(event)), key=lambda event: event["ts"])[:number]
+        return [{"rank": rank, "begin_ms": event["ts"] * 1e-3, "end_ms": (event["ts"] + event["dur"]) * 1e-3, **event} for event in found]
+
+    kernels, rotations = [], []
+    for rank in range(degree):
+        turns = of(rank, degree * len(MLP), lambda event: event["name"] in MLP)
+        moved = of(rank, degree - 1, lambda event: event["name"] == "send_recv" and event["args"]["purpose"] == "weights")
+        kernels += [{**kernel, "shard": (rank - number // len(MLP)) % degree} for number, kernel in enumerate(turns)]
+        rotations += [{**rotation, "shard": (rotation["args"]["from"] - number) % degree} for number, rotation in enumerate(moved)]
+    fields = ("rank", "shard", "name", "begin_ms", "end_ms")
+    return {what: [{field: row[field] for field in fields} for row in rows] for what, rows in (("kernels", kernels), ("rotations", rotations))}
+
+
 def points(quick):
     """(figure, GPUs, D, S, batch, forward); a batch is that of all replicas. Quick ones are shorter: they take a quarter of the time."""
     for seq in (4096, 32768) if quick else (16384, 32768, 65536, 131072):
@@ -184,7 +207,8 @@ def main():
         print(f"{row['link_bytes_per_s'] * 1e-9:12.1f}{row['flops_per_byte']:14.0f}  " + (f"{row['tokens']} tokens" if row["tokens"] else
               f"more than {MOST_TOKENS} tokens") + (", forward" if row["forward"] else ", forward and backward"), flush=True)
     print(*said, sep="\n")
-    (arguments.folder / "played.json").write_text(json.dumps({"rows": rows, "statements": said, "crossover": crossing}, indent=1))
+    (arguments.folder / "played.json").write_text(json.dumps({"rows": rows, "statements": said, "crossover": crossing,
+                                                              "mlp": mlp(player, arguments.machine)}, indent=1))
 
 
 if __name__ == "__main__":

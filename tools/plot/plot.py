@@ -10,7 +10,7 @@
 
 From `train`: loss and tokens/s over steps, a line for each report. From `bench`: bus bandwidth and time over the size. From `simulate` and
 `plan --search`: where the time of a step goes, for each layout (of a search those that it puts first). From played.json, which played.py
-writes: from how many tokens on TSP is as fast as TP, over FLOPs a byte.
+writes: from how many tokens on TSP is as fast as TP, over FLOPs a byte; and what four GPUs do in TSP's MLP (as Fig. 4).
 In the manner of the paper's figures 1, 5, 6, 7 and 9 to 12:
 
 From `plan --paper`: figures 1, 5, 6, 7 and 9 by the printed formulas and as counted. From the arrays `plan` and `compare` of any

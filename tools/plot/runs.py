@@ -4,7 +4,7 @@ where its data isn't there. `runs`: reports by the names of their files."""
 import matplotlib.pyplot as pyplot
 
 from drawing import stacked, tokens
-from looks import legend_below, log_scale, numbered, plot_lines, powers_of_two, unique
+from looks import COLORS, legend_below, log_scale, numbered, plot_lines, powers_of_two, unique
 from points import first_of_search
 
 MS = 1e-3
@@ -142,7 +142,30 @@ def crossovers(runs):
     return figure
 
 
+def mlp_turns(runs):
+    """What GPUs do in TSP's MLP, as the paper's Fig. 4 shows it: in each turn a GPU computes with another one's shard of the weights, while
+    the next one comes from its neighbour. Of played.py."""
+    found = next((report["mlp"] for report in runs.values() if report.get("mlp")), None)
+    if not found:
+        return None
+    ranks = sorted({row["rank"] for row in found["kernels"]})
+    figure, axes = pyplot.subplots(figsize=(9, 1.2 + 0.8 * len(ranks)), layout="constrained")
+    for rows, below, height in ((found["kernels"], 0, 0.44), (found["rotations"], -0.36, 0.2)):
+        for shard in ranks:
+            of = [row for row in rows if row["shard"] == shard]
+            axes.barh([row["rank"] + below for row in of], [row["end_ms"] - row["begin_ms"] for row in of], height,
+                      [row["begin_ms"] for row in of], color=COLORS[shard % len(COLORS)], edgecolor="white", linewidth=0.8,
+                      label=f"weights of GPU {shard}")
+    axes.set_yticks(ranks, [f"GPU {rank}" for rank in ranks])
+    axes.invert_yaxis()
+    axes.use_sticky_edges = False
+    axes.margins(x=0.02)
+    axes.set_xlabel("ms since the pass began; thin: the next weights arrive")
+    legend_below(figure)
+    return figure
+
+
 def of_runs(runs):
     pictures = [("loss_over_steps", loss_curves(runs)), ("bench_over_size", bench_curves(runs)), ("step_times", step_times(runs)),
-                ("crossover", crossovers(runs))]
+                ("crossover", crossovers(runs)), ("mlp_turns", mlp_turns(runs))]
     return [(name, figure) for name, figure in pictures if figure is not None]
