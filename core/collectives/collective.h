@@ -134,13 +134,14 @@ class Collective final : public Operation {
 
   /// Returns whether virtual time plays it, so that what it does takes no real time.
   bool is_played() const { return counted_ != nullptr; }
-  /// Returns whether virtual time plays it on an engine, which copies and sums in no time: one step does all that it can.
+  /// Returns whether virtual time plays it on a machine of kind "engines" (core/virtual/player.h), which copies and sums in no
+  /// time: one step does all that it can.
   bool is_engine() const { return counted_ != nullptr && !counted_->in_pieces; }
-  /// Returns the size, in bytes, of the segments in which ranks pass on `bytes`: `usual`, which stays in caches. Engines in
+  /// Returns the size, in bytes, of the segments in which ranks pass on `bytes`: kSegmentBytes, which stays in caches. Engines in
   /// virtual time have no such caches, and cut `bytes` into at most `segments`, as GPUs' libraries take larger ones for more
   /// bytes.
-  std::size_t segment_bytes(std::size_t bytes, std::size_t usual = kSegmentBytes, std::size_t segments = 16) const {
-    return is_engine() ? std::max(usual, (bytes + segments - 1) / segments) : usual;
+  std::size_t segment_bytes(std::size_t bytes, std::size_t segments) const {
+    return is_engine() ? std::max<std::size_t>(kSegmentBytes, (bytes + segments - 1) / segments) : kSegmentBytes;
   }
   /// Returns the size, in bytes, of the pieces in which a message travels. (Virtual ranks' messages travel whole.)
   std::size_t message_piece() const { return counted_ == nullptr ? kMessagePieceBytes : std::numeric_limits<std::size_t>::max(); }

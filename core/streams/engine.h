@@ -112,7 +112,8 @@ class Operation {
 
   /// Goes as far as it can without waiting; returns true when the operation is complete. Copies or reduces at most about 1 MiB
   /// per call, so that other streams get their turn; if it did something but isn't complete, it calls engine.moved() and returns
-  /// false. Must not call tick(). Throws Error(mismatch | corrupt | disconnected | out_of_memory).
+  /// false. If it did nothing, it has tested in this step a message of its own stream without which it can't go on: virtual time
+  /// wakes a rank for such messages alone. Must not call tick(). Throws Error(mismatch | corrupt | disconnected | out_of_memory).
   virtual bool step(Engine& engine) = 0;
   /// Returns the world rank whose part the last step() found missing.
   virtual int waiting_for() const = 0;
@@ -223,7 +224,8 @@ class Engine {
     do moved_ = false;
     while (progress() || moved_);
   }
-  /// Does that for one stream, where only its operations may have news. Precondition: it isn't kTagged.
+  /// Does that for one stream, where only its operations may have news. Preconditions: it isn't kTagged, and its transports need
+  /// no progress(), as those of virtual time.
   void exhaust(Stream stream) {
     if (broken_) throw_first_cause();
     do moved_ = false;

@@ -35,7 +35,7 @@ class PlayedRank {
   /// Returns true if the operation with this number on its stream is complete, and gives back what it holds then; numbers count
   /// from the program's beginning.
   bool is_complete(std::uint8_t stream, std::uint64_t number);
-  /// Returns the same, but steps nothing.
+  /// Returns the same, but gives nothing back.
   bool has_completed(std::uint8_t stream, std::uint64_t number) const;
   /// Begins the program again.
   void begin_again();

@@ -40,7 +40,7 @@ struct PlayedState {
   double left = 0;           // seconds of its work, likewise
   double changed_at = 0;
   double ends_at = 0;
-  double event_at = kNever;             // of the first event kWork on its way, which isn't after ends_at
+  double event_at = kNever;             // of the event kWork that counts, not after ends_at; kNever: none
   double host_at = 0;                   // when the host has started all that came up so far
   int moving = 0;                       // messages that it sends or receives, if they slow kernels
   CategoryBytes held{};                 // by the schedule, if there is a trace

@@ -179,7 +179,8 @@ struct Unit {
   }
 };
 
-/// Plays one step by these programs of the played ranks. `result` has what is known of it.
+/// Plays one step by these programs of the played ranks, which move into the result if its tasks are asked for. `result` has what
+/// is known of it.
 Simulated play_programs(const MeshSetting& of, const Unit& by, std::span<Program> programs, bool binds, Simulated result = {}) {
   const auto& [machine, options, ranks, grid, facts] = by;
   result.played = grid.unit;
@@ -341,7 +342,7 @@ Simulated play_few(const MeshSetting& of, const Unit& by) {
   const auto played = static_cast<std::size_t>(few.grid.unit);
   for (auto& [layers, programs] : recorded) programs.erase(programs.begin() + few.grid.unit, programs.end());
   const std::size_t fewest = growth_of(of).fewest;
-  const std::size_t more = growth_of(of).few;
+  const std::size_t few_layers = growth_of(of).few;
   recorded[fewest].resize(played);
   threads.run(played, [&](std::size_t rank, std::size_t) {
     recorded.at(fewest)[rank] = few.record(with_layers(of, fewest), static_cast<int>(rank)).program;
@@ -356,25 +357,37 @@ Simulated play_few(const MeshSetting& of, const Unit& by) {
   }
   few.note_links(without, step);
   for (WhatIf& each : without) each.least *= found->seconds_by_first_growth / step.seconds;
-  // The latency of links is played at once with the links, in case they bind, and with the fewest layers: what part of their gain
-  // it makes.
-  std::map<std::string_view, double> gains_of_latency;
-  const auto seconds = [&](const WhatIf& resource) {
-    double of_more = 0;
-    double of_fewest = 0;
-    double of_latency = 0;
-    threads.run(resource.without_latency ? 3 : 2, [&](std::size_t task, std::size_t) {
-      if (task == 0) of_more = few.seconds(resource, recorded.at(more));
-      if (task == 1) of_fewest = few.seconds(resource, recorded.at(fewest));
-      if (task == 2) of_latency = few.seconds(resource.of_latency(), recorded.at(fewest));
-    });
-    const double all = seconds_by_first_growth(of, of_fewest, of_more);
-    const double part = (found->fewest_seconds - of_latency) / (found->fewest_seconds - of_fewest);
-    gains_of_latency[resource.resource] = part * (found->seconds_by_first_growth - all);
-    return all;
+  const double all = found->seconds_by_first_growth;
+  // Of links that may bind, the fewest layers are played at the same time without their latency alone. Where that makes about
+  // half of what the fewest layers gain, more layers must tell what part it makes of the gain of all.
+  constexpr double kSurelyLess = 0.25;
+  struct OfLatency {
+    double fewest_seconds = 0;
+    double part = 0;  // of what the fewest layers gain
+    double gain = 0;  // of links that take no time, by all layers
   };
-  step.binds = what_binds(std::move(without), found->seconds_by_first_growth, seconds,
-                          [&](const WhatIf& links) { return gains_of_latency.at(links.resource); });
+  std::map<std::string_view, OfLatency> of_latency;
+  const auto seconds = [&](const WhatIf& resource) {
+    double of_few = 0;
+    double of_fewest = 0;
+    OfLatency latency;
+    threads.run(resource.without_latency ? 3 : 2, [&](std::size_t task, std::size_t) {
+      if (task == 0) of_few = few.seconds(resource, recorded.at(few_layers));
+      if (task == 1) of_fewest = few.seconds(resource, recorded.at(fewest));
+      if (task == 2) latency.fewest_seconds = few.seconds(resource.of_latency(), recorded.at(fewest));
+    });
+    const double of_all = seconds_by_first_growth(of, of_fewest, of_few);
+    latency.part = (found->fewest_seconds - latency.fewest_seconds) / (found->fewest_seconds - of_fewest);
+    latency.gain = all - of_all;
+    of_latency[resource.resource] = latency;
+    return of_all;
+  };
+  step.binds = what_binds(std::move(without), all, seconds, [&](const WhatIf& links) {
+    const OfLatency& latency = of_latency.at(links.resource);
+    if (latency.part < kSurelyLess || latency.part > 1 - kSurelyLess) return latency.part * latency.gain;
+    const double of_few = few.seconds(links.of_latency(), recorded.at(few_layers));
+    return all - seconds_by_first_growth(of, latency.fewest_seconds, of_few);
+  });
   return step;
 }
 

@@ -35,8 +35,8 @@ std::vector<WhatIf> what_ifs(const Machine& machine, double host_seconds);
 double busiest_seconds(const Simulated& step, const sim::FabricShape& fabric, const sim::FabricShape& other);
 
 /// Returns what would shorten a step of so many seconds most, or nearly so, if it took no time; `played`: how long it takes then;
-/// `latency_gains`: by how many seconds the latency of links shortens it alone, which is named if it makes most of what they
-/// gain. Empty if nothing shortens it.
+/// `latency_gains`: how many seconds shorter it is if only the latency of these links takes no time, which is named if that is
+/// most of what they gain. Empty if nothing shortens it.
 std::string what_binds(std::vector<WhatIf> all, double seconds, const std::function<double(const WhatIf&)>& played,
                        const std::function<double(const WhatIf&)>& latency_gains);
 

@@ -38,7 +38,8 @@ struct SimWorld {
   int ranks = 1;                                            ///< of the world
   UnitGrid grid;                                            ///< units that make up the world, of which the first is played
   int ranks_per_node = 1;                                   ///< ranks of a node can view each other's memory
-  std::function<void(int, Stream)> wake;                    ///< told of each played rank that has news, and on which stream
+  std::function<void(int, Stream)> wake;                    ///< told of each played rank for which something came that it
+                                                            ///< had found missing, and on which stream
   std::function<void(int, int)> moves{};                    ///< told of each played rank that begins (+1) or ends (-1) to send or
                                                             ///< receive bytes; empty: nobody is
   std::function<double(const Chores&)> chore_seconds{};     ///< if set, ranks have cores, which do chores: what a rank sends or

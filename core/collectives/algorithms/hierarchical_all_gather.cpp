@@ -53,7 +53,7 @@ Task hierarchical_all_gather(Collective& me, const Arguments& call) {
   const std::size_t element = size_of(call.recv.dtype);
   Relay::Parts parts;
   for (int r = 0; r < me.size(); ++r) parts.push_back({chunks.offset(r) * element, chunks.count(r) * element});
-  Relay relay(me, call.recv.as_bytes(), std::move(parts), 2);
+  Relay relay(me, call.recv.as_bytes(), std::move(parts), Relay::kSegmentsAmongOthers);
   route_chunks(me, relay);
   std::byte* own_place = call.recv.data + chunks.offset(me.rank()) * element;
   RelayedCopy own(relay, me.rank(), LocalCopy(me, own_place, call.send.data, call.send.bytes()));

@@ -42,7 +42,7 @@ Task hierarchical_broadcast(Collective& me, const Arguments& call) {
   const std::size_t element = size_of(call.recv.dtype);
   Relay::Parts parts;
   for (int i = 0; i < rails; ++i) parts.push_back({chunks.offset(i) * element, chunks.count(i) * element});
-  Relay relay(me, call.recv.as_bytes(), std::move(parts), 16);
+  Relay relay(me, call.recv.as_bytes(), std::move(parts), Relay::kSegmentsOfOne);
   route_parts(me, relay, call.root);
   for (int i = 0; me.rank() == call.root && i < rails; ++i) relay.give(i, chunks.count(i) * element);
   co_await me.turn();

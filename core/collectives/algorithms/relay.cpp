@@ -19,7 +19,7 @@ Relay::Relay(Collective& me, std::span<std::byte> buffer, Parts parts, std::size
     : me_(me),
       buffer_(buffer),
       parts_(std::move(parts)),
-      piece_bytes_(me.segment_bytes(largest_of(parts_), kSegmentBytes, segments)),
+      piece_bytes_(me.segment_bytes(largest_of(parts_), segments)),
       have_(parts_.size()),
       prepared_(parts_.size()),
       leaves_(parts_.size()),

@@ -29,11 +29,16 @@ class Relay {
     std::size_t bytes = 0;
   };
 
+  /// Segments into which engines in virtual time cut a large part: many, so that all nodes of a chain soon pass it on; few, if
+  /// links carry other parts meanwhile.
+  static constexpr std::size_t kSegmentsOfOne = 16;
+  static constexpr std::size_t kSegmentsAmongOthers = 2;
+
   using Parts = Few<Part>;
   using Order = Few<int>;
 
-  /// Makes a relay of a buffer, in which the parts have their final places on this rank. Engines in virtual time cut a part into
-  /// at most `segments` pieces, if they are large. Throws Error(out_of_memory).
+  /// Makes a relay of a buffer, in which the parts have their final places on this rank. `segments`: see above.
+  /// Throws Error(out_of_memory).
   Relay(Collective& me, std::span<std::byte> buffer, Parts parts, std::size_t segments);
   /// Sends these parts (indices) to `peer`, in this order. The peer must expect the same parts in the same order.
   void send_to(int peer, Order parts);
